@@ -28,7 +28,7 @@ ON_MACHINE_RUN = run() { $(PYTEST) --no-loadscope-reorder "$$@" $(ON_MACHINE); }
 # Each test that starts a daemon would otherwise compile all of its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup share-library launched-guard wheel image chart release demo demo-central demo-page check test test-long machine test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
+.PHONY: setup share-library launched-guard wheel image chart release demo demo-central demo-page check test test-long machine test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt docs proto requirements
 
 setup: $(VENV)/.done
 
@@ -62,6 +62,10 @@ lint: setup
 fmt: setup
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+
+# The tables of settings and metrics, from the code.
+docs: setup
+	$(PY) -m lint.doc_tables
 
 proto: setup
 	$(PY) -m protos.generate

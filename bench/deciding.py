@@ -27,8 +27,9 @@ from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaP
 from central.search import joint
 from central.search.fit import fit
 from central.state.pending import PendingPods
+from lading.kube.objects import AnnotatedMetadata
 from lading.log import Level, open_log
-from lading.nodedevices import Metadata, NodeDevices, Status
+from lading.nodedevices import NodeDevices, Status
 from lading.vocabulary import ASSIGNMENT, PodUid
 from simnode.reported import FILES, read_status
 from simulate.arrivals import draw_arrivals, run_order
@@ -129,7 +130,7 @@ def _capacities(status: Status) -> Iterator[NodeCapacity]:
     for number in range(CAPACITIES):
         ledger = Ledger()
         ledger.facts.set_node("node", NodeFacts(ready=True), 1)
-        ledger.facts.set_report(NodeDevices(metadata=Metadata(name="node", resource_version="1"), status=status))
+        ledger.facts.set_report(NodeDevices(metadata=AnnotatedMetadata(name="node", resource_version="1"), status=status))
         share = number / CAPACITIES * 0.6
         cards = {gpu.uuid: Part(whole=True) for gpu in status.gpus if chance.random() < share}
         vfs = frozenset(vf.bdf for pf in status.pfs for vf in pf.vfs if chance.random() < share)

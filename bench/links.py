@@ -30,7 +30,8 @@ from central.ledger.model import NodeFacts, PodRecord
 from central.request.model import ContainerRequest, DeviceRequest, Policy, Shape
 from central.search.placement import Placement
 from central.state.pending import PendingPods
-from lading.nodedevices import Gpu, Metadata, NodeDevices, NvLink, Status
+from lading.kube.objects import AnnotatedMetadata
+from lading.nodedevices import Gpu, NodeDevices, NvLink, Status
 from lading.vocabulary import PodUid
 from simnode.reported import read_status
 
@@ -81,7 +82,9 @@ class Fleet:
         self._ledger = Ledger()
         for name in self._free:
             self._ledger.facts.set_node(name, NodeFacts(ready=True), 1)
-            self._ledger.facts.set_report(NodeDevices(metadata=Metadata(name=name, resource_version="1"), status=status))
+            self._ledger.facts.set_report(
+                NodeDevices(metadata=AnnotatedMetadata(name=name, resource_version="1"), status=status)
+            )
         self._scheduler = Scheduler(self._ledger, PendingPods(), clock=lambda: 0.0, policy=policy)
 
     @property

@@ -20,7 +20,7 @@ import msgspec
 from central.decide.configuration import EffectiveConfiguration
 from central.decide.why_pod import Why
 from kubectl_lading.flags import Flags
-from kubectl_lading.objects import Lease, SystemPod, Unread
+from kubectl_lading.objects import FullPod, Lease, Unread
 from lading.errors import ConfigError, LadingError
 from lading.health import NO_SUCH_PAGE
 from lading.kube.client import KubeClient
@@ -102,7 +102,7 @@ class Central:
         if not holder:
             raise NotFoundError(f"no pod holds the lease {CENTRAL}", status=404, reason="NotFound")
         pod = await self._client.get(PODS.path(self._namespace, holder), timeout_s=self._timeout_s)
-        ports = (port for container in msgspec.json.decode(pod, type=SystemPod).spec.containers for port in container.ports)
+        ports = (port for container in msgspec.json.decode(pod, type=FullPod).spec.containers for port in container.ports)
         return _Leader(holder, next((port.container_port for port in ports if port.name == PORT), DEFAULT_PORT))
 
     async def _by_url(self, path: str) -> bytes:

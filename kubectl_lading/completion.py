@@ -14,8 +14,8 @@ from click.shell_completion import BashComplete, CompletionItem, FishComplete, S
 from kubectl_lading.access import connect, find_namespace
 from kubectl_lading.flags import Flags, flags_of
 from kubectl_lading.lists import read_all
-from kubectl_lading.objects import Object
 from lading.errors import LadingError
+from lading.kube.objects import Object
 from lading.kube.resource import NODE_DEVICES, PODS
 
 PROGRAM: Final = "kubectl-lading"

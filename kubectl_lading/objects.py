@@ -20,26 +20,11 @@ import msgspec
 from central.api import objects as api
 from central.request import pod as request
 from lading import nodedevices
+from lading.kube import objects as kube
+from lading.kube.objects import AnnotatedMetadata, Object, Wire, is_true
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 _BOUND_TO_ITS_NODE: Final = frozenset({"DaemonSet", "Node"})
-
-
-class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Set the msgspec options that all parts of an object share."""
-
-
-class Meta(Wire, frozen=True):
-    name: str = ""
-    namespace: str = ""
-    generation: int = 0
-    labels: dict[str, str] = {}
-
-
-class Object(Wire, frozen=True):
-    """Represent an object of which only the metadata is read."""
-
-    metadata: Meta = Meta()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +51,14 @@ class Port(Wire, frozen=True):
     name: str = ""
 
 
-class Container(Wire, frozen=True):
+class Container(request.Container, frozen=True):
     image: str = ""
     ports: tuple[Port, ...] = ()
 
 
-class PodSpec(Wire, frozen=True):
-    node_name: str = ""
+class PodSpec(request.PodSpec, frozen=True):
+    """Extend central's spec by the images and ports of containers, and by volumes."""
+
     containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
 
@@ -150,15 +136,7 @@ class DaemonSet(Templated, frozen=True):
 # ---- who leads, and where the Service points
 
 
-class LeaseSpec(Wire, frozen=True):
-    holder_identity: str | None = None
-    lease_duration_seconds: int = 0
-    renew_time: str | None = None
-
-
-class Lease(Object, frozen=True):
-    spec: LeaseSpec = LeaseSpec()
-
+class Lease(kube.Lease, frozen=True):
     @property
     def holder(self) -> str:
         """Return the replica's name, without the suffix that central adds for each start (central.daemon.lease.Election)."""
@@ -180,30 +158,13 @@ class EndpointSlice(Object, frozen=True):
         return tuple(address for one in self.endpoints or () for address in one.addresses)
 
 
-class SystemPodStatus(Wire, frozen=True):
-    phase: str = ""
-    pod_ip: str = msgspec.field(name="podIP", default="")
-    conditions: tuple[request.Condition, ...] = ()
-
-
-class SystemPod(Object, frozen=True):
-    """Represent a pod of one of Lading's own namespaces."""
-
-    spec: PodSpec = PodSpec()
-    status: SystemPodStatus = SystemPodStatus()
-
-    @property
-    def ready(self) -> bool:
-        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions)
-
-
 # ---- the resource, and admission
 
 
 class CrdVersion(Wire, frozen=True):
     name: str = ""
     served: bool = False
-    schema: dict[str, Any] = {}
+    schema: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def status_fields(self) -> frozenset[str]:
@@ -232,7 +193,7 @@ class Crd(Object, frozen=True):
 
     @property
     def established(self) -> bool:
-        return any(one.type == "Established" and one.status == "True" for one in self.status.conditions or ())
+        return is_true(self.status.conditions or (), "Established")
 
     def version(self, name: str) -> CrdVersion | None:
         return next((one for one in self.spec.versions if one.name == name), None)
@@ -288,7 +249,7 @@ class Node(api.Node, frozen=True):
     status: NodeStatus = NodeStatus()
 
     def is_true(self, condition: str) -> bool:
-        return any(one.type == condition and one.status == "True" for one in self.status.conditions)
+        return is_true(self.status.conditions, condition)
 
 
 class ManagedFields(Wire, frozen=True):
@@ -296,7 +257,7 @@ class ManagedFields(Wire, frozen=True):
     time: str = ""
 
 
-class ReportMetadata(nodedevices.Metadata, frozen=True):
+class ReportMetadata(AnnotatedMetadata, frozen=True):
     managed_fields: tuple[ManagedFields, ...] = ()
 
 
@@ -324,15 +285,10 @@ class PodMetadata(request.PodMetadata, frozen=True):
     owner_references: tuple[Owner, ...] = ()
 
 
-class Status(request.Status, frozen=True):
-    start_time: str | None = None  # RFC 3339 time at which kubelet first saw the pod
-
-
 class Pod(request.Pod, frozen=True):
     """Extend central's Pod by its owner references."""
 
     metadata: PodMetadata
-    status: Status = Status()
 
     @property
     def full_name(self) -> str:
@@ -369,13 +325,10 @@ class ContainerStatus(request.Actual, frozen=True):
     state: ContainerState = ContainerState()
 
 
-class FullSpec(request.PodSpec, frozen=True):
-    volumes: tuple[Volume, ...] = ()
-
-
-class FullStatus(Status, frozen=True):
+class FullStatus(request.Status, frozen=True):
     reason: str = ""
     message: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
@@ -386,8 +339,12 @@ class FullStatus(Status, frozen=True):
 class FullPod(Pod, frozen=True):
     """Extend Pod by its volumes, all conditions, and the states of its containers, which show why it does not run."""
 
-    spec: FullSpec = FullSpec()
+    spec: PodSpec = PodSpec()
     status: FullStatus = FullStatus()
+
+    @property
+    def ready(self) -> bool:
+        return is_true(self.status.conditions, "Ready")
 
     def condition(self, kind: str) -> request.Condition | None:
         return next((one for one in self.status.conditions if one.type == kind), None)

@@ -17,12 +17,14 @@ import msgspec
 
 from lading.devices.isolation import MPS_CLIENTS
 from lading.devices.mig import MemorySpan
+from lading.kube.objects import AnnotatedMetadata
+from lading.kube.resource import NODE_DEVICES
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
-GROUP: Final = "devices.lading.dev"
-VERSION: Final = "v1alpha1"
+GROUP: Final = NODE_DEVICES.group
+VERSION: Final = NODE_DEVICES.version
 KIND: Final = "NodeDevices"
-PLURAL: Final = "nodedevices"
+PLURAL: Final = NODE_DEVICES.plural
 MOST_MIB: Final = 1 << 30  # 1 PiB: so that sums, and products with percentages, stay within 64 bits
 _NO_MEMORY: Final = "no memory that could be given"
 
@@ -226,16 +228,8 @@ class Status(_Wire, frozen=True):
     summary: Summary = Summary()
 
 
-class Metadata(_Wire, frozen=True):
-    name: str
-    namespace: str = ""  # always empty: the object is cluster-scoped
-    uid: str = ""
-    resource_version: str = ""
-    annotations: dict[str, str] = {}
-
-
 class NodeDevices(_Wire, frozen=True):
-    metadata: Metadata
+    metadata: AnnotatedMetadata
     status: Status = Status()
 
 

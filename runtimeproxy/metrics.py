@@ -45,21 +45,36 @@ class Metrics:
         self.from_runtime = 0
         self._hooks: set[str] = set()  # hooks that have metric series
         self._calls = Counter(
-            "lading_proxy_calls", "Held calls by how they ended.", ["method", "outcome"], registry=self.registry
+            "lading_proxy_calls",
+            "Held calls that were forwarded as they came, adjusted, refused, or cancelled by their caller.",
+            ["method", "outcome"],
+            registry=self.registry,
         )
-        self._refusals = Counter("lading_proxy_refusals", "Refused calls by reason.", ["reason"], registry=self.registry)
+        self._refusals = Counter(
+            "lading_proxy_refusals",
+            "Refused calls by reason code; other for a code of a hook that is not in the list.",
+            ["reason"],
+            registry=self.registry,
+        )
         self._held = Histogram(
             "lading_proxy_held_seconds",
-            "From the complete request to its end in the proxy: forwarded, refused or cancelled.",
+            "Seconds from the complete request to its end in the proxy: forwarded, refused or cancelled.",
             ["method"],
             buckets=_BUCKETS,
             registry=self.registry,
         )
         self._hook = Histogram(
-            "lading_proxy_hook_seconds", "One question to a hook server.", ["hook"], buckets=_BUCKETS, registry=self.registry
+            "lading_proxy_hook_seconds",
+            "Seconds of one question to a hook server, by registration.",
+            ["hook"],
+            buckets=_BUCKETS,
+            registry=self.registry,
         )
         self._hook_failures = Counter(
-            "lading_proxy_hook_failures", "Questions without a usable answer.", ["hook", "reason"], registry=self.registry
+            "lading_proxy_hook_failures",
+            "Questions without a usable answer, whatever the failure policy.",
+            ["hook", "reason"],
+            registry=self.registry,
         )
         ProcessCollector(registry=self.registry)
 
@@ -109,13 +124,21 @@ class _Shown(Collector):
         build.add_metric([__version__], 1)
         yield build
         yield GaugeMetricFamily("lading_proxy_connections", "Client connections that are open.", now.connections)
-        yield GaugeMetricFamily("lading_proxy_open_calls", "Calls that have not ended.", now.open_calls)
-        yield CounterMetricFamily("lading_proxy_connections_opened", "Client connections.", now.connections_opened)
-        yield CounterMetricFamily("lading_proxy_connections_rejected", "Rejected connections.", now.connections_rejected)
+        yield GaugeMetricFamily("lading_proxy_open_calls", "Calls that have not ended, held or not.", now.open_calls)
+        yield CounterMetricFamily(
+            "lading_proxy_connections_opened", "Client connections since the start.", now.connections_opened
+        )
+        yield CounterMetricFamily(
+            "lading_proxy_connections_rejected",
+            "Connections over max_connections, from a user without permission, or for lack of file descriptors.",
+            now.connections_rejected,
+        )
         yield GaugeMetricFamily("lading_proxy_runtime_up", "1 while the runtime answers.", int(now.runtime_up))
-        yield CounterMetricFamily("lading_proxy_lost_calls", "Calls that were ended by a stop of the proxy.", now.lost_calls)
-        yield CounterMetricFamily("lading_log_dropped", "Log records that could not be written.", now.log_dropped)
-        bytes_ = CounterMetricFamily("lading_proxy_bytes", "Bytes received, by sender.", labels=["sender"])
+        yield CounterMetricFamily(
+            "lading_proxy_lost_calls", "Calls that were ended by a stop of the proxy, since the node booted.", now.lost_calls
+        )
+        yield CounterMetricFamily("lading_log_dropped", "Log records that the journal did not accept in time.", now.log_dropped)
+        bytes_ = CounterMetricFamily("lading_proxy_bytes", "Bytes received, by sender: client or runtime.", labels=["sender"])
         bytes_.add_metric(["client"], self._metrics.from_client)
         bytes_.add_metric(["runtime"], self._metrics.from_runtime)
         yield bytes_

@@ -103,8 +103,14 @@ class _Shown(Collector):
         build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
-        yield CounterMetricFamily("lading_shares_refused", "Processes that a share was refused to.", self._refused())
-        held = CounterMetricFamily("lading_share_held_seconds", "Time for which a container had its card.", labels=_LABELS)
+        yield CounterMetricFamily(
+            "lading_shares_refused", "Processes that a share was refused to, or whose frames cannot be read.", self._refused()
+        )
+        held = CounterMetricFamily(
+            "lading_share_held_seconds",
+            "Seconds for which a container had its card, since its grant or the server's start.",
+            labels=_LABELS,
+        )
         used = GaugeMetricFamily("lading_share_memory_bytes", "Memory of its card that a container uses.", labels=_LABELS)
         for one in self._usage():
             labels = [one.grant.namespace, one.grant.pod_name, one.grant.container, one.uuid]

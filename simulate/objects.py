@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from central.request.model import RdmaPolicy, Scope
-from lading.nodedevices import GROUP, KIND, VERSION, Gpu, Status
+from lading.kube.resource import NODE_DEVICES
+from lading.nodedevices import KIND, Gpu, Status
 from lading.vocabulary import (
     GPU_MODEL,
     POLICY,
@@ -47,7 +48,7 @@ def card_of(uuid: str) -> int:
 def render_devices(number: int, node: TraceNode) -> Manifest:
     """Return the NodeDevices manifest of a node. `number` must be unique for each node."""
     return {
-        "apiVersion": f"{GROUP}/{VERSION}",
+        "apiVersion": NODE_DEVICES.api_version,
         "kind": KIND,
         "metadata": {"name": node.name},
         "status": _cards_alone(number, node) if node.devices is None else msgspec.to_builtins(_renamed(number, node.devices)),

@@ -11,52 +11,40 @@ from typing import Final
 import msgspec
 
 from central.request.pod import Pod, PodMetadata, PodSpec
+from lading.kube.objects import AnnotatedMetadata, ObjectCondition, Wire, is_true
 
 CONTROLLER: Final = "lading.dev/fits"  # `controllerName` of the AdmissionChecks that central answers
 
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Configure the decoding of all parts of an object."""
-
-
-class WorkloadCondition(_Wire, frozen=True):
-    type: str = ""
-    status: str = ""  # True, False, Unknown
-
-
-def is_true(conditions: tuple[WorkloadCondition, ...], kind: str) -> bool:
-    return any(condition.type == kind and condition.status == "True" for condition in conditions)
-
-
-class CheckSpec(_Wire, frozen=True):
+class CheckSpec(Wire, frozen=True):
     controller_name: str = ""
 
 
-class WorkloadConditions(_Wire, frozen=True):
-    conditions: tuple[WorkloadCondition, ...] = ()
+class WorkloadConditions(Wire, frozen=True):
+    conditions: tuple[ObjectCondition, ...] = ()
 
 
-class AdmissionCheck(_Wire, frozen=True):
-    metadata: PodMetadata
+class AdmissionCheck(Wire, frozen=True):
+    metadata: AnnotatedMetadata
     spec: CheckSpec = CheckSpec()
     status: WorkloadConditions = WorkloadConditions()
 
 
-class FlavorSpec(_Wire, frozen=True):
-    node_labels: dict[str, str] = {}
+class FlavorSpec(Wire, frozen=True):
+    node_labels: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class ResourceFlavor(_Wire, frozen=True):
-    metadata: PodMetadata
+class ResourceFlavor(Wire, frozen=True):
+    metadata: AnnotatedMetadata
     spec: FlavorSpec = FlavorSpec()
 
 
-class Template(_Wire, frozen=True):
+class Template(Wire, frozen=True):
     metadata: PodMetadata = PodMetadata()
     spec: PodSpec = PodSpec()
 
 
-class PodSet(_Wire, frozen=True):
+class PodSet(Wire, frozen=True):
     name: str
     template: Template = Template()
 
@@ -66,38 +54,38 @@ class PodSet(_Wire, frozen=True):
         return Pod(metadata=metadata, spec=self.template.spec)
 
 
-class WorkloadSpec(_Wire, frozen=True):
+class WorkloadSpec(Wire, frozen=True):
     pod_sets: tuple[PodSet, ...] = ()
     priority: int | None = None
     active: bool = True
 
 
-class Assignment(_Wire, frozen=True):
+class Assignment(Wire, frozen=True):
     """Hold the quota reserved for a pod set. `count`, in pods, may be less than the job's."""
 
     name: str
-    flavors: dict[str, str] = {}
+    flavors: dict[str, str] = msgspec.field(default_factory=dict)
     count: int | None = None
 
 
-class Admission(_Wire, frozen=True):
+class Admission(Wire, frozen=True):
     pod_set_assignments: tuple[Assignment, ...] = ()
 
 
-class CheckState(_Wire, frozen=True):
+class CheckState(Wire, frozen=True):
     name: str
     state: str = ""
     retry_count: int | None = None
 
 
-class WorkloadStatus(_Wire, frozen=True):
-    conditions: tuple[WorkloadCondition, ...] = ()
+class WorkloadStatus(Wire, frozen=True):
+    conditions: tuple[ObjectCondition, ...] = ()
     admission: Admission | None = None
     admission_checks: tuple[CheckState, ...] = ()
 
 
-class Workload(_Wire, frozen=True):
-    metadata: PodMetadata
+class Workload(Wire, frozen=True):
+    metadata: AnnotatedMetadata
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
 

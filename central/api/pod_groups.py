@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-import msgspec
-
 from central.request.gang import (
     MAX_MIN,
     NO_ROLES,
@@ -27,45 +25,34 @@ from central.request.gang import (
     parse_group,
 )
 from central.request.model import MalformedRequest
+from lading.kube.objects import AnnotatedMetadata, Wire
 from lading.kube.resource import Resource
 
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Configure the decoding of all parts of an object."""
-
-
-class GangMetadata(_Wire, frozen=True):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    annotations: dict[str, str] = {}
-
-
-class GangPolicy(_Wire, frozen=True):
+class GangPolicy(Wire, frozen=True):
     min_count: int = 0
 
 
-class SchedulingPolicy(_Wire, frozen=True):
+class SchedulingPolicy(Wire, frozen=True):
     """Hold the policy of a native PodGroup. Without `gang` its pods are scheduled one by one."""
 
     gang: GangPolicy | None = None
 
 
-class TopologyConstraint(_Wire, frozen=True):
+class TopologyConstraint(Wire, frozen=True):
     key: str = ""
 
 
-class SchedulingConstraints(_Wire, frozen=True):
+class SchedulingConstraints(Wire, frozen=True):
     topology: tuple[TopologyConstraint, ...] = ()
 
 
-class GroupOfWorkload(_Wire, frozen=True):
+class GroupOfWorkload(Wire, frozen=True):
     name: str = ""
     policy: SchedulingPolicy = SchedulingPolicy()
 
 
-class GangSpec(_Wire, frozen=True):
+class GangSpec(Wire, frozen=True):
     """Hold the fields of all four kinds."""
 
     min_member: int = 0
@@ -75,8 +62,8 @@ class GangSpec(_Wire, frozen=True):
     pod_groups: tuple[GroupOfWorkload, ...] = ()
 
 
-class PodGroup(_Wire, frozen=True):
-    metadata: GangMetadata
+class PodGroup(Wire, frozen=True):
+    metadata: AnnotatedMetadata
     spec: GangSpec = GangSpec()
 
 

@@ -25,12 +25,12 @@ from typing import Final, Generic, NoReturn, Protocol, TypeVar
 import msgspec
 
 from central.api.known import AnyMetadata, Ident, Known
-from central.api.objects import Metadata
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from lading.kube.backoff import Backoff
 from lading.kube.client import KubeClient, WatchEvent
 from lading.kube.errors import ForbiddenError, KubeError, MalformedError, NotFoundError, UnclearError, UnreachableError
+from lading.kube.objects import Metadata, Object
 from lading.kube.resource import Resource
 from lading.log import Event, Log
 
@@ -88,13 +88,7 @@ class Sinks(Generic[T]):
             sink.removed(gone, version)
 
 
-class _Bare(msgspec.Struct):
-    """Decode only the identity of an object: for a bookmark, a deletion, or an object that cannot be decoded otherwise."""
-
-    metadata: Metadata = Metadata()
-
-
-_BARE: Final = msgspec.json.Decoder(_Bare)
+_OBJECT: Final = msgspec.json.Decoder(Object)  # for a bookmark, a deletion, or an object that cannot be decoded otherwise
 # Half of a surrogate pair raises ValueError, and an object of a thousand levels RecursionError.
 _UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
@@ -106,7 +100,7 @@ def decode_object(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw) -> T | Unr
     except _UNDECODABLE as e:
         why = str(e)
     try:
-        metadata = _BARE.decode(raw).metadata
+        metadata = _OBJECT.decode(raw).metadata
     except _UNDECODABLE:
         metadata = Metadata()
     return Unreadable(metadata=metadata, why=why)
@@ -327,7 +321,7 @@ class Reflector(Generic[T]):
 
     def _whom(self, event: WatchEvent) -> Metadata:
         try:
-            return _BARE.decode(event.object).metadata
+            return _OBJECT.decode(event.object).metadata
         except msgspec.DecodeError as e:
             raise MalformedError(f"cannot watch {self._resource.path()}: {event.type} without metadata: {e}") from e
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from central.api.known import Ident
-from central.api.kueue import CONTROLLER, AdmissionCheck, ResourceFlavor, Workload, is_true
+from central.api.kueue import CONTROLLER, AdmissionCheck, ResourceFlavor, Workload
 from central.api.watch import Unreadable
 from central.decide.workloads import WorkloadPlanner
 from central.gang.admission import AdmissionAnswer, AnswerState, in_line, is_due, may_hold, render_active, render_answer
@@ -29,6 +29,7 @@ from central.request.pod import Pod
 from lading.kube.backoff import Backoff
 from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, KubeError, NotFoundError
+from lading.kube.objects import is_true
 from lading.kube.resource import ADMISSION_CHECKS, WORKLOADS
 from lading.log import Event, Log
 from lading.vocabulary import CENTRAL, WORKLOAD, PodUid

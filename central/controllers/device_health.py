@@ -18,7 +18,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from central.api.objects import Metadata
 from central.controllers.conditions import Conditions, Word, concerns, decide_words
 from central.ledger.ledger import Ledger
 from central.ledger.model import Held, Holder, version_of
@@ -27,6 +26,7 @@ from central.loop.slices import Slices
 from lading.kube.backoff import Backoff
 from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, KubeError, NotFoundError
+from lading.kube.objects import Metadata
 from lading.kube.resource import PODS
 from lading.log import Event, Log
 from lading.vocabulary import PodUid

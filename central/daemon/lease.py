@@ -27,11 +27,11 @@ from uuid import uuid4
 
 import msgspec
 
-from central.api.objects import Lease
 from central.api.times import micro_time_now
 from lading.errors import ConfigError
 from lading.kube.client import KubeClient
 from lading.kube.errors import KubeError, MalformedError, NotFoundError
+from lading.kube.objects import Lease
 from lading.kube.resource import LEASES
 from lading.log import Event, Log
 
@@ -115,10 +115,10 @@ class KubeLease:
         except msgspec.DecodeError as e:
             raise MalformedError(f"cannot read {self._path}: {e}") from e
         return Record(
-            holder=lease.spec.holder_identity,
+            holder=lease.spec.holder_identity or "",
             duration_s=lease.spec.lease_duration_seconds,
             version=lease.metadata.resource_version,
-            acquired=lease.spec.acquire_time,
+            acquired=lease.spec.acquire_time or "",
             transitions=lease.spec.lease_transitions,
         )
 

@@ -53,13 +53,16 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self._took = Histogram(
             "lading_central_request_seconds",
-            "Answering kube-scheduler, by verb; bind includes the API server.",
+            "Seconds to answer kube-scheduler, by verb; bind includes the API server.",
             ["verb"],
             buckets=_BUCKETS,
             registry=self.registry,
         )
         self._requests = Counter(
-            "lading_central_requests", "Requests by verb and HTTP status.", ["verb", "status"], registry=self.registry
+            "lading_central_requests",
+            "Requests by verb and HTTP status; 503: another replica leads.",
+            ["verb", "status"],
+            registry=self.registry,
         )
         ProcessCollector(registry=self.registry)
         self.registry.register(_State(counts, leadership, leads, transitions))
@@ -87,10 +90,14 @@ class _State(Collector):
         return ()  # without `describe` the registry would call `collect` to learn the names
 
     def collect(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("lading_build_info", "The running version.", labels=["version"])
+        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
-        yield GaugeMetricFamily("lading_central_leader", "1 while this replica leads and answers.", value=int(self._leads()))
+        yield GaugeMetricFamily(
+            "lading_central_leader",
+            "1 while this replica leads and answers; the sum over replicas should be 1.",
+            value=int(self._leads()),
+        )
         yield CounterMetricFamily(
             "lading_central_lease_transitions", "Changes of leader, as the lease counts them.", self._transitions()
         )
@@ -115,17 +122,25 @@ class _State(Collector):
 def _of_counts(counts: Counts) -> Iterator[Metric]:
     """Yield the metrics of the process, which do not depend on the current leader."""
     refusals = CounterMetricFamily(
-        "lading_central_refusals", "Answers that named no node, by the reason of most nodes.", labels=["reason"]
+        "lading_central_refusals",
+        "Answers that named no node, by the reason of most nodes. A pod counts each time kube-scheduler asks.",
+        labels=["reason"],
     )
     for reason in _REASONS:
         refusals.add_metric([reason], counts.refused[reason])
     yield refusals
-    bindings = CounterMetricFamily("lading_central_bindings", "Bindings by outcome.", labels=["outcome"])
+    bindings = CounterMetricFamily(
+        "lading_central_bindings",
+        "Bindings by outcome: bound, refused, unclear. An unclear one counts later as found-bound or found-not-bound.",
+        labels=["outcome"],
+    )
     for outcome in BindOutcome:
         bindings.add_metric([outcome], counts.bound[outcome])
     yield bindings
     evictions = CounterMetricFamily(
-        "lading_central_evictions", "Evictions of pods, by reason and outcome.", labels=["reason", "outcome"]
+        "lading_central_evictions",
+        "Evictions by the reason of the Event, and outcome: evicted, spared (a disruption budget), unclear (asked again).",
+        labels=["reason", "outcome"],
     )
     for cause in (PREEMPTED, CONFLICT, BYPASSED, TAKEN_BACK):
         for evicted in EvictOutcome:
@@ -133,7 +148,9 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     yield evictions
     yield CounterMetricFamily("lading_central_preemptions", "Pods for which preemption was started.", counts.nominated)
     exceptions = CounterMetricFamily(
-        "lading_central_exceptions", "Errors in central's code about one object each, by the work.", labels=["work"]
+        "lading_central_exceptions",
+        "Errors in central's code about one object each (handling.failed in the log), by the work: watch, gangs, extender, …",
+        labels=["work"],
     )
     for work in Work:
         exceptions.add_metric([work], counts.exceptions[work])
@@ -144,7 +161,7 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
 def _of_watches(leadership: Leadership) -> Iterator[Metric]:
     silent = GaugeMetricFamily(
         "lading_central_watch_silent_seconds",
-        "Seconds since the API server last sent anything about these.",
+        "Seconds since the API server last sent anything about the resource.",
         labels=["resource"],
     )
     failures = CounterMetricFamily("lading_central_watch_failures", "Lists and watches that failed.", labels=["resource"])
@@ -157,7 +174,9 @@ def _of_watches(leadership: Leadership) -> Iterator[Metric]:
 
 def _of_faults(faults: Faults) -> Iterator[Metric]:
     aside = GaugeMetricFamily(
-        "lading_central_objects_set_aside", "Objects that are not handled now after such an error.", labels=["work"]
+        "lading_central_objects_set_aside",
+        "Objects that are not handled now after an error: for 1 s, then for twice as long each time, for 60 s at most.",
+        labels=["work"],
     )
     counted = faults.set_aside()
     for work in Work:
@@ -168,12 +187,18 @@ def _of_faults(faults: Faults) -> Iterator[Metric]:
 def _of_pods(pending: PendingPods) -> Iterator[Metric]:
     tally = Tally(pod.refused_for or _UNKNOWN for pod in pending if pod.refused_at is not None)
     refused = tally.total()
-    pods = GaugeMetricFamily("lading_central_pods_pending", "Pods that ask for devices and are not bound.", labels=["state"])
+    pods = GaugeMetricFamily(
+        "lading_central_pods_pending",
+        "Pods that ask for devices and are not bound: refused (fitted on no node when last asked), other.",
+        labels=["state"],
+    )
     pods.add_metric(["refused"], refused)
     pods.add_metric(["other"], len(pending) - refused)
     yield pods
     waiting = GaugeMetricFamily(
-        "lading_central_pods_waiting", "Pods that were refused, by the reason of most nodes.", labels=["reason"]
+        "lading_central_pods_waiting",
+        "Refused pods, by the reason of most nodes; unknown: not asked about since this leader began.",
+        labels=["reason"],
     )
     for reason in (*_REASONS, _UNKNOWN):
         waiting.add_metric([reason], tally[reason])
@@ -181,7 +206,9 @@ def _of_pods(pending: PendingPods) -> Iterator[Metric]:
 
 
 def _of_gangs(phases: Mapping[Phase, int]) -> Iterator[Metric]:
-    family = GaugeMetricFamily("lading_central_gangs", "Gangs, by how far they are.", labels=["phase"])
+    family = GaugeMetricFamily(
+        "lading_central_gangs", "Gangs by phase: gathering, queued, planned, binding, placed.", labels=["phase"]
+    )
     for phase in Phase:
         family.add_metric([phase], phases.get(phase, 0))
     yield family
@@ -190,25 +217,40 @@ def _of_gangs(phases: Mapping[Phase, int]) -> Iterator[Metric]:
 def _of_bindings(leadership: Leadership) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "lading_central_bindings_open",
-        "Bindings under way, with an unclear outcome, or not shown by the watch yet.",
+        "Bindings that are sent, unclear, or not shown by the watch yet.",
         value=len(leadership.ledger.reservations()),
     )
     yield GaugeMetricFamily(
-        "lading_central_bindings_unclear", "Bindings whose outcome is not known yet.", value=leadership.unclear_bindings
+        "lading_central_bindings_unclear",
+        "Bindings with an unknown outcome: their devices stay reserved.",
+        value=leadership.unclear_bindings,
     )
 
 
 def _of_cluster(seen: Overview) -> Iterator[Metric]:
-    nodes = GaugeMetricFamily("lading_central_nodes", "Nodes that report devices, by state.", labels=["state"])
+    nodes = GaugeMetricFamily(
+        "lading_central_nodes", "Nodes that report devices: ready, unreachable, rebooted, not-reconciled.", labels=["state"]
+    )
     for state, count in seen.nodes.items():
         nodes.add_metric([state], count)
     yield nodes
-    gpus = _by_state("lading_central_gpus", "GPUs of all nodes, by state.", seen.gpus)
+    gpus = _by_state(
+        "lading_central_gpus",
+        "GPUs: free, held (whole or in part), unusable (unhealthy, dirty, cordoned, or on a node that is not ready), "
+        "mig (in MIG mode, without a held instance).",
+        seen.gpus,
+    )
     gpus.add_metric(["mig"], seen.mig_gpus)
     yield gpus
-    yield _by_state("lading_central_gpu_memory_mib", "Memory of GPUs that are not in MIG mode, by state.", seen.memory_mib)
-    yield _by_state("lading_central_gpu_core_percent", "Their compute, 100 a GPU, by state.", seen.core_percent)
-    yield _by_state("lading_central_vfs", "RDMA VFs of all nodes, by state.", seen.vfs)
+    yield _by_state(
+        "lading_central_gpu_memory_mib", "Memory of GPUs that are not in MIG mode: free, held, unusable.", seen.memory_mib
+    )
+    yield _by_state(
+        "lading_central_gpu_core_percent",
+        "Compute of GPUs that are not in MIG mode, 100 a GPU: free, held, unusable.",
+        seen.core_percent,
+    )
+    yield _by_state("lading_central_vfs", "RDMA VFs of all nodes: free, held, unusable.", seen.vfs)
 
 
 def _by_state(name: str, help_text: str, amounts: Amounts) -> GaugeMetricFamily:
@@ -220,16 +262,24 @@ def _by_state(name: str, help_text: str, amounts: Amounts) -> GaugeMetricFamily:
 
 def _of_fragmentation(seen: Overview) -> Iterator[Metric]:
     yield GaugeMetricFamily(
-        "lading_central_fragmentation_ratio", "Part of the free capacity that expected pods cannot use.", seen.fragmentation
+        "lading_central_fragmentation_ratio",
+        "Part of the free capacity that expected pods cannot use, from 0 to 1.",
+        seen.fragmentation,
     )
-    yield GaugeMetricFamily("lading_central_fragmentation_free_gpus", "Free capacity, in whole GPUs.", seen.free_milli / 1000)
+    yield GaugeMetricFamily(
+        "lading_central_fragmentation_free_gpus",
+        "Free capacity, in GPUs; a part of a card counts as a part.",
+        seen.free_milli / 1000,
+    )
     yield GaugeMetricFamily(
         "lading_central_fragmentation_unusable_gpus",
-        "Free capacity that expected pods cannot use, in whole GPUs.",
+        "Free capacity that expected pods cannot use, in GPUs.",
         seen.unusable_milli / 1000,
     )
     places = GaugeMetricFamily(
-        "lading_central_fragmentation_places", "How many pods of this many whole GPUs would fit.", labels=["gpus"]
+        "lading_central_fragmentation_places",
+        "How many pods of 1, 2, 4 or 8 whole GPUs would fit, each kind alone.",
+        labels=["gpus"],
     )
     for gpus, count in seen.places.items():
         places.add_metric([str(gpus)], count)
@@ -264,13 +314,17 @@ def _of_quotas(quotas: Quotas) -> Iterator[Metric]:
     snapshot = quotas.snapshot()
     if snapshot is None:
         return
-    states = GaugeMetricFamily("lading_central_quotas", "Quotas by whether they count, or are refused.", labels=["state"])
+    states = GaugeMetricFamily(
+        "lading_central_quotas",
+        "Quotas: counted, and refused because they contradict themselves or others; only in clusters with quotas.",
+        labels=["state"],
+    )
     states.add_metric(["counted"], len(snapshot.tree.quotas))
     states.add_metric(["refused"], len(snapshot.tree.problems))
     yield states
     gpus = GaugeMetricFamily(
         "lading_central_quota_gpus",
-        "GPUs of a quota that limits them: min, max, runtime, used, waiting.",
+        "GPUs of a quota that limits them, the first 200 by name: min, max, runtime, used, waiting.",
         labels=["quota", "amount"],
     )
     limited = sorted(name for name, quota in snapshot.tree.quotas.items() if RESOURCE_GPU in quota.max)
@@ -289,16 +343,18 @@ def _of_quotas(quotas: Quotas) -> Iterator[Metric]:
 
 def _of_workload(forecast: Forecast) -> Iterator[Metric]:
     """Yield the metrics of the workload that the policy fragmentation expects."""
-    source = GaugeMetricFamily("lading_central_workload_source", "1 for the source of the expected pods.", labels=["source"])
+    source = GaugeMetricFamily(
+        "lading_central_workload_source",
+        "1 for the source of the pods that the policy fragmentation expects: prior (a file), online (learned), both.",
+        labels=["source"],
+    )
     for one in Source:
         source.add_metric([one.value], int(one is forecast.source))
     yield source
-    yield GaugeMetricFamily(
-        "lading_central_workload_learned_pods", "Incoming pods that were learned from.", value=forecast.learned
-    )
+    yield GaugeMetricFamily("lading_central_workload_learned_pods", "Pods from which central learned.", value=forecast.learned)
     yield GaugeMetricFamily(
         "lading_central_workload_turnover",
-        "Estimated part of the pods placed now that makes up for pods that end: 0 to 1.",
+        "Estimated part of the pods placed now that makes up for pods that end, from 0 to 1.",
         value=forecast.turnover.share,
     )
     yield GaugeMetricFamily("lading_central_workload_kinds", "Kinds of expected pods.", value=len(forecast.workload.kinds))

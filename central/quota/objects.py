@@ -15,7 +15,8 @@ import msgspec
 
 from central.quota.amounts import parse_amounts
 from central.quota.model import BUILT_IN, FLAT, KOORDINATOR_PREFIX, ROOT, Amounts, Quota, QuotaDialect, QuotaId
-from central.request.pod import Amount, PodMetadata
+from central.request.pod import Amount
+from lading.kube.objects import AnnotatedMetadata, Wire
 
 PARENT: Final = f"{KOORDINATOR_PREFIX}parent"
 IS_PARENT: Final = f"{KOORDINATOR_PREFIX}is-parent"
@@ -32,23 +33,19 @@ _SHOWN: Final = 60
 Read = TypeVar("Read")
 
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Configure the decoding of all parts of the object."""
-
-
-class QuotaSpec(_Wire, frozen=True):
+class QuotaSpec(Wire, frozen=True):
     min: dict[str, Amount] | None = None
     max: dict[str, Amount] | None = None
 
 
-class WireStatus(_Wire, frozen=True):
+class WireStatus(Wire, frozen=True):
     used: dict[str, Amount] | None = None
 
 
-class ElasticQuota(_Wire, frozen=True):
+class ElasticQuota(Wire, frozen=True):
     """Hold the fields that both kinds of objects have in common."""
 
-    metadata: PodMetadata
+    metadata: AnnotatedMetadata
     spec: QuotaSpec = QuotaSpec()
     status: WireStatus = WireStatus()
 
@@ -68,10 +65,12 @@ def read_quota(dialect: QuotaDialect, obj: ElasticQuota) -> Quota:
 
 def unreadable_quota(dialect: QuotaDialect, namespace: str, name: str, why: str) -> Quota:
     """Return a quota with a problem, for an object that cannot be decoded."""
-    return replace(_named(dialect, PodMetadata(namespace=namespace, name=name)), problem=f"its object cannot be read: {why}")
+    return replace(
+        _named(dialect, AnnotatedMetadata(namespace=namespace, name=name)), problem=f"its object cannot be read: {why}"
+    )
 
 
-def _named(dialect: QuotaDialect, metadata: PodMetadata) -> Quota:
+def _named(dialect: QuotaDialect, metadata: AnnotatedMetadata) -> Quota:
     flat = dialect is QuotaDialect.SCHEDULER_PLUGINS
     labels = metadata.labels
     return Quota(
@@ -93,7 +92,7 @@ def _with_amounts(quota: Quota, spec: QuotaSpec) -> Quota:
     return replace(quota, min=least, max=most, uncounted=tuple(sorted({*uncounted, *uncounted_too})))
 
 
-def _with_annotations(quota: Quota, metadata: PodMetadata) -> Quota:
+def _with_annotations(quota: Quota, metadata: AnnotatedMetadata) -> Quota:
     annotations = metadata.annotations
     weights, _ = _amounts(WEIGHT, _json(annotations, WEIGHT, dict[str, Amount], {}))
     namespaces = tuple(_json(annotations, NAMESPACES, list[str], []))

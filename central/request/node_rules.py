@@ -24,7 +24,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from central.request.pod import Affinity, Pod, Requirement, SelectorTerm, Toleration
+from central.request.pod import Affinity, Pod, SelectorTerm, Toleration
+from lading.kube.objects import Requirement
 
 # A pod's rules are limited here, because the API server limits only the object's size. Real pods have some dozens of rules.
 MOST_RULES: Final = 256  # maximum number of selector labels, terms, requirements and tolerations together

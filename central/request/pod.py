@@ -1,18 +1,19 @@
 """Define the few fields of a Pod that central reads: from the watch, from kube-scheduler's requests, from a manifest.
 
 They are decoded from JSON with msgspec, which skips all other fields without building them: a pod of 4 KB costs a few
-microseconds. A field of another type than in Kubernetes raises msgspec.ValidationError in the decoder. The structs are frozen
-and without cycles, so that the garbage collector does not traverse 100,000 of them.
+microseconds. A field of another type than in Kubernetes raises msgspec.ValidationError in the decoder. Parts that other objects
+have too are in `lading.kube.objects`.
 
 Source: k8s.io/api/core/v1, as of v1.36.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from central.request.model import Role
+from lading.kube.objects import AnnotatedMetadata, ObjectCondition, Requirement, Wire
 from lading.vocabulary import PodUid
 
 DEVICES_HEALTHY: Final = "lading.dev/DevicesHealthy"  # the condition by which central reports devices that became unhealthy
@@ -20,46 +21,34 @@ SCHEDULED: Final = "PodScheduled"  # the condition by which kube-scheduler repor
 UNSCHEDULABLE: Final = "Unschedulable"
 RESIZE_PENDING: Final = "PodResizePending"  # the condition by which kubelet reports a resize that is not done yet
 INFEASIBLE: Final = "Infeasible"
-_LONGEST_VERSION: Final = 128  # maximum characters; the API server writes 64-bit numbers
 
 # The API server writes text, but manifests may have numbers: `cpu: 0.5` of a container must not make the pod unreadable.
 Amount = str | int | float
 
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
-    """Configure the decoding of all parts of a pod."""
-
-
-class PodMetadata(_Wire, frozen=True):
-    name: str = ""
-    namespace: str = ""
+class PodMetadata(AnnotatedMetadata, frozen=True):
     uid: PodUid = PodUid("")
-    resource_version: Annotated[str, msgspec.Meta(max_length=_LONGEST_VERSION)] = ""
-    creation_timestamp: str | None = None  # RFC 3339
-    deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int = 0
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
 
 
-class Resources(_Wire, frozen=True):
-    limits: dict[str, Amount] = {}
-    requests: dict[str, Amount] = {}
+class Resources(Wire, frozen=True):
+    limits: dict[str, Amount] = msgspec.field(default_factory=dict)
+    requests: dict[str, Amount] = msgspec.field(default_factory=dict)
 
 
-class Container(_Wire, frozen=True):
+class Container(Wire, frozen=True):
     name: str
     resources: Resources = Resources()
     restart_policy: str = ""  # "Always" makes an init container a sidecar
 
 
-class SchedulingGroup(_Wire, frozen=True):
+class SchedulingGroup(Wire, frozen=True):
     """Name the PodGroup of a pod: Kubernetes 1.36 (alpha)."""
 
     pod_group_name: str = ""
 
 
-class WorkloadRef(_Wire, frozen=True):
+class WorkloadRef(Wire, frozen=True):
     """Name the PodGroup of a pod: Kubernetes 1.35 (alpha)."""
 
     name: str = ""
@@ -67,43 +56,37 @@ class WorkloadRef(_Wire, frozen=True):
     pod_group_replica_key: str = ""
 
 
-class SchedulingGate(_Wire, frozen=True):
+class SchedulingGate(Wire, frozen=True):
     """Represent a scheduling gate. kube-scheduler does not try a pod with gates."""
 
     name: str = ""
 
 
-class Requirement(_Wire, frozen=True):
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] | None = None
-
-
-class SelectorTerm(_Wire, frozen=True):
+class SelectorTerm(Wire, frozen=True):
     match_expressions: tuple[Requirement, ...] | None = None
     match_fields: tuple[Requirement, ...] | None = None
 
 
-class NodeSelector(_Wire, frozen=True):
+class NodeSelector(Wire, frozen=True):
     node_selector_terms: tuple[SelectorTerm, ...] | None = None
 
 
-class NodeAffinity(_Wire, frozen=True):
+class NodeAffinity(Wire, frozen=True):
     required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
 
 
-class Affinity(_Wire, frozen=True):
+class Affinity(Wire, frozen=True):
     node_affinity: NodeAffinity | None = None
 
 
-class Toleration(_Wire, frozen=True):
+class Toleration(Wire, frozen=True):
     key: str = ""
     operator: str = ""
     value: str = ""
     effect: str = ""
 
 
-class PodSpec(_Wire, frozen=True):
+class PodSpec(Wire, frozen=True):
     """Hold the spec, without ephemeral containers, which cannot have resources."""
 
     containers: tuple[Container, ...] = ()
@@ -114,7 +97,7 @@ class PodSpec(_Wire, frozen=True):
     preemption_policy: str = ""  # "Never", or "PreemptLowerPriority"
     resources: Resources | None = None  # amounts for the pod as a whole, which replace the containers' sum
     termination_grace_period_seconds: int = 30
-    overhead: dict[str, Amount] = {}  # overhead of the pod's runtime class
+    overhead: dict[str, Amount] = msgspec.field(default_factory=dict)  # overhead of the pod's runtime class
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None
@@ -131,9 +114,7 @@ class PodSpec(_Wire, frozen=True):
         return (ref.name, ref.pod_group, ref.pod_group_replica_key) if ref is not None else ()
 
 
-class Condition(_Wire, frozen=True):
-    type: str = ""
-    status: str = ""  # True, False, Unknown
+class Condition(ObjectCondition, frozen=True):
     reason: str = ""
     message: str = ""
 
@@ -142,7 +123,7 @@ _READ: Final = frozenset({DEVICES_HEALTHY, RESIZE_PENDING})
 _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
-class Actual(_Wire, frozen=True):
+class Actual(Wire, frozen=True):
     """Hold the actual and allocated resources of a running container: Kubernetes 1.33 (KEP-1287)."""
 
     name: str = ""
@@ -150,7 +131,7 @@ class Actual(_Wire, frozen=True):
     allocated_resources: dict[str, Amount] | None = None
 
 
-class Status(_Wire, frozen=True):
+class Status(Wire, frozen=True):
     """Hold the status. Conditions that central does not read are dropped, because every pod has about five of them."""
 
     phase: str = ""
@@ -191,7 +172,7 @@ def _says_unschedulable(condition: Condition) -> bool:
     return (condition.type, condition.status, condition.reason) == (SCHEDULED, "False", UNSCHEDULABLE)
 
 
-class Pod(_Wire, frozen=True):
+class Pod(Wire, frozen=True):
     metadata: PodMetadata
     spec: PodSpec = PodSpec()
     status: Status = Status()

@@ -15,37 +15,20 @@ from typing import Final, Self
 import msgspec
 
 from central.ledger.model import PodRecord
+from lading.kube.objects import Metadata, Requirement, Wire
 from lading.vocabulary import PodUid
 
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Set how all parts are decoded: camelCase, unknown fields ignored."""
+class Selector(Wire, frozen=True):
+    match_labels: dict[str, str] = msgspec.field(default_factory=dict)
+    match_expressions: tuple[Requirement, ...] = ()
 
 
-class BudgetMetadata(_Wire, frozen=True):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    generation: int = 0
-
-
-class BudgetRequirement(_Wire, frozen=True):
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-
-class Selector(_Wire, frozen=True):
-    match_labels: dict[str, str] = {}
-    match_expressions: tuple[BudgetRequirement, ...] = ()
-
-
-class BudgetSpec(_Wire, frozen=True):
+class BudgetSpec(Wire, frozen=True):
     selector: Selector | None = None
 
 
-class BudgetStatus(_Wire, frozen=True):
+class BudgetStatus(Wire, frozen=True):
     disruptions_allowed: int = 0
     observed_generation: int = 0
 
@@ -53,8 +36,8 @@ class BudgetStatus(_Wire, frozen=True):
 BudgetKey = tuple[str, str]  # namespace and name
 
 
-class Budget(_Wire, frozen=True):
-    metadata: BudgetMetadata
+class Budget(Wire, frozen=True):
+    metadata: Metadata
     spec: BudgetSpec = BudgetSpec()
     status: BudgetStatus = BudgetStatus()
 
@@ -80,12 +63,12 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
     )
 
 
-def _holds(one: BudgetRequirement, labels: Mapping[str, str]) -> bool:
+def _holds(one: Requirement, labels: Mapping[str, str]) -> bool:
     match one.operator:
         case "In":
-            return labels.get(one.key) in one.values
+            return labels.get(one.key) in (one.values or ())
         case "NotIn":
-            return labels.get(one.key) not in one.values
+            return labels.get(one.key) not in (one.values or ())
         case "Exists":
             return one.key in labels
         case "DoesNotExist":

@@ -49,7 +49,8 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self._outcomes = Counter(
             "lading_hooks_containers",
-            "Containers that the hook server decided on, by outcome; the reason is that of a refusal.",
+            "Containers by the hook server's answer: created, reused, refused, no-devices. "
+            "Each refused one is a grant.refused in the journal.",
             ["outcome", "reason"],
             registry=self.registry,
         )
@@ -61,7 +62,7 @@ class Metrics:
         )
         self._moves = Histogram(
             "lading_hooks_vf_move_seconds",
-            "The VFs of a container into its pod (attach), of a sandbox back before it is stopped (release).",
+            "Seconds to move a container's VFs into its pod (attach), or a sandbox's VFs back before it is stopped (release).",
             ["operation"],
             buckets=_MOVE_BUCKETS,
             registry=self.registry,
@@ -80,7 +81,7 @@ class Metrics:
         )
         self._asked = Histogram(
             "lading_hooks_nri_call_seconds",
-            "A call of the runtime by NRI, until it was answered. The runtime makes one at a time.",
+            "Seconds of a call of the runtime by NRI, until it was answered. The runtime makes one at a time.",
             ["method"],
             buckets=_BUCKETS,
             registry=self.registry,
@@ -149,21 +150,31 @@ class _State(Collector):
         yield GaugeMetricFamily(
             "lading_hooks_vfs_stuck", "Attached VFs at a step that failed.", sum(bool(r.failure) for r in rows)
         )
-        yield GaugeMetricFamily("lading_bypassed_containers", "Containers without their pod's devices.", len(node.bypassed))
+        yield GaugeMetricFamily(
+            "lading_bypassed_containers",
+            "Containers that run without the devices of their pod's annotations.",
+            len(node.bypassed),
+        )
         age_s = node.watch.age_s if node.watch else float("inf")
         yield GaugeMetricFamily(
             "lading_hooks_inventory_age_seconds", "Seconds since the devices were last read without an error.", age_s
         )
         yield GaugeMetricFamily(
             "lading_hooks_reconcile_age_seconds",
-            "Seconds since the ledger was last compared with the runtime.",
+            "Seconds since the ledger was last compared with the runtime's lists; +Inf before the first time.",
             node.reconcile_age_s,
         )
-        yield CounterMetricFamily("lading_hooks_reconcile_failures", "Comparisons that failed.", node.reconcile_failures)
+        yield CounterMetricFamily(
+            "lading_hooks_reconcile_failures",
+            "Comparisons of the ledger with the runtime that failed.",
+            node.reconcile_failures,
+        )
         yield CounterMetricFamily(
             "lading_hooks_ledger_write_failures", "Failed writes of the ledger.", node.ledger.write_failures
         )
-        yield CounterMetricFamily("lading_log_dropped", "Log records that could not be written.", node.log.dropped)
+        yield CounterMetricFamily(
+            "lading_log_dropped", "Log records that the journal did not accept in time.", node.log.dropped
+        )
 
 
 class _Reports(Collector):
@@ -176,19 +187,26 @@ class _Reports(Collector):
     def collect(self) -> Iterator[Metric]:
         reporter = self._reporter
         yield GaugeMetricFamily(
-            "lading_hooks_report_age_seconds", "Seconds since the API server accepted a report.", reporter.age_s
+            "lading_hooks_report_age_seconds",
+            "Seconds since the API server last accepted a report, which a quiet node sends every ten minutes; "
+            "+Inf before the first.",
+            reporter.age_s,
         )
         yield GaugeMetricFamily(
             "lading_hooks_report_stale_seconds",
             "Seconds for which the API server may lack a change of this node; 0: none.",
             reporter.stale_s,
         )
-        yield CounterMetricFamily("lading_hooks_report_failures", "Failed reports.", reporter.failures)
+        yield CounterMetricFamily("lading_hooks_report_failures", "Reports to the API server that failed.", reporter.failures)
 
 
 def _grants(grants: Iterable[Grant]) -> GaugeMetricFamily:
     tally = Tally((str(grant.form), _HELD if grant.containers else _PENDING) for grant in grants)
-    family = GaugeMetricFamily("lading_hooks_grants", "Containers with devices, in the ledger.", labels=["form", "state"])
+    family = GaugeMetricFamily(
+        "lading_hooks_grants",
+        "Grants of the ledger: held by a container, as of the last comparison with the runtime, or pending.",
+        labels=["form", "state"],
+    )
     for form in sorted({*map(str, Form), *(form for form, _ in tally)}):
         for state in (_HELD, _PENDING):
             family.add_metric([form, state], tally[form, state])
@@ -206,9 +224,11 @@ def _holders(grants: Iterable[Grant]) -> Iterator[Metric]:
             mib[labels] += gpu.memory_mib
         if gpu is not None and gpu.core_percent is not None:
             percent[labels] += gpu.core_percent
-    holder = GaugeMetricFamily("lading_device_holder", "1 for each device that a container holds.", labels=_HOLDER)
-    held_mib = GaugeMetricFamily("lading_device_held_mib", "Memory of a share.", labels=_HOLDER)
-    held_percent = GaugeMetricFamily("lading_device_held_percent", "Compute of a share.", labels=_HOLDER)
+    holder = GaugeMetricFamily(
+        "lading_device_holder", "1 for each device that a container holds; kind is gpu, mig or vf.", labels=_HOLDER
+    )
+    held_mib = GaugeMetricFamily("lading_device_held_mib", "Memory of a share by memory, in MiB.", labels=_HOLDER)
+    held_percent = GaugeMetricFamily("lading_device_held_percent", "Compute of a share by compute, in percent.", labels=_HOLDER)
     for family, values in ((holder, {labels: 1 for labels, *_ in held}), (held_mib, mib), (held_percent, percent)):
         for labels, value in values.items():
             family.add_metric(labels, value)
@@ -229,7 +249,10 @@ def _held(grants: Iterable[Grant]) -> Iterator[tuple[Labels, GrantKey, GrantedGp
 def _used_by_holders(node: Node, inventory: Inventory) -> Metric:
     """Return the GPU memory in use, by container and device, as far as the driver and /proc report it."""
     family = GaugeMetricFamily(
-        "lading_device_used_mib", "Memory that a container uses of a device that it holds.", labels=_HOLDER
+        "lading_device_used_mib",
+        "Memory that a container's processes use of a card or instance that it holds. "
+        "Absent where NVML does not report it, or lading-hooks has a pid namespace of its own.",
+        labels=_HOLDER,
     )
     grants = node.ledger.grants()
     try:
@@ -248,7 +271,9 @@ def _used_by_holders(node: Node, inventory: Inventory) -> Metric:
 
 def _share_bypasses(bypasses: Iterable[ShareBypass]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(
-        "lading_share_bypassed", "1 for each container that does not keep to its share of a card.", labels=(*_HOLDER, "why")
+        "lading_share_bypassed",
+        "1 for each container that does not keep to its share of a card; why is process or memory.",
+        labels=(*_HOLDER, "why"),
     )
     who = {(one.card, Kind.GPU, one.namespace, one.pod_name, one.container, one.how) for one in islice(bypasses, MOST_HOLDERS)}
     for labels in sorted(who):
@@ -258,9 +283,21 @@ def _share_bypasses(bypasses: Iterable[ShareBypass]) -> GaugeMetricFamily:
 
 def _services(services: Iterable[CardService]) -> Iterator[Metric]:
     labels = ["service", "uuid"]
-    up = GaugeMetricFamily("lading_gpu_service_up", "1 if the daemon that the card needs runs.", labels=labels)
-    clients = GaugeMetricFamily("lading_gpu_service_clients", "Processes that use the card through the daemon.", labels=labels)
-    fault = GaugeMetricFamily("lading_gpu_service_fault", "1 while a fault blocks the card's daemon.", labels=labels)
+    up = GaugeMetricFamily(
+        "lading_gpu_service_up",
+        "1 if the card's daemon runs, for each card that needs one or still has one; service is mps.",
+        labels=labels,
+    )
+    clients = GaugeMetricFamily(
+        "lading_gpu_service_clients",
+        "Processes that use the card through the daemon, at the last comparison; a server of MPS has 48 at most.",
+        labels=labels,
+    )
+    fault = GaugeMetricFamily(
+        "lading_gpu_service_fault",
+        "1 while a fault of one client blocks the card's daemon: all clients end, and it accepts no other.",
+        labels=labels,
+    )
     failures = CounterMetricFamily(
         "lading_gpu_service_failures",
         "Failures to start, query or stop the card's daemon, and its unexpected ends.",
@@ -274,8 +311,16 @@ def _services(services: Iterable[CardService]) -> Iterator[Metric]:
 
 
 def _use(inventory: Inventory) -> Iterator[Metric]:
-    used = GaugeMetricFamily("lading_gpu_used_mib", "Memory in use when the driver was last asked.", labels=["uuid"])
-    busy = GaugeMetricFamily("lading_gpu_busy_percent", "Busy in the driver's last sample period.", labels=["uuid"])
+    used = GaugeMetricFamily(
+        "lading_gpu_used_mib",
+        "Memory in use at the last reading of NVML, without the driver's own part; absent if the card does not report it.",
+        labels=["uuid"],
+    )
+    busy = GaugeMetricFamily(
+        "lading_gpu_busy_percent",
+        "Busy in the driver's last sample period; absent in MIG mode, and if the card does not report it.",
+        labels=["uuid"],
+    )
     for gpu in inventory.gpus:
         if gpu.used_mib is not None:
             used.add_metric([gpu.uuid], gpu.used_mib)
@@ -293,7 +338,9 @@ def _dirty(since: Iterable[str]) -> GaugeMetricFamily:
 
 def _attachments(rows: Iterable[Attachment]) -> GaugeMetricFamily:
     tally = Tally(row.step for row in rows)
-    family = GaugeMetricFamily("lading_hooks_vfs_attached", "VFs in pods, or on the way, by step.", labels=["step"])
+    family = GaugeMetricFamily(
+        "lading_hooks_vfs_attached", "VFs in pods' network namespaces, or on the way there or back, by step.", labels=["step"]
+    )
     for step in Step:
         family.add_metric([step], tally[step])
     return family
@@ -302,7 +349,7 @@ def _attachments(rows: Iterable[Attachment]) -> GaugeMetricFamily:
 def _devices(inventory: Inventory) -> GaugeMetricFamily:
     found = [("gpu", gpu.unhealthy) for gpu in inventory.gpus] + [("vf", vf.unhealthy) for vf in inventory.vfs]
     tally = Tally((kind, "unhealthy" if why else "healthy") for kind, why in found)
-    family = GaugeMetricFamily("lading_hooks_devices", "Devices that were found.", labels=["kind", "health"])
+    family = GaugeMetricFamily("lading_hooks_devices", "GPUs and VFs that were found.", labels=["kind", "health"])
     for kind in ("gpu", "vf"):
         for health in ("healthy", "unhealthy"):
             family.add_metric([kind, health], tally[kind, health])

@@ -36,6 +36,7 @@ from lading import __version__
 from lading.errors import LadingError
 from lading.kube.backoff import Backoff
 from lading.kube.errors import ConflictError, NotFoundError, UnclearError, UnreachableError
+from lading.kube.objects import Object
 from lading.kube.resource import NODE_DEVICES, NODES
 from lading.log import Event, Log
 from lading.nodedevices import KIND, Status, Use
@@ -88,14 +89,6 @@ class _Seen(NamedTuple):
     share_bypasses: tuple[ShareBypass, ...]
     dirty: Mapping[GpuUuid, str]
     reconciled: bool
-
-
-class _Metadata(msgspec.Struct):
-    uid: str
-
-
-class _Object(msgspec.Struct):
-    metadata: _Metadata
 
 
 class Reporter:
@@ -210,7 +203,7 @@ class Reporter:
     async def _create(self, api: Api) -> None:
         """Create the object: a request to its subresource cannot do it."""
         try:
-            owner = msgspec.json.decode(await api.get(NODES.path(name=self._node_name)), type=_Object)
+            owner = msgspec.json.decode(await api.get(NODES.path(name=self._node_name)), type=Object)
         except NotFoundError as e:
             raise LadingError(f"cannot report: {e}", hint="is node_name the name that `kubectl get nodes` shows?") from e
         body = _identity(self._node_name)

@@ -23,6 +23,7 @@ from hooks.report.keeping import describe, keep_looking, wait_after
 from hooks.report.reporter import BACKOFF_LIMIT_S, LOOK_S, RENEW_S
 from lading.kube.backoff import Backoff
 from lading.kube.errors import ConflictError
+from lading.kube.objects import Object, Wire
 from lading.kube.resource import NODES
 from lading.log import Event, Log
 from lading.vocabulary import NOT_READY
@@ -41,17 +42,12 @@ class TaintApi(Protocol):
     async def merge(self, path: str, change: object) -> bytes: ...
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
-    resource_version: str
-
-
-class _Spec(msgspec.Struct):
+class _Spec(Wire, frozen=True):
     taints: tuple[dict[str, Any], ...] = ()
 
 
-class _Node(msgspec.Struct):
-    metadata: _Metadata
-    spec: _Spec = msgspec.field(default_factory=_Spec)
+class _Node(Object, frozen=True):
+    spec: _Spec = _Spec()
 
 
 class Tainter:

@@ -8,12 +8,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-import msgspec
-
 from kubectl_lading.installation.daemonset_checks import FRONT_END, PROXY_REMOVER, REMOVER
 from kubectl_lading.lists import NotInstalledError, read_all, read_list
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
+from lading.kube.objects import Object
 from lading.kube.resource import NODE_DEVICES, NODES, PODS
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import NODES_NAMESPACE
@@ -21,15 +20,6 @@ from lading.vocabulary import NODES_NAMESPACE
 _PROXY: Final = ("proxy", "proxy-removed")
 _REMOVERS: Final = {"removed": REMOVER, "proxy-removed": PROXY_REMOVER}
 _AGAIN_S: Final = 2.0
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    name: str = ""
-    labels: dict[str, str] = {}
-
-
-class _Node(msgspec.Struct, frozen=True):
-    metadata: _Meta = _Meta()
 
 
 async def find_holders(client: KubeClient) -> list[str]:
@@ -50,7 +40,7 @@ async def find_holders(client: KubeClient) -> list[str]:
 
 async def find_chosen(client: KubeClient) -> dict[str, str]:
     """Return the value of the label lading.dev/front-end by node: Lading runs there, or is being removed."""
-    nodes = await read_all(client, NODES.path(), _Node)
+    nodes = await read_all(client, NODES.path(), Object)
     return {one.metadata.name: one.metadata.labels[FRONT_END] for one in nodes if FRONT_END in one.metadata.labels}
 
 

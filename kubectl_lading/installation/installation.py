@@ -19,12 +19,12 @@ from kubectl_lading.objects import (
     DaemonSet,
     Deployment,
     EndpointSlice,
+    FullPod,
     Lease,
     Node,
     Policy,
     PolicyBinding,
     Report,
-    SystemPod,
     Unread,
 )
 from kubectl_lading.terminal.words import listed
@@ -94,9 +94,9 @@ class Installation:
     endpoints: Maybe[EndpointSlice] = None
     scheduler: Maybe[Deployment] = None
     scheduler_config: Maybe[SchedulerConfig] = None
-    system_pods: Sequence[SystemPod] | Unread = ()  # pods in Lading's namespace
+    system_pods: Sequence[FullPod] | Unread = ()  # pods in Lading's namespace
     daemonsets: Mapping[str, DaemonSet | Unread] = field(default_factory=dict)  # existing DaemonSets of deploy/node, by name
-    node_pods: Sequence[SystemPod] | Unread = ()  # pods in the namespace of these DaemonSets
+    node_pods: Sequence[FullPod] | Unread = ()  # pods in the namespace of these DaemonSets
     replicas: Mapping[str, Replica | Unread] = field(default_factory=dict)  # replicas of central, by name of the pod
     nodes: Mapping[str, Node] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)

@@ -27,13 +27,13 @@ from kubectl_lading.objects import (
     DaemonSet,
     Deployment,
     EndpointSlice,
+    FullPod,
     Lease,
     Node,
     Pod,
     Policy,
     PolicyBinding,
     Report,
-    SystemPod,
     Unread,
 )
 from kubectl_lading.terminal.progress import Progress
@@ -85,10 +85,10 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
             _one(client, DEPLOYMENTS.path(namespace, SCHEDULER), Deployment),
             _one(client, LEASES.path(namespace, CENTRAL), Lease),
             _one(client, ENDPOINT_SLICES.path(namespace, CENTRAL), EndpointSlice),
-            _some(client, PODS.path(namespace), SystemPod),
+            _some(client, PODS.path(namespace), FullPod),
         )
         daemonsets = await asyncio.gather(*(_one(client, DAEMONSETS.path(NODES_NAMESPACE, name), DaemonSet) for name in NAMES))
-        node_pods = await _some(client, PODS.path(NODES_NAMESPACE), SystemPod)
+        node_pods = await _some(client, PODS.path(NODES_NAMESPACE), FullPod)
         config = await _scheduler_config(client, namespace, scheduler)
         silent = await named.configuration() if named is not None else None
         replicas = await read_replicas(client, namespace, names_of_replicas(system_pods))
@@ -121,7 +121,7 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
     )
 
 
-def names_of_replicas(pods: Sequence[SystemPod] | Unread) -> list[str]:
+def names_of_replicas(pods: Sequence[FullPod] | Unread) -> list[str]:
     if isinstance(pods, Unread):
         return []
     ours = [pod for pod in pods if pod.metadata.labels.get(NAME_LABEL) == CENTRAL and pod.status.phase == "Running"]

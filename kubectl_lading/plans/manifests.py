@@ -20,9 +20,9 @@ import msgspec
 import yaml
 
 from central.request.pod import Pod
-from kubectl_lading.objects import Object, Wire
 from kubectl_lading.plans.gang_objects import GangObjects, find_kind, parse_object
 from lading.errors import ConfigError
+from lading.kube.objects import Object, Wire
 
 LOWER: Final = "PreemptLowerPriority"
 T = TypeVar("T")

@@ -12,11 +12,12 @@ from urllib.parse import quote
 import msgspec
 
 from kubectl_lading.lists import read_all, read_permitted
-from kubectl_lading.objects import FullPod, Object, Wire
+from kubectl_lading.objects import FullPod
 from kubectl_lading.run import not_found
 from lading.errors import LadingError
 from lading.kube.client import KubeClient
 from lading.kube.errors import ForbiddenError, NotFoundError
+from lading.kube.objects import Object, Wire
 from lading.kube.resource import EVENTS, PODS
 
 

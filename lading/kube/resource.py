@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from lading import nodedevices
-
 
 @dataclass(frozen=True, slots=True)
 class Resource:
@@ -36,4 +34,4 @@ NAMESPACE_QUOTAS: Final = Resource("scheduling.x-k8s.io", "v1alpha1", "elasticqu
 ADMISSION_CHECKS: Final = Resource("kueue.x-k8s.io", "v1beta2", "admissionchecks")
 WORKLOADS: Final = Resource("kueue.x-k8s.io", "v1beta2", "workloads")
 FLAVORS: Final = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors")
-NODE_DEVICES: Final = Resource(nodedevices.GROUP, nodedevices.VERSION, nodedevices.PLURAL)
+NODE_DEVICES: Final = Resource("devices.lading.dev", "v1alpha1", "nodedevices")

@@ -1,16 +1,60 @@
 /* Launches: only within a turn, and never more ahead of the device than a turn can wait for.
  *
  * A turn says nothing if a program can queue seconds of work within it. So marks (events) are put between launches, and a launch
- * waits while more than QUEUE_NS of work is not done. How long a launch takes is learned from the marks. */
-#include "library.h"
+ * waits while more than QUEUE_NS of work is not done. How long a launch takes is learned from the marks.
+ *
+ * A thread of its own gives back turns that are not used, and waits for the device to do so. While the server is gone, launches go
+ * on with the part of the card that the container is guaranteed. */
+#include "compute.h"
+
+#include <unistd.h>
+
+#include "driver.h"
 
 #define QUEUE_NS (10 * MS) /* of work that is queued on the device at most, besides one launch */
 #define MARK_NS (2 * MS)   /* of work between two marks */
 #define FIRST_UNIT_NS (10 * MS)
-enum { MARKS = 16, LEAST_UNIT_NS = 1000 };
+enum {
+  MARKS = 16,
+  LEAST_UNIT_NS = 1000,
+  IDLE_MS = 2,            /* without a launch, while others wait */
+  HOLDING_LOOK_MS = 4,    /* for those others */
+  IDLE_LOOK_MS = 50,      /* for a turn to keep */
+  TURN_LOOK_MS = 50,      /* while waiting for a turn */
+  DONE_US = 500,          /* after work that was waited for; a program that synchronises launches again in less */
+  LAUNCHING_LOOK_US = 20, /* a launch takes a few */
+  FIXED_PERIOD_MS = 100,  /* while the server is away */
+  LEAST_PPM = 1000,       /* of a container without a guarantee */
+};
 
-void queues_reset(struct device *device) {
-  struct queue *queue = &device->queue;
+/* The work that is queued on a device. */
+struct queue {
+  pthread_mutex_t lock;
+  struct {
+    CUevent event;
+    int launches;
+    int follows; /* the one before was not done when this was recorded: the time between them is that of the launches */
+  } marks[MARKS];
+  unsigned first, next; /* marks that are not done */
+  int unmarked;         /* launches since the last mark */
+  int64_t unit;         /* time of a launch, as learned */
+};
+
+static struct launches {
+  _Atomic int launching; /* threads between the look at the turn and the return of the driver's launch: it is not over before */
+  _Atomic int waiting;   /* threads that wait for a turn, or for the device, and are about to launch */
+  _Atomic int64_t last_launch;
+  CUcontext context; /* the last one that launched */
+  int renewing;      /* a thread gives the turn that ended for a new one */
+  struct queue queue;
+} launches[MAX_DEVICES]; /* by the device's index in the grant */
+
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+static int started;
+
+static struct launches *launches_on(const struct device *device) { return &launches[device->index]; }
+
+static void reset_queue(struct queue *queue) {
   pthread_mutex_init(&queue->lock, NULL);
   for (int i = 0; i < MARKS; i++) queue->marks[i].event = NULL;
   queue->first = queue->next = 0;
@@ -29,8 +73,9 @@ static void forget_marks(struct queue *queue) {
   queue->unmarked = 0;
 }
 
-void drain(struct device *device, CUcontext context) {
-  CUcontext before = NULL;
+/* Wait until the device has done the work of the context that launched last. */
+static void drain(struct launches *on) {
+  CUcontext context = on->context, before = NULL;
   CUstreamCaptureMode mode;
   if (!context) return;
   real.cuCtxGetCurrent(&before);
@@ -39,9 +84,9 @@ void drain(struct device *device, CUcontext context) {
   real.cuCtxSynchronize();
   if (relaxed) real.cuThreadExchangeStreamCaptureMode(&mode);
   if (before != context) real.cuCtxSetCurrent(before);
-  pthread_mutex_lock(&device->queue.lock);
-  forget_marks(&device->queue);
-  pthread_mutex_unlock(&device->queue.lock);
+  pthread_mutex_lock(&on->queue.lock);
+  forget_marks(&on->queue);
+  pthread_mutex_unlock(&on->queue.lock);
 }
 
 static int64_t ahead(const struct queue *queue) {
@@ -83,19 +128,153 @@ static void mark(struct queue *queue, CUstream stream, Record record) {
   queue->next++;
 }
 
+/* Stop holding the turn, unless a thread launches at this moment; with the connection's lock held. A thread counts as launching
+ * before it looks at the turn, so one of the two sees the other. */
+static int stop_holding(struct device *device) {
+  atomic_store(&device->turn, RELEASING);
+  if (!atomic_load(&launches_on(device)->launching)) return 1;
+  atomic_store(&device->turn, HOLDING);
+  return 0;
+}
+
+/* Give back a turn that no thread uses: after some time without a launch while others wait, or when it is over. */
+static void release_if_idle(struct device *device) {
+  struct launches *on = launches_on(device);
+  if (atomic_load(&device->turn) != HOLDING || atomic_load(&on->launching) || atomic_load(&on->waiting)) return;
+  turn_end(device);
+  if (!atomic_load(&atomic_load(&device->page)->waiters) && turn_lasts(device)) return;
+  int64_t launched = atomic_load(&on->last_launch);
+  if (now_ns() - launched < IDLE_MS * MS) return;
+  int64_t began = now_ns();
+  drain(on); /* the server waits for our word: the work is charged to us */
+  if (now_ns() - began > DONE_US * 1000) usleep(DONE_US); /* one that waited for its work too is about to launch more */
+  link_lock();
+  if (link_joined() && atomic_load(&device->turn) == HOLDING && !atomic_load(&on->waiting) && stop_holding(device)) {
+    if (atomic_load(&on->last_launch) != launched) atomic_store(&device->turn, HOLDING); /* not all that was launched is drained */
+    else turn_release(device);
+    link_notify();
+  }
+  link_unlock();
+}
+
+static void *keep_turns(void *unused) {
+  (void)unused;
+  for (;;) {
+    int holds = 0;
+    for (int i = 0; i < link_devices(); i++) {
+      release_if_idle(link_device(i));
+      holds |= atomic_load(&link_device(i)->turn) == HOLDING;
+    }
+    usleep((holds ? HOLDING_LOOK_MS : IDLE_LOOK_MS) * 1000);
+  }
+  return NULL;
+}
+
+int turns_up(void) {
+  pthread_mutex_lock(&starting);
+  if (!started) started = start_thread(keep_turns);
+  int up = started;
+  pthread_mutex_unlock(&starting);
+  return up;
+}
+
+/* A child of fork has no turn and no thread: CUDA starts anew there, and so does this. */
+static void reset(void) {
+  pthread_mutex_init(&starting, NULL);
+  started = 0;
+  for (int i = 0; i < MAX_DEVICES; i++) {
+    struct launches *on = &launches[i];
+    atomic_store(&on->launching, 0);
+    atomic_store(&on->waiting, 0);
+    on->context = NULL;
+    on->renewing = 0;
+    reset_queue(&on->queue);
+  }
+}
+
+__attribute__((constructor)) static void prepare(void) {
+  reset();
+  pthread_atfork(NULL, NULL, reset);
+}
+
+/* Wait until the fixed share has time left; with the connection's lock held. A period is as long as it has to be for what was used
+ * of it. */
+static void fixed_turn(struct device *device) {
+  int64_t ppm = atomic_load(&device->page)->request_ppm, period = FIXED_PERIOD_MS * MS;
+  if (ppm < LEAST_PPM) ppm = LEAST_PPM;
+  if (!device->fixed_began) device->fixed_began = now_ns();
+  int64_t used = now_ns() - device->fixed_began;
+  if (used < period / 1000000 * ppm) return;
+  link_unlock();
+  drain(launches_on(device));
+  link_lock();
+  used = now_ns() - device->fixed_began;
+  int64_t next = device->fixed_began + used * 1000000 / ppm;
+  while (!link_joined() && now_ns() < next) link_wait(next - now_ns());
+  device->fixed_began = link_joined() ? 0 : now_ns();
+}
+
+/* Exchange a turn that ended for a new one, when no thread launches and the work is done; with the connection's lock held. */
+static void renew_turn(struct device *device, int64_t estimate) {
+  struct launches *on = launches_on(device);
+  on->renewing = 1;
+  link_unlock();
+  while (atomic_load(&on->launching)) usleep(LAUNCHING_LOOK_US); /* threads that looked at the turn before its end */
+  drain(on);
+  link_lock();
+  on->renewing = 0;
+  if (link_joined() && atomic_load(&device->turn) == HOLDING && !turn_lasts(device) && stop_holding(device)) {
+    turn_want(device, estimate, turn_late(device));
+  }
+  link_notify();
+}
+
+/* Return when the device may be used: with a turn, or by the fixed share while the server is away. The thread counts as launching
+ * from then on. */
+static void begin_turn(struct device *device, int64_t estimate) {
+  struct launches *on = launches_on(device);
+  link_lock();
+  for (;;) {
+    int turn = atomic_load(&device->turn);
+    if (!link_joined()) {
+      fixed_turn(device);
+      if (!link_joined()) break;
+    } else if (turn == HOLDING && turn_lasts(device)) {
+      break;
+    } else if (turn == HOLDING && !on->renewing) {
+      renew_turn(device, estimate);
+    } else if (turn == IDLE) {
+      turn_want(device, estimate, 0);
+    } else {
+      link_wait(TURN_LOOK_MS * MS);
+    }
+  }
+  atomic_fetch_add(&on->launching, 1);
+  link_unlock();
+}
+
+CUcontext launch_context(const struct device *device) { return launches_on(device)->context; }
+
+void forget_launch_context(CUcontext context) {
+  for (int i = 0; i < MAX_DEVICES; i++) {
+    if (launches[i].context == context) launches[i].context = NULL;
+  }
+}
+
 /* Return the device if the launch needs a turn, after it has one; NULL if it needs none. */
 static struct device *begin_launch(CUstream stream, IsCapturing is_capturing) {
   struct device *device = device_of_thread();
   if (!device) return NULL;
   if (is_captured(stream, is_capturing)) return NULL; /* it becomes a node of a graph */
-  atomic_fetch_add(&device->launching, 1); /* before the look: one that gives the turn back looks at this after it did */
+  struct launches *on = launches_on(device);
+  atomic_fetch_add(&on->launching, 1); /* before the look: one that gives the turn back looks at this after it did */
   if (!LIKELY(atomic_load(&device->turn) == HOLDING && turn_lasts(device))) {
-    struct queue *queue = &device->queue;
-    atomic_fetch_add(&device->waiting, 1);
-    atomic_fetch_sub(&device->launching, 1);
-    real.cuCtxGetCurrent(&device->context);
-    turn_begin(device, queue->unit);
-    atomic_fetch_sub(&device->waiting, 1);
+    struct queue *queue = &on->queue;
+    atomic_fetch_add(&on->waiting, 1);
+    atomic_fetch_sub(&on->launching, 1);
+    real.cuCtxGetCurrent(&on->context);
+    begin_turn(device, queue->unit);
+    atomic_fetch_sub(&on->waiting, 1);
     CUstreamCaptureMode mode;
     pthread_mutex_lock(&queue->lock);
     if (queue->first == queue->next && relax(&mode)) { /* so that the first launch is measured too */
@@ -108,20 +287,21 @@ static struct device *begin_launch(CUstream stream, IsCapturing is_capturing) {
 }
 
 static void end_launch(struct device *device, CUstream stream, Record record) {
-  struct queue *queue = &device->queue;
-  atomic_store(&device->last_launch, now_ns());
-  atomic_fetch_sub(&device->launching, 1);
+  struct launches *on = launches_on(device);
+  struct queue *queue = &on->queue;
+  atomic_store(&on->last_launch, now_ns());
+  atomic_fetch_sub(&on->launching, 1);
   pthread_mutex_lock(&queue->lock);
   queue->unmarked++;
   if (queue->unmarked * queue->unit >= MARK_NS) {
     CUstreamCaptureMode mode;
-    atomic_fetch_add(&device->waiting, 1);
+    atomic_fetch_add(&on->waiting, 1);
     int relaxed = relax(&mode);
     mark(queue, stream, record);
     while (queue->first != queue->next && ahead(queue) - queue->unit > QUEUE_NS) wait_for_mark(queue);
     if (relaxed) real.cuThreadExchangeStreamCaptureMode(&mode);
-    atomic_store(&device->last_launch, now_ns());
-    atomic_fetch_sub(&device->waiting, 1);
+    atomic_store(&on->last_launch, now_ns());
+    atomic_fetch_sub(&on->waiting, 1);
   }
   pthread_mutex_unlock(&queue->lock);
 }

@@ -1,31 +1,22 @@
 /* The connection to the share server, and what is asked there.
  *
- * Two threads for a process: one reads what the server says, and dials again when the server is gone; the other gives back turns
- * that are not used, and waits for the device to do so. While the server is gone, the program goes on: with the part of the card
- * that it is guaranteed, and within its memory. */
+ * A thread reads what the server says, and dials again when the server is gone. While it is gone, the program goes on within its
+ * memory. Nothing here depends on what the turns and the memory are used for. */
 #define _GNU_SOURCE
+#include "link.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include "library.h"
 
 enum {
   PATIENCE_MS = 30000,   /* of the first connection: the server may be starting */
   REDIAL_MS = 200,
-  IDLE_MS = 2,           /* without a launch, while others wait */
-  HOLDING_LOOK_MS = 4,   /* for those others */
-  DONE_US = 500,         /* after work that was waited for; a program that synchronises launches again in less */
-  LAUNCHING_LOOK_US = 20, /* a launch takes a few */
   LOOK_MS = 50,          /* for the beat */
   STOPPED_MS = 4 * LOOK_MS, /* without a look, the process was stopped (SIGSTOP) */
-  FIXED_PERIOD_MS = 100, /* while the server is away */
-  LEAST_PPM = 1000,      /* of a container without a guarantee */
 };
 struct question {
   uint32_t seq;
@@ -41,14 +32,20 @@ static _Atomic int64_t clock_ahead; /* the server's clock less ours: time namesp
 static uint32_t last_seq;
 static struct question *questions;
 static struct device devices[MAX_DEVICES];
-static int ordinals[MAX_DEVICES]; /* by CUDA's ordinal: index + 1, 0 if not looked for, -1 if not in the grant */
 static int64_t looked, stopped_ns; /* when it was last looked whether the process was stopped; and for how long it was */
 static struct frame received;
 static size_t received_bytes;
 
 static int64_t server_ns(void) { return now_ns() + atomic_load_explicit(&clock_ahead, memory_order_relaxed); }
 
-static void wait_changed(int64_t most_ns) {
+void link_lock(void) { pthread_mutex_lock(&lock); }
+void link_unlock(void) { pthread_mutex_unlock(&lock); }
+void link_notify(void) { pthread_cond_broadcast(&changed); }
+int link_joined(void) { return joined; }
+int link_devices(void) { return device_count; }
+struct device *link_device(int index) { return &devices[index]; }
+
+void link_wait(int64_t most_ns) {
   int64_t until = now_ns() + most_ns;
   struct timespec t = {until / 1000000000, until % 1000000000};
   pthread_cond_timedwait(&changed, &lock, &t);
@@ -157,69 +154,6 @@ static void read_frames(void) {
   }
 }
 
-/* Return when the turn ends, or ended. */
-static int64_t see_until(struct device *device) {
-  int64_t until = atomic_load(&atomic_load(&device->page)->until);
-  if (until) atomic_store(&device->until, until);
-  return atomic_load(&device->until);
-}
-
-/* Return for how long work ran after the turn, now that all of it is done; with `lock` held. */
-static int64_t late_ns(struct device *device) {
-  int64_t until = see_until(device);
-  look_whether_stopped();
-  int64_t late = until == NO_END ? 0 : server_ns() - until - (stopped_ns - device->stopped_before);
-  return late > 0 ? late : 0;
-}
-
-/* Stop holding the turn, unless a thread launches at this moment; with `lock` held. A thread counts as launching before it looks
- * at the turn, so one of the two sees the other. */
-static int stop_holding(struct device *device) {
-  atomic_store(&device->turn, RELEASING);
-  if (!atomic_load(&device->launching)) return 1;
-  atomic_store(&device->turn, HOLDING);
-  return 0;
-}
-
-static int is_in_use(struct device *device) { return atomic_load(&device->launching) || atomic_load(&device->waiting); }
-
-/* Give back a turn that no thread uses: after some time without a launch while others wait, or when it is over. */
-static void release_if_idle(struct device *device) {
-  struct page_device *shown = atomic_load(&device->page);
-  if (atomic_load(&device->turn) != HOLDING || is_in_use(device)) return;
-  see_until(device);
-  if (!atomic_load(&shown->waiters) && turn_lasts(device)) return;
-  int64_t launched = atomic_load(&device->last_launch);
-  if (now_ns() - launched < IDLE_MS * MS) return;
-  int64_t began = now_ns();
-  drain(device, device->context); /* the server waits for our word: the work is charged to us */
-  if (now_ns() - began > DONE_US * 1000) usleep(DONE_US); /* one that waited for its work too is about to launch more */
-  pthread_mutex_lock(&lock);
-  if (joined && atomic_load(&device->turn) == HOLDING && !atomic_load(&device->waiting) && stop_holding(device)) {
-    if (atomic_load(&device->last_launch) != launched) {
-      atomic_store(&device->turn, HOLDING); /* what was launched since is not drained */
-    } else {
-      atomic_store(&device->turn, IDLE);
-      send_frame((struct frame){.kind = RELEASE, .device = (uint16_t)device->index, .c = late_ns(device)});
-    }
-    pthread_cond_broadcast(&changed);
-  }
-  pthread_mutex_unlock(&lock);
-}
-
-static void *keep_turns(void *unused) {
-  (void)unused;
-  for (;;) {
-    int holds = 0;
-    for (int i = 0; i < device_count; i++) {
-      release_if_idle(&devices[i]);
-      holds |= atomic_load(&devices[i].turn) == HOLDING;
-    }
-    usleep((holds ? HOLDING_LOOK_MS : LOOK_MS) * 1000);
-  }
-  return NULL;
-}
-
 static void *keep_connection(void *unused) {
   (void)unused;
   for (;;) {
@@ -251,8 +185,7 @@ static void init_locks(void) {
   pthread_mutex_init(&dialling, NULL);
 }
 
-/* A child of fork has no turn, no memory of the card and no thread: CUDA starts anew there, and so does this. Those who waited on
- * a condition or held a lock are not there. */
+/* A child of fork has no turn, no memory of the card and no thread. Those who waited on a condition or held a lock are not there. */
 static void after_fork(void) {
   if (fd >= 0) close(fd);
   fd = -1;
@@ -261,78 +194,49 @@ static void after_fork(void) {
   received_bytes = 0;
   init_locks();
   for (int i = 0; i < device_count; i++) {
-    struct device *device = &devices[i];
-    atomic_store(&device->turn, IDLE);
-    atomic_store(&device->launching, 0);
-    atomic_store(&device->waiting, 0);
-    atomic_store(&device->held_bytes, 0);
-    device->context = NULL;
-    device->renewing = 0;
-    queues_reset(device);
+    atomic_store(&devices[i].turn, IDLE);
+    atomic_store(&devices[i].held_bytes, 0);
   }
-  memset(ordinals, 0, sizeof ordinals);
-  allocations_reset();
 }
 
-static void prepare(void) {
+__attribute__((constructor)) static void prepare(void) {
   init_locks();
-  for (int i = 0; i < MAX_DEVICES; i++) queues_reset(&devices[i]);
   pthread_atfork(NULL, NULL, after_fork);
 }
 
-CUresult link_up(void) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, prepare);
+int start_thread(void *(*run)(void *)) {
+  sigset_t all, before; /* signals are the program's */
+  pthread_t thread;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int created = !pthread_create(&thread, NULL, run, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (created) pthread_detach(thread);
+  else fprintf(stderr, "lading: this container's share of a card cannot be used: no thread can be started\n");
+  return created;
+}
+
+/* Dial until the server answers; return whether it accepts this process. */
+static int dial_patiently(void) {
+  int64_t until = now_ns() + PATIENCE_MS * MS;
+  int result;
+  while (!(result = dial()) && now_ns() < until) usleep(REDIAL_MS * 1000);
+  if (result > 0) return 1;
+  fprintf(stderr, "lading: this container's share of a card cannot be used: %s (%s)\n",
+          result == -OTHER_POD  ? "the share server refused this process: it is not in a cgroup of the grant's pod"
+          : result == -TOO_MANY ? "too many processes of the container use the card"
+          : result              ? "the share server has no grant for this container"
+                                : "no share server answers; is lading-shares running on the node?",
+          SOCKET_PATH);
+  return 0;
+}
+
+int link_up(void) {
   pthread_mutex_lock(&dialling);
-  if (!started) {
-    int64_t until = now_ns() + PATIENCE_MS * MS;
-    int result;
-    while (!(result = dial()) && now_ns() < until) usleep(REDIAL_MS * 1000);
-    if (result <= 0) {
-      fprintf(stderr, "lading: this container's share of a card cannot be used: %s (%s)\n",
-              result == -OTHER_POD  ? "the share server refused this process: it is not in a cgroup of the grant's pod"
-              : result == -TOO_MANY ? "too many processes of the container use the card"
-              : result              ? "the share server has no grant for this container"
-                                    : "no share server answers; is lading-shares running on the node?",
-              SOCKET_PATH);
-      pthread_mutex_unlock(&dialling);
-      return CUDA_ERROR_SYSTEM_NOT_READY;
-    }
-    sigset_t all, before; /* signals are the program's */
-    pthread_t threads[2];
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    started = !pthread_create(&threads[0], NULL, keep_connection, NULL) && !pthread_create(&threads[1], NULL, keep_turns, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!started) {
-      fprintf(stderr, "lading: this container's share of a card cannot be used: no thread can be started\n");
-      pthread_mutex_unlock(&dialling);
-      return CUDA_ERROR_SYSTEM_NOT_READY;
-    }
-    pthread_detach(threads[0]);
-    pthread_detach(threads[1]);
-  }
+  if (!started) started = dial_patiently() && start_thread(keep_connection);
+  int up = started;
   pthread_mutex_unlock(&dialling);
-  return CUDA_SUCCESS;
-}
-
-struct device *device_by_ordinal(CUdevice ordinal) {
-  if (ordinal < 0 || ordinal >= MAX_DEVICES || !page) return NULL;
-  if (!ordinals[ordinal]) {
-    CUuuid uuid;
-    int found = -1;
-    if (real.cuDeviceGetUuid(&uuid, ordinal)) return NULL;
-    for (int i = 0; i < device_count; i++) {
-      if (!memcmp(atomic_load(&devices[i].page)->uuid, uuid.bytes, 16)) found = i + 1;
-    }
-    ordinals[ordinal] = found;
-  }
-  return ordinals[ordinal] > 0 ? &devices[ordinals[ordinal] - 1] : NULL;
-}
-
-struct device *device_of_thread(void) {
-  CUdevice ordinal;
-  return real.cuCtxGetDevice(&ordinal) ? NULL : device_by_ordinal(ordinal);
+  return up;
 }
 
 /* Memory */
@@ -344,7 +248,7 @@ int memory_add(struct device *device, int64_t bytes) {
     struct question one = {.seq = ++last_seq, .next = questions};
     questions = &one;
     if (send_frame((struct frame){.kind = ADD, .device = (uint16_t)device->index, .seq = one.seq, .a = bytes})) {
-      while (!one.answered) wait_changed(100 * MS);
+      while (!one.answered) link_wait(100 * MS);
     }
     for (struct question **link = &questions; *link; link = &(*link)->next) {
       if (*link == &one) {
@@ -382,62 +286,30 @@ void memory_sub(struct device *device, int64_t bytes) {
 
 /* Turns */
 
+int64_t turn_end(struct device *device) {
+  int64_t until = atomic_load(&atomic_load(&device->page)->until);
+  if (until) atomic_store(&device->until, until);
+  return atomic_load(&device->until);
+}
+
+int64_t turn_late(struct device *device) {
+  int64_t until = turn_end(device);
+  look_whether_stopped();
+  int64_t late = until == NO_END ? 0 : server_ns() - until - (stopped_ns - device->stopped_before);
+  return late > 0 ? late : 0;
+}
+
 int turn_lasts(struct device *device) {
   int64_t until = atomic_load_explicit(&atomic_load(&device->page)->until, memory_order_relaxed);
   return until == NO_END || server_ns() < until;
 }
 
-/* Wait until the fixed share has time left; with `lock` held. A period is as long as it has to be for what was used of it. */
-static void fixed_turn(struct device *device) {
-  int64_t ppm = atomic_load(&device->page)->request_ppm, period = FIXED_PERIOD_MS * MS;
-  if (ppm < LEAST_PPM) ppm = LEAST_PPM;
-  if (!device->fixed_began) device->fixed_began = now_ns();
-  int64_t used = now_ns() - device->fixed_began;
-  if (used < period / 1000000 * ppm) return;
-  pthread_mutex_unlock(&lock);
-  drain(device, device->context);
-  pthread_mutex_lock(&lock);
-  used = now_ns() - device->fixed_began;
-  int64_t next = device->fixed_began + used * 1000000 / ppm;
-  while (!joined && now_ns() < next) wait_changed(next - now_ns());
-  device->fixed_began = joined ? 0 : now_ns();
+void turn_want(struct device *device, int64_t estimate, int64_t late) {
+  atomic_store(&device->turn, WANTING);
+  send_frame((struct frame){.kind = WANT, .device = (uint16_t)device->index, .a = estimate, .c = late});
 }
 
-void turn_begin(struct device *device, int64_t estimate) {
-  pthread_mutex_lock(&lock);
-  for (;;) {
-    int turn = atomic_load(&device->turn);
-    if (!joined) {
-      fixed_turn(device);
-      if (!joined) break;
-    } else if (turn == HOLDING && turn_lasts(device)) {
-      break;
-    } else if (turn == HOLDING && !device->renewing) {
-      device->renewing = 1;
-      pthread_mutex_unlock(&lock);
-      while (atomic_load(&device->launching)) usleep(LAUNCHING_LOOK_US); /* threads that looked at the turn before its end */
-      drain(device, device->context);
-      pthread_mutex_lock(&lock);
-      device->renewing = 0;
-      if (joined && atomic_load(&device->turn) == HOLDING && !turn_lasts(device) && stop_holding(device)) {
-        atomic_store(&device->turn, WANTING);
-        int64_t late = late_ns(device);
-        send_frame((struct frame){.kind = WANT, .device = (uint16_t)device->index, .a = estimate, .c = late});
-      }
-      pthread_cond_broadcast(&changed);
-    } else if (turn == IDLE) {
-      atomic_store(&device->turn, WANTING);
-      send_frame((struct frame){.kind = WANT, .device = (uint16_t)device->index, .a = estimate});
-    } else {
-      wait_changed(LOOK_MS * MS);
-    }
-  }
-  atomic_fetch_add(&device->launching, 1);
-  pthread_mutex_unlock(&lock);
-}
-
-void forget_context(CUcontext context) {
-  for (int i = 0; i < device_count; i++) {
-    if (devices[i].context == context) devices[i].context = NULL;
-  }
+void turn_release(struct device *device) {
+  atomic_store(&device->turn, IDLE);
+  send_frame((struct frame){.kind = RELEASE, .device = (uint16_t)device->index, .c = turn_late(device)});
 }

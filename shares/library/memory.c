@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "library.h"
+#include "compute.h"
+#include "driver.h"
 
 enum kind { MEMORY, ARRAY, MIPMAPPED, HANDLE, MAPPING };
 
@@ -94,7 +95,7 @@ static CUresult ended(struct entry *entry, CUresult result) {
   struct entry *entry = take_out(kind, (uint64_t)(key)); \
   return ended(entry, call)
 
-void allocations_forget(CUcontext context) {
+static void forget_allocations(CUcontext context) {
   pthread_mutex_lock(&lock);
   for (int i = 0; i < BUCKETS; i++) {
     for (struct entry **link = &table[i]; *link;) {
@@ -111,11 +112,13 @@ void allocations_forget(CUcontext context) {
   pthread_mutex_unlock(&lock);
 }
 
-void allocations_reset(void) {
+/* A child of fork has no memory of the card. */
+static void after_fork(void) {
   pthread_mutex_init(&lock, NULL);
   memset(table, 0, sizeof table);
   pools = NULL;
 }
+__attribute__((constructor)) static void prepare(void) { pthread_atfork(NULL, NULL, after_fork); }
 
 /* Memory that is gone when it is freed */
 
@@ -467,8 +470,8 @@ HOOK CUresult cuDeviceTotalMem_v2(size_t *all, CUdevice ordinal) {
 }
 
 static void end_context(CUcontext context) {
-  allocations_forget(context);
-  forget_context(context);
+  forget_allocations(context);
+  forget_launch_context(context);
   recount_all();
 }
 
@@ -484,7 +487,7 @@ HOOK CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   if (device) {
     CUdevice current;
     if (!real.cuCtxGetDevice(&current) && current == ordinal) real.cuCtxGetCurrent(&context);
-    if (!context) context = device->context;
+    if (!context) context = launch_context(device);
   }
   CUresult result = real.cuDevicePrimaryCtxReset_v2(ordinal);
   if (!result && context) end_context(context);

@@ -1,7 +1,7 @@
 /* What takes the place of libnvidia-ml.so.1 in a container with a share of a card, so that nvidia-smi and NVML show the share's
  * memory, not the card's. The real library is behind it (DT_NEEDED, by an absolute path), and has all other functions.
  *
- * It informs; what limits is libcuda.so.1 (library.h). Without the share server, memory cannot be asked for.
+ * It informs; what limits is libcuda.so.1 (driver.h). Without the share server, memory cannot be asked for.
  * Source of names and types: nvidia-ml-py (BSD). */
 #include <dlfcn.h>
 #include <pthread.h>

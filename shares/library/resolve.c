@@ -1,15 +1,9 @@
-/* The functions of the real library, and cuGetProcAddress, by which cudart asks for nearly all of them. */
-#include <dlfcn.h>
+/* Replace functions of the real library where a program asks for them: cudart asks cuGetProcAddress for nearly all. */
 #include <stdio.h>
 #include <string.h>
 
-#include "library.h"
-
-#ifndef REAL_LIBRARY
-#define REAL_LIBRARY "/usr/local/lading/gpu/real/libcuda.so.1"
-#endif
-
-struct real real;
+#include "compute.h"
+#include "driver.h"
 
 static const struct {
   const char *name;
@@ -21,25 +15,6 @@ static const struct {
 #undef ROW
 };
 enum { HOOKS = sizeof hooks / sizeof *hooks };
-
-/* What this driver does not have: a program that asks for it by dlsym gets our function. Extra arguments do no harm in the
- * calling conventions of x86-64 and aarch64. */
-static CUresult not_in_this_driver(void) { return CUDA_ERROR_NOT_FOUND; }
-
-static void *find(void *library, const char *name) {
-  void *found = library ? dlsym(library, name) : NULL;
-  return found ? found : (void *)not_in_this_driver;
-}
-
-/* When this library is loaded, so that no call comes before: the real one is loaded already. */
-__attribute__((constructor)) static void find_all(void) {
-  void *library = dlopen(REAL_LIBRARY, RTLD_LAZY | RTLD_NOLOAD);
-  if (!library) library = dlopen(REAL_LIBRARY, RTLD_LAZY);
-  if (!library) fprintf(stderr, "lading: cannot use the driver's library: %s\n", dlerror());
-#define FIND(name) real.name = (__typeof__(real.name))find(library, #name);
-  HOOKED(FIND) CALLED(FIND)
-#undef FIND
-}
 
 /* Whether a function of this name allocates or launches, so that it must not be used past the share. */
 static int is_sensitive(const char *name) {
@@ -82,6 +57,5 @@ HOOK CUresult cuGetProcAddress_v2(const char *name, void **found, int version, u
 }
 
 HOOK CUresult cuInit(unsigned flags) {
-  CUresult result = link_up();
-  return result ? result : real.cuInit(flags);
+  return link_up() && turns_up() ? real.cuInit(flags) : CUDA_ERROR_SYSTEM_NOT_READY;
 }

@@ -27,7 +27,8 @@ from central.request.model import (
     Sharing,
 )
 from lading.devices.isolation import IsolationName
-from lading.nodedevices import Gpu, Metadata, MigInstance, NodeDevices, NvLink, Pf, Place, Status, Vf
+from lading.kube.objects import AnnotatedMetadata
+from lading.nodedevices import Gpu, MigInstance, NodeDevices, NvLink, Pf, Place, Status, Vf
 from lading.vocabulary import GpuUuid, PciAddress
 
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -197,7 +198,7 @@ def eight_gpus(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = 
 def reported_capacity(status: Status, name: str = "n1") -> NodeCapacity:
     """Return the free capacity of a node with this report and no pods, as the ledger makes it."""
     usage = Usage()
-    inventory = inventory_of(NodeDevices(metadata=Metadata(name=name), status=status))
+    inventory = inventory_of(NodeDevices(metadata=AnnotatedMetadata(name=name), status=status))
     return NodeCapacity(
         name=name,
         version=1,

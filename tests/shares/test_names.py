@@ -14,7 +14,7 @@ from shares.library.build import HERE
 from tests.fakes.needs import need
 from tests.shares.site import Site
 
-_HOOKED: Final = re.search(r"#define HOOKED\(X\)(.*?)\n/\*", (HERE / "library.h").read_text(), re.DOTALL)
+_HOOKED: Final = re.search(r"#define HOOKED\(X\)(.*?)\n/\*", (HERE / "driver.h").read_text(), re.DOTALL)
 assert _HOOKED
 NAMES: Final = re.findall(r"X\((\w+)\)", _HOOKED[1])
 

@@ -1,4 +1,4 @@
-"""The pages name every reason, metric and event of central, and no other."""
+"""The pages name every reason and event of central, and no other."""
 
 import re
 from typing import Final
@@ -53,15 +53,6 @@ def test_numbers() -> None:
         re.findall(r"every \d+ s|\d+ pods a second", section(PAGE, "## Unhealthy devices"))
     )
     assert {f"{SPARED_S:g} s", f"{NOMINATION_S:g} s"} <= set(re.findall(r"\d+ s\b", section(PAGE, "## Preemption")))
-
-
-def test_metrics() -> None:
-    """The names by the source: most have samples only on a replica that leads."""
-    made = r'\b(Counter|Gauge|Histogram|_by_state)(?:MetricFamily)?\(\s*"(lading_\w+)"'
-    source = (ROOT / "central/daemon/metrics.py").read_text()
-    expected = {name + ("_total" if kind == "Counter" else "") for kind, name in re.findall(made, source)}
-    assert len(expected) > 20
-    assert set(first_cells(section(PAGE, "## Metrics"))) == expected
 
 
 def test_events() -> None:

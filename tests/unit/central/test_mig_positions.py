@@ -8,7 +8,8 @@ import pytest
 from central.decide.scheduler import Reservation
 from central.decide.why_pod import why_pending
 from central.search.placement import Missing
-from lading.nodedevices import Metadata, NodeDevices
+from lading.kube.objects import AnnotatedMetadata
+from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT
 from simnode.reported import read_status
 from tests.fakes.kube_objects import WHOLE
@@ -21,7 +22,7 @@ TWO = {"lading.dev/gpu": "2"}
 def world() -> World:
     made = World()
     made.node("n1", 0)
-    metadata = Metadata(name="n1", resource_version=str(made.next_version()))
+    metadata = AnnotatedMetadata(name="n1", resource_version=str(made.next_version()))
     made.devices_feed.changed(NodeDevices(metadata=metadata, status=read_status("mig-on-demand")))
     return made
 

@@ -39,7 +39,8 @@ def ask(
         if request.path == LEASE and lease is not None:
             return web.json_response(lease)
         if request.path == POD and lease is not None:
-            return web.json_response({"spec": {"containers": [{"ports": PORTS}]}})
+            spec = {"containers": [{"name": "central", "ports": PORTS}]}
+            return web.json_response({"metadata": {"name": "x"}, "spec": spec})
         asked.append(request.path)
         return await handler(request)
 

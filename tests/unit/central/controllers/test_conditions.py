@@ -11,8 +11,8 @@ from central.ledger.capacity import card_capacities, inventory_of, vf_capacities
 from central.ledger.model import Claim, Held, Holder, NodeCapacity
 from central.ledger.usage import Usage
 from central.request.pod import DEVICES_HEALTHY, Condition, Pod, PodMetadata, PodSpec, Status
+from lading.kube.objects import AnnotatedMetadata
 from lading.nodedevices import Gpu, MigInstance, NodeDevices, Pf, Vf
-from lading.nodedevices import Metadata as NodeMetadata
 from lading.nodedevices import Status as NodeStatus
 from lading.vocabulary import PodUid
 from tests.fakes.capacities import gpu_bdf, gpu_uuid, pf_bdf, vf_bdf
@@ -33,7 +33,7 @@ def port(unhealthy: str = "", *, vfs: Mapping[int, str]) -> Pf:
 def capacity(*devices: Gpu | Pf, reported: bool = True) -> NodeCapacity:
     gpus = tuple(one for one in devices if isinstance(one, Gpu))
     pfs = tuple(one for one in devices if isinstance(one, Pf))
-    report = NodeDevices(metadata=NodeMetadata(name="n1"), status=NodeStatus(gpus=gpus, pfs=pfs))
+    report = NodeDevices(metadata=AnnotatedMetadata(name="n1"), status=NodeStatus(gpus=gpus, pfs=pfs))
     inventory, usage = inventory_of(report), Usage()
     cards, vfs = card_capacities(inventory, usage, None, ()), vf_capacities(inventory, usage, None, ())
     return NodeCapacity(name="n1", version=1, cards=cards, vfs=vfs, reported=reported)

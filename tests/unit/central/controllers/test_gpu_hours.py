@@ -7,7 +7,8 @@ import pytest
 from central.controllers import gpu_hours as module
 from central.controllers.gpu_hours import OTHERS, GpuHours, UseFeed, gpus_requested
 from central.request.model import ContainerRequest, DeviceRequest, Role, Share
-from lading.nodedevices import Metadata, NodeDevices, Status, Use
+from lading.kube.objects import AnnotatedMetadata
+from lading.nodedevices import NodeDevices, Status, Use
 from lading.vocabulary import GpuUuid
 from simnode.reported import read_status
 from tests.fakes.kube_objects import NAMESPACE, gpu_uuid, share
@@ -29,7 +30,7 @@ class Rig:
 
     def say(self, node: str, *busy: int) -> None:
         uses = tuple(Use(uuid=GpuUuid(gpu_uuid(node, number)), busy_percent=percent) for number, percent in enumerate(busy))
-        metadata = NodeDevices(metadata=Metadata(name=node), status=Status(use=uses))
+        metadata = NodeDevices(metadata=AnnotatedMetadata(name=node), status=Status(use=uses))
         self.use.changed(metadata)
 
     def counted(self, namespace: str = NAMESPACE) -> tuple[float, float, float]:
@@ -96,7 +97,7 @@ def test_what_a_node_says_later_counts_from_then(rig: Rig) -> None:
 def test_instances_count_as_their_part_of_the_memory() -> None:
     rig = Rig()
     rig.world.node("n1", 0)
-    metadata = Metadata(name="n1", resource_version=str(rig.world.next_version()))
+    metadata = AnnotatedMetadata(name="n1", resource_version=str(rig.world.next_version()))
     report = NodeDevices(metadata=metadata, status=read_status("mig"))
     rig.world.devices_feed.changed(report)
     annotations = {"lading.dev/mig-profile": "3g.40gb"}

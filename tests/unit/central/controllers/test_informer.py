@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from central.api.known import Ident
-from central.api.objects import Metadata
 from central.api.watch import Unreadable
 from central.decide.scheduler import Reservation
 from central.ledger.model import Claim
 from central.request.pod import DEVICES_HEALTHY, Pod
 from central.search.placement import Missing
+from lading.kube.objects import Metadata
 from lading.log import Event
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT

@@ -6,7 +6,8 @@ from central.assignment.model import Part, Taken
 from central.ledger.ledger import Ledger
 from central.ledger.model import ONE_EACH, NodeCapacity, NodeFacts, PodRecord
 from central.request.model import NO_CPU_MEMORY, CpuMemory
-from lading.nodedevices import Gpu, Grant, GrantedGpu, Metadata, MigInstance, NodeDevices, Pf, Status, Vf
+from lading.kube.objects import AnnotatedMetadata
+from lading.nodedevices import Gpu, Grant, GrantedGpu, MigInstance, NodeDevices, Pf, Status, Vf
 from lading.vocabulary import CORDON, GpuUuid, PodUid
 from tests.fakes.capacities import CARD_MIB, MODEL, gpu_bdf, gpu_uuid, pf_bdf, vf_bdf
 
@@ -126,7 +127,7 @@ def report(
 ) -> NodeDevices:
     """Two cards and a port with four VFs, unless said otherwise."""
     return NodeDevices(
-        metadata=Metadata(name=name, resource_version=str(version), annotations={CORDON: cordon} if cordon else {}),
+        metadata=AnnotatedMetadata(name=name, resource_version=str(version), annotations={CORDON: cordon} if cordon else {}),
         status=Status(
             reconciled=reconciled,
             isolations=tuple(isolations),

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from central.api.known import Ident
-from central.api.objects import Metadata
 from central.api.watch import Unreadable
 from central.controllers.informer import BudgetFeed
 from central.ledger.model import PodRecord
 from central.state.budgets import Budget, Budgets
+from lading.kube.objects import Metadata
 from lading.vocabulary import PodUid
 from tests.fakes.kube_objects import NAMESPACE, budget
 

@@ -15,12 +15,12 @@ from kubectl_lading.objects import (
     DaemonSet,
     Deployment,
     EndpointSlice,
+    FullPod,
     Lease,
     Node,
     Policy,
     PolicyBinding,
     Report,
-    SystemPod,
 )
 from lading.nodedevices import VERSION
 from lading.vocabulary import CENTRAL
@@ -54,11 +54,11 @@ def daemonset(name: str, *, tag: str = "0.1.0", ready: int = 2, wanted: int = 2,
     return msgspec.convert({"metadata": metadata, "spec": {"template": template}, "status": said}, DaemonSet)
 
 
-def node_pod(name: str, node: str, *, ready: bool = True) -> SystemPod:
+def node_pod(name: str, node: str, *, ready: bool = True) -> FullPod:
     """A pod of a DaemonSet."""
     metadata = {"name": f"{name}-{node}", "labels": {NAME_LABEL: name}}
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
-    return msgspec.convert({"metadata": metadata, "spec": {"nodeName": node}, "status": status}, SystemPod)
+    return msgspec.convert({"metadata": metadata, "spec": {"nodeName": node}, "status": status}, FullPod)
 
 
 def lease(holder: str = f"{LEADER}_0b6f", renewed_s: float = 1.0) -> Lease:
@@ -90,8 +90,8 @@ def policy_binding(name: str, action: str = "Deny") -> PolicyBinding:
     )
 
 
-def system_pod(name: str, address: str) -> SystemPod:
-    return msgspec.convert({"metadata": {"name": name}, "status": {"phase": "Running", "podIP": address}}, SystemPod)
+def system_pod(name: str, address: str) -> FullPod:
+    return msgspec.convert({"metadata": {"name": name}, "status": {"phase": "Running", "podIP": address}}, FullPod)
 
 
 def node(

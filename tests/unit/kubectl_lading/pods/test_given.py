@@ -8,11 +8,12 @@ from central.search.topology import Distance
 from kubectl_lading.pods.given import Pair, given_of, pairs_of
 from kubectl_lading.terminal.words import DISTANCES
 from lading.devices.isolation import IsolationName
-from lading.nodedevices import Metadata, NodeDevices
+from lading.kube.objects import AnnotatedMetadata
+from lading.nodedevices import NodeDevices
 from lading.vocabulary import GpuUuid, PciAddress
 from simnode.reported import read_status
 
-REPORT = NodeDevices(metadata=Metadata(name="n1"), status=read_status("demo-8gpu"))
+REPORT = NodeDevices(metadata=AnnotatedMetadata(name="n1"), status=read_status("demo-8gpu"))
 NEAR, ALSO_NEAR, *_, FAR = REPORT.status.gpus
 PORT = REPORT.status.pfs[0]
 

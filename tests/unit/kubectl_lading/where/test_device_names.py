@@ -5,7 +5,8 @@ import pytest
 
 from kubectl_lading.where.device_names import Device, Kind, devices_of, find_card, find_device
 from lading.errors import LadingError
-from lading.nodedevices import Gpu, Metadata, MigInstance, NodeDevices, Pf, Status, Vf
+from lading.kube.objects import AnnotatedMetadata
+from lading.nodedevices import Gpu, MigInstance, NodeDevices, Pf, Status, Vf
 from lading.vocabulary import GpuUuid, PciAddress
 
 MIG = "MIG-0000000a-0000-0000-0000-000000000001"
@@ -25,7 +26,7 @@ def report(name: str, *uuids: str, mig: str = "") -> NodeDevices:
     )
     vfs = tuple(Vf(bdf=PciAddress(f"0000:60:00.{number}")) for number in (1, 2))
     pf = Pf(bdf=PciAddress("0000:60:00.0"), vfs=vfs)
-    return NodeDevices(metadata=Metadata(name=name), status=Status(gpus=gpus, pfs=(pf,)))
+    return NodeDevices(metadata=AnnotatedMetadata(name=name), status=Status(gpus=gpus, pfs=(pf,)))
 
 
 REPORTS = {one.metadata.name: one for one in (report("n1", "GPU-aa11", "GPU-ab22", mig=MIG), report("n2", "GPU-ac33"))}

@@ -1,0 +1,12 @@
+/* What the rest of the library knows of launches. */
+#ifndef LADING_COMPUTE_H
+#define LADING_COMPUTE_H
+#include "cu.h"
+#include "link.h"
+
+/* Start to give back turns that are not used, if that was not done in this process; return whether that is so. */
+int turns_up(void);
+/* Return the context that launched last, or NULL. */
+CUcontext launch_context(const struct device *);
+void forget_launch_context(CUcontext);
+#endif

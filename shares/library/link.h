@@ -1,0 +1,59 @@
+/* The connection to the share server: turns to launch, verdicts about memory, and what happens while the server is away. */
+#ifndef LADING_LINK_H
+#define LADING_LINK_H
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "share.h"
+
+#define NO_END INT64_MAX
+
+enum turn { IDLE, WANTING, HOLDING, RELEASING };
+
+/* A card of the grant, for this process. */
+struct device {
+  int index;                        /* in the grant */
+  struct page_device *_Atomic page; /* stays mapped when the server is away */
+  _Atomic int turn;
+  _Atomic int64_t held_bytes; /* of this process */
+  _Atomic int64_t until;      /* the end of the last turn, as last seen: the page forgets it when the server takes the turn back */
+  int64_t stopped_before;     /* for how long the process had been stopped when the turn began */
+  int64_t fixed_began;        /* while the server is away: the beginning of the present period; 0 if it has not begun */
+  int64_t left_bytes;         /* that this process may still allocate until the server is back */
+};
+
+/* Return whether the driver keeps to the limit of memory: programs are shown the limit here, and nothing is refused. */
+static inline int informs(struct device *device) { return atomic_load(&atomic_load(&device->page)->informs); }
+
+/* Connect if that was not done in this process; return whether it is done. A line on stderr says why not. */
+int link_up(void);
+/* Start a thread that gets no signals; return whether it runs. */
+int start_thread(void *(*)(void *));
+/* The grant's devices; none before the first connection. */
+int link_devices(void);
+struct device *link_device(int index);
+
+/* The lock of the connection and of the turns; a turn changes only with it held. */
+void link_lock(void);
+void link_unlock(void);
+/* With the lock held: return whether the server is there; wait for a change of it or of a turn; end such waits. */
+int link_joined(void);
+void link_wait(int64_t most_ns);
+void link_notify(void);
+
+/* Ask whether so many more bytes may be allocated; they count from then on. */
+int memory_add(struct device *, int64_t bytes);
+void memory_sub(struct device *, int64_t bytes);
+/* Count bytes that are allocated already. */
+void memory_held(struct device *, int64_t bytes);
+
+/* Ask for a turn, or give it back when its work is done; with the lock held. `late`: for how long work ran after the last turn. */
+void turn_want(struct device *, int64_t estimate, int64_t late);
+void turn_release(struct device *);
+int turn_lasts(struct device *);
+/* Return when the turn ends, or ended. */
+int64_t turn_end(struct device *);
+/* Return for how long work ran after the turn, now that all of it is done; with the lock held. */
+int64_t turn_late(struct device *);
+#endif
