@@ -75,33 +75,29 @@ requirements:
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.txt
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --group dev pyproject.toml -o requirements-dev.txt
 
-# What is compiled, for x86-64 and aarch64, as a part of the wheel: the libraries of the isolation tokens, the guard that
-# containerd launches, and the program of the runtime handler. The compiler is 100 MB, so only these need it.
+# What is compiled, for x86-64 and aarch64, as a part of the wheel: the libraries of the isolation tokens, and the guard, which is
+# also the program of the runtime handler. The compiler is 100 MB, so only these need it.
 LIBRARY := shares/library/built/aarch64/libnvidia-ml.so.1
 NRI := hooks/frontends/nri
-GUARD := $(NRI)/launched/built/aarch64/ladingguard
-HANDLER := $(NRI)/handler/built/aarch64/lading-runc
+GUARD := $(NRI)/guard/built/aarch64/ladingguard
 share-library: $(LIBRARY)
-launched-guard: $(GUARD) $(HANDLER)
+launched-guard: $(GUARD)
 $(VENV)/.compiler: requirements-library.txt $(VENV)/.commands
 	@$(GET) "installing the compiler of requirements-library.txt into $(VENV)" $(PIP) --require-hashes -r requirements-library.txt
 	@touch $@
 $(LIBRARY): $(wildcard shares/library/*.[ch]) shares/library/build.py lading/compiling.py $(VENV)/.compiler
 	@$(PY) -m shares.library.build
-# Their rule, texts and version come from the Python guard.
-RULE := $(wildcard $(NRI)/compiled/*.[chp]*) $(addprefix $(NRI)/,guard.py guard_plugin.py messages.py) $(wildcard hooks/forms/*.py) \
-    $(addprefix lading/,__init__.py compiling.py vocabulary.py) $(VENV)/.compiler
-$(GUARD): $(wildcard $(NRI)/launched/*.[chp]*) $(RULE)
-	@$(PY) -m hooks.frontends.nri.launched.build
-$(HANDLER): $(wildcard $(NRI)/handler/*.[chp]*) $(RULE)
-	@$(PY) -m hooks.frontends.nri.handler.build
+# Its rule, texts and version come from Python.
+$(GUARD): $(wildcard $(NRI)/guard/*.[chp]* hooks/forms/*.py) $(NRI)/ttrpc.py \
+    $(addprefix lading/,__init__.py annotations.py compiling.py log.py refusals.py vocabulary.py) $(VENV)/.compiler
+	@$(PY) -m hooks.frontends.nri.guard.build
 
 # The wheel from which a node is installed (deploy/install-node.sh --wheel), with units, manifests and pinned requirements.
-wheel: $(VENV)/.commands $(LIBRARY) $(GUARD) $(HANDLER)
+wheel: $(VENV)/.commands $(LIBRARY) $(GUARD)
 	@$(PY) deploy/wheel.py
 
 # The images of central and of the nodes in one tar, without a registry or a daemon: for `ctr images import` and `docker load`.
-image: $(VENV)/.commands $(LIBRARY) $(GUARD) $(HANDLER)
+image: $(VENV)/.commands $(LIBRARY) $(GUARD)
 	@$(PY) deploy/image/build.py --wheel "$$($(PY) deploy/wheel.py)"
 
 # The Helm chart, of the same manifests as kubectl apply -k deploy/.
@@ -109,7 +105,7 @@ chart: $(VENV)/.commands
 	@$(PY) deploy/chart/build.py
 
 # A release: wheel, images, chart, manifests, SBOM and SHA256SUMS, in dist/lading-VERSION.
-release: $(VENV)/.commands $(LIBRARY) $(GUARD) $(HANDLER)
+release: $(VENV)/.commands $(LIBRARY) $(GUARD)
 	@$(PY) deploy/release.py
 
 # The main job on a real containerd, shown and checked. DEMO_KEEP=1 leaves it running.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.runtime import RuntimeSeen, runtimes_of
-from hooks.frontends.nri.handler.program import HANDLER, RUNC, pod_annotations
+from hooks.frontends.nri.guard.handler import HANDLER, RUNC, pod_annotations
 from lading.checks.model import Finding, failed, ok, warning
 from lading.vocabulary import GRANT
 

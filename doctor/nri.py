@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.runtime import RuntimeSeen
-from hooks.frontends.nri.launched.program import GUARD, PROGRAM, find_strays
+from hooks.frontends.nri.guard.launched import GUARD, PROGRAM, find_strays
 from lading.checks.model import Finding, failed, ok, skipped, warning
 
 _INSTALL = "lading-hooks install-guard"

@@ -1,6 +1,6 @@
 """Run the command line of `lading-hooks`: without a command the daemon, else a command for the operator of a node.
 
-Tests: tests/unit/hooks/frontends/nri/test_program.py
+Tests: tests/unit/hooks/frontends/nri/guard/test_launched.py
 """
 
 import argparse

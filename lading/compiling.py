@@ -2,7 +2,7 @@
 
 The same sources give the same bytes. A module with sources has a `build` function and runs `compile_for_nodes` as its command.
 
-Tests: tests/unit/hooks/frontends/nri/test_launched.py
+Tests: tests/unit/hooks/frontends/nri/guard/test_answers.py
 """
 
 import argparse

@@ -1,17 +1,23 @@
-"""Find folders and modules of one package that import each other in a cycle.
+"""Find folders and modules of one package that import each other in a cycle, and C files of one folder that do.
 
     python -m lint.cycles
 
 Two modules of one folder count for themselves. Of two modules of different folders, the outermost folders in which they differ
-count: a reader of the folder `hooks/grant` need not know `hooks/node`, which is above it. Exit status 1 where there is a cycle.
+count: a reader of the folder `hooks/grant` need not know `hooks/node`, which is above it. A C file needs those files whose
+functions and variables it names, whichever header declares them. Exit status 1 where there is a cycle.
 """
 
+import re
 import sys
 from collections import defaultdict
+from collections.abc import Mapping, Set
 from graphlib import CycleError, TopologicalSorter
 from itertools import takewhile
+from typing import Final
 
 import grimp
+
+from lint.tracked import ROOT, list_tracked
 
 PACKAGES = (
     "bench",
@@ -27,6 +33,19 @@ PACKAGES = (
     "simnode",
     "simulate",
 )
+# The connection calls what launches and allocations define, and they call the connection.
+LEFT: Final = frozenset({"shares/library"})
+
+# Comments, texts, `#include` and members of structs name no function or variable of another file.
+_NOT_CODE: Final = re.compile(
+    r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"|^\s*#\s*include[^\n]*|(?:\.|->)\s*\w+', re.DOTALL | re.MULTILINE
+)
+_WORD: Final = re.compile(r"[A-Za-z_]\w*")
+# A definition that other files can name begins at the start of a line. Its name is before parameters and a body, or before `=`.
+_DEFINED: Final = re.compile(
+    r"^(?!static\b|typedef\b|extern\b|_Noreturn static\b)[A-Za-z_][\w \t*]*?\b(\w+)\s*(?:\([^;{]*\)\s*\{|(?:\[\w*\])?\s*=)",
+    re.MULTILINE,
+)
 
 
 def find_cycle(graph: grimp.ImportGraph) -> list[str]:
@@ -37,8 +56,21 @@ def find_cycle(graph: grimp.ImportGraph) -> list[str]:
             one, two = _differing(module.split("."), other.split("."))
             if one and two:
                 imported[one].add(two)
+    return _cycle_in(imported)
+
+
+def find_c_cycle(sources: Mapping[str, str]) -> list[str]:
+    """Return the files of one cycle, as `find_cycle` does. `sources`: text of the C files of one program, by name."""
+    code = {name: _NOT_CODE.sub(" ", text) for name, text in sources.items()}
+    homes = {symbol: name for name, text in code.items() for symbol in _DEFINED.findall(text)}
+    return _cycle_in(
+        {name: {homes[word] for word in set(_WORD.findall(text)) & homes.keys()} - {name} for name, text in code.items()}
+    )
+
+
+def _cycle_in(needs: Mapping[str, Set[str]]) -> list[str]:
     try:
-        TopologicalSorter(imported).prepare()
+        TopologicalSorter(needs).prepare()
     except CycleError as e:
         cycle: list[str] = e.args[1]
         return cycle
@@ -54,9 +86,14 @@ def _differing(one: list[str], two: list[str]) -> tuple[str, str]:
 
 
 def main() -> None:
-    cycles = [cycle for package in PACKAGES if (cycle := find_cycle(grimp.build_graph(package)))]
+    folders: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for file in list_tracked("*.c"):
+        folders[file.rpartition("/")[0]][file] = (ROOT / file).read_text()
+    cycles = [find_cycle(grimp.build_graph(package)) for package in PACKAGES]
+    cycles += [find_c_cycle(sources) for folder, sources in folders.items() if folder not in LEFT]
+    cycles = [cycle for cycle in cycles if cycle]
     for cycle in cycles:
-        print(f"these import each other in a cycle: {' -> '.join(cycle)}", file=sys.stderr)
+        print(f"these need each other in a cycle: {' -> '.join(cycle)}", file=sys.stderr)
     sys.exit(1 if cycles else 0)
 
 

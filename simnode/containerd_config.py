@@ -12,7 +12,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from hooks.frontends.nri.handler.program import HANDLER, PROGRAM, pod_annotations
+from hooks.frontends.nri.guard.handler import HANDLER, PROGRAM, pod_annotations
 from lading.errors import ConfigError
 
 

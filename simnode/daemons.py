@@ -15,7 +15,8 @@ from typing import Final, Protocol
 
 from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import Settings
-from hooks.frontends.nri.guard_plugin import find_guard
+from hooks.frontends.nri.guard.build import build as build_guard
+from hooks.frontends.nri.guard.lock import find_guard
 from lading.compiling import find_compiler
 from lading.settings import add_flags, load
 from shares.library import build as library
@@ -69,11 +70,15 @@ class Guard(Child):
     """`lading-hooks nri-guard`, ready when the runtime asks it."""
 
     def __init__(self, *, config: Path, lock: Path) -> None:
-        program = str(Path(sys.executable).with_name("lading-hooks"))
-        super().__init__([program, "nri-guard", "--config", str(config)], log=config.with_name("nri-guard.log"))
+        command = str(Path(sys.executable).with_name("lading-hooks"))
+        self._program = config.with_name("ladingguard")
+        words = ["nri-guard", "--config", str(config), "--program", str(self._program)]
+        super().__init__([command, *words], log=config.with_name("nri-guard.log"))
         self._lock = lock
 
     def start(self) -> None:
+        if not self._program.exists():
+            build_guard(self._program, find_compiler())
         super().start()
         self.wait_until(lambda: self.guards, "its connection to the runtime")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hooks.daemon.handler_command import handler_program, remove_program
 from hooks.daemon.settings import CONFIG, Settings, guard_lock, ledger_path, ready_mark, share_libraries
-from hooks.frontends.nri.launched.program import remove
+from hooks.frontends.nri.guard.launched import remove
 from hooks.host.cdi_files import remove_specs
 from hooks.isolation.tokens import LIBRARIES
 from hooks.ledger.file import lock_directory

@@ -1,27 +1,22 @@
 """Run, install or remove the guard of a node whose front end is NRI: `lading-hooks nri-guard`, `install-guard`, `remove-guard`.
 
-`nri-guard` runs the guard as a separate process. The other commands install and remove the guard that the runtime launches.
+`nri-guard` replaces itself by the compiled guard. The other commands install and remove the guard that the runtime launches.
 
-Tests: tests/unit/hooks/daemon/test_container_commands.py
+Tests: tests/unit/hooks/frontends/nri/guard/test_service.py
 """
 
 import argparse
-import asyncio
+import os
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
-from hooks.daemon.parts import guard_rules, make_vendors
+from hooks.daemon.parts import make_vendors
 from hooks.daemon.settings import CONFIG, FrontEndName, Settings, guard_lock
-from hooks.frontends.nri.guard_plugin import GuardLock, GuardPlugin
-from hooks.frontends.nri.launched.program import GUARD, PROGRAM, install, remove
-from hooks.frontends.nri.link import NriLink
-from lading import __version__
-from lading.errors import ConfigError
-from lading.log import Event, Log, open_log
+from hooks.frontends.nri.guard.launched import GUARD, PROGRAM, install, remove
+from hooks.frontends.nri.guard.program import built_program
+from lading.errors import ConfigError, HostError
 from lading.settings import add_flags, load
 from lading.sockets import parse_endpoint
-from lading.stopping import stop_asked
 
 
 def guard(argv: Sequence[str]) -> None:
@@ -30,25 +25,31 @@ def guard(argv: Sequence[str]) -> None:
         description="Runs the guard beside lading-hooks, on a node with front_end = nri. It refuses containers of pods with "
         "Lading's annotations about which lading-hooks has not answered, as when it dies while it is asked.",
     )
+    _add_program(parser)
     add_flags(parser, Settings, config=CONFIG)
-    settings = load(Settings, parser.parse_args(argv))
+    args = parser.parse_args(argv)
+    settings = load(Settings, args)
     if settings.front_end is not FrontEndName.NRI:
         raise ConfigError(f"cannot guard: front_end = {settings.front_end}", hint='front_end = "nri" in hooks.toml')
-    asyncio.run(_run(settings, open_log("lading-nri-guard", settings.log_level)))
+    if not GUARD.find_version(args.program):
+        raise HostError(f"cannot guard: {args.program} is no guard of Lading", hint="make launched-guard builds it")
+    try:
+        guard_lock(settings).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.execv(args.program, [str(args.program), *_render_arguments(settings)])  # noqa: S606
+    except OSError as e:
+        raise HostError(f"cannot guard: {e.filename or args.program}: {e.strerror}") from e
 
 
-async def _run(settings: Settings, log: Log) -> None:
-    """Run the guard until a signal to stop."""
-    with closing(GuardLock(guard_lock(settings))) as lock:
-        plugin = GuardPlugin(rules=guard_rules(settings, make_vendors(settings)))
-        link = NriLink(socket=parse_endpoint(settings.nri_socket), plugin=plugin, log=log, changed=lock.show)
-        stop = stop_asked()
-        log.info(Event.DAEMON_STARTED, version=__version__)
-        task = asyncio.create_task(link.keep_connected())
-        await stop.wait()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        log.info(Event.DAEMON_STOPPED)
+def _render_arguments(settings: Settings) -> list[str]:
+    """Return the command line of the program, without its name."""
+    hidden = [f"{name}={value}" for vendor in make_vendors(settings) for name, value in vendor.hidden_env.items()]
+    return [
+        *("--socket", str(parse_endpoint(settings.nri_socket))),
+        *("--lock", str(guard_lock(settings))),
+        *("--log-level", settings.log_level),
+        *("--exempt", ",".join(settings.exempt_namespaces)),
+        *(word for one in hidden if settings.hide_unassigned for word in ("--hide", one)),
+    ]
 
 
 def install_guard(argv: Sequence[str]) -> None:
@@ -57,11 +58,10 @@ def install_guard(argv: Sequence[str]) -> None:
         description=f"Puts {PROGRAM} into the runtime's folder of plugins (nri_plugin_path). The runtime launches it at its "
         "next start, and has a guard from then on before the first pod starts.",
     )
-    parser.add_argument("--program", type=Path, metavar="FILE", help="the guard [Lading's, of this machine's architecture]")
+    _add_program(parser)
     add_flags(parser, Settings, config=CONFIG)
     args = parser.parse_args(argv)
-    program, folder = args.program or GUARD.built(), Path(load(Settings, args).nri_plugin_path)
-    path = install(program, folder)
+    path = install(args.program, Path(load(Settings, args).nri_plugin_path))
     print(
         f"{path}: version {GUARD.find_version(path)}; containerd launches it at its next start (systemctl restart containerd)"
     )
@@ -79,3 +79,8 @@ def remove_guard(argv: Sequence[str]) -> None:
         print(f"{folder / PROGRAM} is removed; one that runs guards until containerd's next start")
     else:
         print(f"{folder / PROGRAM} is not there")
+
+
+def _add_program(parser: argparse.ArgumentParser) -> None:
+    text = "the guard [Lading's, of this machine's architecture]"
+    parser.add_argument("--program", type=Path, metavar="FILE", default=built_program(), help=text)

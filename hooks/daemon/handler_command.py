@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hooks.daemon.settings import CONFIG, Settings
-from hooks.frontends.nri.handler.program import HANDLER, PROGRAM, RUNC, install
+from hooks.frontends.nri.guard.handler import HANDLER, PROGRAM, RUNC, install
+from hooks.frontends.nri.guard.program import built_program
 from hooks.host.lists import find_pods_of_handler
 from lading.amounts import first_few
 from lading.errors import HostError
@@ -34,7 +35,7 @@ def install_handler(argv: Sequence[str]) -> None:
     parser.add_argument("--program", type=Path, metavar="FILE", help="the program [Lading's, of this machine's architecture]")
     add_flags(parser, Settings, config=CONFIG)
     args = parser.parse_args(argv)
-    path = install(args.program or RUNC.built(), handler_program(load(Settings, args)).parent)
+    path = install(args.program or built_program(), handler_program(load(Settings, args)).parent)
     print(f"{path}: version {RUNC.find_version(path)}; containerd uses it where its configuration names it")
 
 

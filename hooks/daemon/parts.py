@@ -23,12 +23,10 @@ from hooks.daemon.settings import (
     netdev_policy,
     share_libraries,
 )
-from hooks.forms.annotations import prefixes
 from hooks.frontends.cri_hook.ledger_service import LedgerService
 from hooks.frontends.cri_hook.service import ClosedService, HookServer, HookService
 from hooks.frontends.nri.front_end import LadingPlugin, NriFrontEnd
-from hooks.frontends.nri.guard import GuardRules
-from hooks.frontends.nri.guard_plugin import find_guard
+from hooks.frontends.nri.guard.lock import find_guard
 from hooks.frontends.nri.link import NriLink
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules
@@ -169,8 +167,7 @@ def _nri(node: Node, host: Host, _: Door) -> FrontEnd | None:
     settings = host.settings
     if settings.front_end is not FrontEndName.NRI:
         return None
-    rules, is_over = guard_rules(settings, host.vendors), partial(has_ended, host.runtime)
-    plugin = LadingPlugin(node=node, rules=rules, netns=host.netns, log=host.log, has_ended=is_over)
+    plugin = LadingPlugin(node=node, netns=host.netns, log=host.log, has_ended=partial(has_ended, host.runtime))
     link = NriLink(
         socket=parse_endpoint(settings.nri_socket),
         plugin=plugin,
@@ -215,16 +212,6 @@ def sum_waits_s(settings: Settings) -> float:
 
 def make_front_ends(node: Node, host: Host, door: Door) -> tuple[FrontEnd, ...]:
     return tuple(filter(None, (make(node, host, door) for make in FRONT_ENDS)))
-
-
-def guard_rules(settings: Settings, vendors: Sequence[Vendor]) -> GuardRules:
-    """Return the rules for NRI's guard, and for the validation by Lading's plugin."""
-    hidden = {name: value for vendor in vendors for name, value in vendor.hidden_env.items()}
-    return GuardRules(
-        prefixes=prefixes(),
-        hidden=hidden if settings.hide_unassigned else {},
-        exempt_namespaces=frozenset(settings.exempt_namespaces),
-    )
 
 
 def make_rules(settings: Settings, trust: Trust, vendors: Sequence[Vendor], *, cdi_refusal: str) -> Rules:

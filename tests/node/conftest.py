@@ -21,8 +21,7 @@ import pytest
 
 from hooks.attach.kernel import Kernel
 from hooks.attach.netlink import HostKernel
-from hooks.frontends.nri.handler.build import build as compile_handler
-from hooks.frontends.nri.launched.build import build as compile_guard
+from hooks.frontends.nri.guard.build import build as compile_guard
 from lading.compiling import find_compiler
 from simnode import leftovers
 from simnode.build import build
@@ -99,7 +98,7 @@ def newer(request: pytest.FixtureRequest, binaries: Binaries, runtimes: Runtimes
 
 @pytest.fixture(scope="session")
 def launched_guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The guard that containerd launches, compiled here."""
+    """The guard, compiled here: for containerd to launch, and as the program of the runtime handler."""
     need(shutil.which("cc") is not None, "a C compiler")
     program = tmp_path_factory.mktemp("guard") / "ladingguard"
     compile_guard(program, find_compiler())
@@ -107,10 +106,10 @@ def launched_guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runtime_handler(newer: PrivateContainerd) -> None:
-    """The program of the runtime handler `lading`, compiled here, where the configuration of `newer` names it."""
-    need(shutil.which("cc") is not None, "a C compiler")
-    compile_handler(newer.layout.handler, find_compiler())
+def runtime_handler(newer: PrivateContainerd, launched_guard: Path) -> None:
+    """The program of the runtime handler `lading`, where the configuration of `newer` names it."""
+    newer.layout.handler.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(launched_guard, newer.layout.handler)
 
 
 @pytest.fixture

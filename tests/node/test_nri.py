@@ -64,11 +64,12 @@ def pids(lading: LadingNode, runtime: PrivateContainerd) -> list[int]:
 def await_asked(site: Site) -> None:
     """The runtime asks the guard and the plugin, which has compared its ledger with the runtime."""
 
-    def guarded() -> None:
-        assert site.lading.guard.guards
-
-    eventually(guarded)
+    eventually(lambda: check_guards(site, True))
     await_plugin(site)
+
+
+def check_guards(site: Site, guards: bool) -> None:
+    assert site.lading.guard.guards is guards
 
 
 def await_plugin(site: Site) -> None:
@@ -157,6 +158,18 @@ def test_a_restarted_container_has_what_it_had(site: Site) -> None:
         again = pod.run_container(attempt=1)
         assert site.see(again).gpus == (site.gpu(1),)
         assert [grant.devices.names for grant in site.grants()] == [[site.gpu(1)]]
+
+
+def test_the_node_is_not_guarded_while_the_runtime_is_killed_and_is_again_after_its_start(
+    site: Site, newer: PrivateContainerd
+) -> None:
+    newer.kill()
+    eventually(lambda: check_guards(site, False))
+    assert site.lading.guard.running
+    newer.start()
+    site.reconnect()
+    await_asked(site)
+    assert len(site.logged(site.lading.guard, Event.NRI_CONNECTED)) > 1
 
 
 def test_sandboxes_of_refused_containers_keep_the_runtime_able_to_start_again(site: Site, newer: PrivateContainerd) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from hooks.frontends.nri.handler.program import HANDLER, install
+from hooks.frontends.nri.guard.handler import HANDLER, install
 from hooks.main import main
 from lading.reasons import Reason
 from lading.vocabulary import ATTACHMENTS, GRANT

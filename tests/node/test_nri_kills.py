@@ -16,8 +16,8 @@ from typing import Final
 
 import pytest
 
-from hooks.frontends.nri.handler.program import HANDLER
-from hooks.frontends.nri.launched.program import install, remove
+from hooks.frontends.nri.guard.handler import HANDLER
+from hooks.frontends.nri.guard.launched import install, remove
 from lading.reasons import Reason
 from simnode.containerd import PrivateContainerd
 from simnode.containerd_config import validates

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from hooks.frontends.nri.launched.program import PROGRAM
+from hooks.frontends.nri.guard.launched import PROGRAM
 from lading.reasons import Reason
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Cri, CriError

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import Message
 
 from hooks.frontends.nri.conversation import NriCallError
-from hooks.frontends.nri.guard import GuardRules, check_container
+from hooks.frontends.nri.guard.rule import check_container, is_guarded
 from hooks.frontends.nri.link import BUDGET_S, NriLink
 from hooks.frontends.nri.messages import NriDevice, Runtime, read_container, read_netns, read_sandbox, render_answer
 from hooks.frontends.nri.plugin import Handler, Request, log_internal
@@ -61,7 +61,6 @@ class LadingPlugin:
     """Handle the runtime's events. The plugin writes sandboxes' network namespaces into `netns`, before CRI shows them."""
 
     node: NodePort
-    rules: GuardRules
     netns: MutableMapping[SandboxId, str]
     log: Log
     has_ended: Callable[[SandboxId], Awaitable[bool]]  # returns whether the sandbox was stopped or deleted, by CRI
@@ -131,7 +130,7 @@ class LadingPlugin:
 
     def _start(self, request: Request) -> Message:
         """Refuse a container that the runtime created without calling this plugin or a guard."""
-        refusal = check_container(read_sandbox(request.pod), request.container.annotations, self.rules)
+        refusal = check_container(request.pod.annotations, request.container.annotations)
         if refusal is not None:
             raise NriCallError(*render_refusal(refusal.reason, refusal.message))
         return nri.Empty()
@@ -141,7 +140,7 @@ class LadingPlugin:
         call."""
         assert isinstance(request, nri.ValidateContainerAdjustmentRequest)  # noqa: S101  of this event
         annotations = {**request.container.annotations, **request.adjust.annotations}
-        refusal = check_container(read_sandbox(request.pod), annotations, self.rules)
+        refusal = check_container(request.pod.annotations, annotations)
         if refusal is None:
             return nri.ValidateContainerAdjustmentResponse()
         return nri.ValidateContainerAdjustmentResponse(reject=True, reason=render_refusal(refusal.reason, refusal.message)[1])
@@ -171,7 +170,7 @@ class LadingPlugin:
         return nri.Empty()
 
     def _container_removed(self, request: Request) -> Message:
-        if any(key.startswith(self.rules.prefixes) for key in request.pod.annotations):
+        if is_guarded(request.pod.annotations):
             self._work(self._look_for_end(read_sandbox(request.pod)))
         return nri.Empty()
 

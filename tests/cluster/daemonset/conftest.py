@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from deploy.wheel import build as build_wheel
-from hooks.frontends.nri.handler.program import RUNC
-from hooks.frontends.nri.launched.program import GUARD, PROGRAM
+from hooks.frontends.nri.guard.launched import PROGRAM
+from hooks.frontends.nri.guard.program import built_program
 from simnode import leftovers
 from simnode.build import build
 from simnode.cluster import Cluster
@@ -37,8 +37,7 @@ def runtime(assets: Path, pytestconfig: pytest.Config) -> Iterator[PrivateContai
 @pytest.fixture(scope="package")
 def imported(runtime: PrivateContainerd, tmp_path_factory: pytest.TempPathFactory) -> None:
     given = os.environ.get("LADING_IMAGES")
-    compiled = GUARD.built().is_file() and RUNC.built().is_file()
-    need(bool(given) or compiled, "the launched guard and the runtime handler, parts of the image (make launched-guard)")
+    need(bool(given) or built_program().is_file(), "the guard, a part of the image (make launched-guard)")
     folder = tmp_path_factory.mktemp("images")
     images = Path(given) if given else build_images(build_wheel(ROOT, folder), folder)
     import_images(runtime, images)

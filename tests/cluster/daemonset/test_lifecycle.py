@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from hooks.daemon.handler_command import handler_program
 from hooks.daemon.settings import Settings
-from hooks.frontends.nri.launched.program import PROGRAM
+from hooks.frontends.nri.guard.launched import PROGRAM
 from hooks.host.netns import netns_path
 from kubectl_lading.installation.installation import Part
 from kubectl_lading.installation.status_view import StatusView

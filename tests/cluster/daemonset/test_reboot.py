@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from hooks.frontends.nri.launched.program import PROGRAM
+from hooks.frontends.nri.guard.launched import PROGRAM
 from lading.vocabulary import NOT_READY
 from simnode import leftovers
 from tests.cluster.conftest import NODE

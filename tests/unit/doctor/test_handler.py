@@ -8,7 +8,7 @@ import pytest
 
 from doctor.handler import decide_handler, read_handler
 from doctor.runtime import RuntimeSeen
-from hooks.frontends.nri.handler.program import PROGRAM, VERSION_MARK, pod_annotations
+from hooks.frontends.nri.guard.handler import PROGRAM, VERSION_MARK, pod_annotations
 from lading.checks.model import Finding, Verdict
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.unit.doctor.verdicts import states

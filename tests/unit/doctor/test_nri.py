@@ -7,7 +7,7 @@ import pytest
 
 from doctor.nri import NriPluginsSeen, NriSeen, decide_nri, decide_plugins, read_plugins, read_validator
 from doctor.runtime import RuntimeSeen
-from hooks.frontends.nri.launched.program import PROGRAM, VERSION_MARK
+from hooks.frontends.nri.guard.launched import PROGRAM, VERSION_MARK
 from lading.checks.model import Verdict
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.unit.doctor.verdicts import only, states

@@ -1,9 +1,9 @@
-"""Folders and modules that import each other, on graphs made for it."""
+"""Folders and modules that import each other, on graphs made for it, and C files that call each other."""
 
 import grimp
 import pytest
 
-from lint.cycles import find_cycle
+from lint.cycles import find_c_cycle, find_cycle
 
 
 def graph(*imports: tuple[str, str]) -> grimp.ImportGraph:
@@ -44,3 +44,42 @@ def test_a_cycle_is_found(imports: tuple[tuple[str, str], ...]) -> None:
 )
 def test_no_cycle(imports: tuple[tuple[str, str], ...]) -> None:
     assert find_cycle(graph(*imports)) == []
+
+
+A = """
+#include "both.h"
+static int own(void) { return 1; }
+struct thing *begin(
+    const char *text, int size
+) {
+    return finish(text, size);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "void finish(const char *text, int size)\n{ begin(0, 0); }",
+        "int (*const unused)(void) = 0;\nconst int finish = 3;\nstatic void own(void) { begin(0, 0); }",
+    ],
+    ids=["functions", "a variable"],
+)
+def test_c_files_that_call_each_other_are_a_cycle(other: str) -> None:
+    first, *_, last = find_c_cycle({"a.c": A, "b.c": other})
+    assert first == last
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "void finish(const char *text, int size) { own(); }",
+        'void finish(void) { /* begin() */ puts("begin"); } // begin\n#include "begin.h"\n',
+        "void finish(const struct calls *calls) { calls->begin(0, 0); calls -> begin = calls[0].begin; }",
+        "static void finish(void) { begin(0, 0); }",
+        "void finish(void);\nextern int finish;\nvoid more(void) { begin(0, 0); }",
+    ],
+    ids=["a static function", "comments and texts", "members", "a static function of that name", "declarations"],
+)
+def test_c_files_of_which_one_needs_the_other_are_none(other: str) -> None:
+    assert find_c_cycle({"a.c": A, "b.c": other}) == []

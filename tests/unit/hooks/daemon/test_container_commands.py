@@ -7,8 +7,8 @@ import pytest
 from hooks.daemon import container_commands
 from hooks.daemon.handler_command import handler_program
 from hooks.daemon.settings import Settings
-from hooks.frontends.nri.handler import program as handler
-from hooks.frontends.nri.launched.program import PROGRAM, VERSION_MARK
+from hooks.frontends.nri.guard import handler
+from hooks.frontends.nri.guard.launched import PROGRAM, VERSION_MARK
 from hooks.host.cdi_files import spec_path
 from hooks.isolation.tokens import LIBRARIES
 from hooks.ledger.store import Ledger

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks.frontends.nri.handler.program import PROGRAM, RUNC, VERSION_MARK
+from hooks.frontends.nri.guard.handler import PROGRAM, RUNC, VERSION_MARK
 from hooks.main import main
 
 

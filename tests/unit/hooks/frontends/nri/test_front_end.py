@@ -12,7 +12,6 @@ import pytest
 
 from hooks.frontends.nri.conversation import NriCallError
 from hooks.frontends.nri.front_end import LadingPlugin, NriFrontEnd
-from hooks.frontends.nri.guard import GuardRules
 from hooks.frontends.nri.link import BUDGET_S, NriLink
 from hooks.frontends.nri.mux import render_pieces
 from hooks.frontends.nri.sieve import MAX_KEPT
@@ -29,7 +28,6 @@ from tests.fakes.nri_runtime import Connected, NriRuntime
 from tests.unit.runtimeproxy.conftest import Records
 
 GUARDED = {"lading.dev/gpus": "0"}
-RULES = GuardRules(prefixes=("lading.dev/",))
 NULL = Path("/dev/null").stat()
 BASE = 0b10000101111  # the sandbox runs, stops, is removed; a container is to be created, to be started; it is removed
 
@@ -55,7 +53,7 @@ def scenario(sockets: Path, log: Log, records: Records) -> Callable[[Callable[[R
             return sandbox in ended
 
         async with NriRuntime(sockets / "nri.sock") as runtime:
-            plugin = LadingPlugin(node=node, rules=RULES, netns=netns, log=log, has_ended=has_ended)
+            plugin = LadingPlugin(node=node, netns=netns, log=log, has_ended=has_ended)
             link = NriLink(
                 socket=sockets / "nri.sock", plugin=plugin, log=log, answered=lambda method, took: calls.append((method, took))
             )
@@ -474,7 +472,7 @@ async def never(_: SandboxId) -> bool:
 
 def test_a_node_without_nri_says_so(sockets: Path, log: Log, records: Records) -> None:
     async def act() -> None:
-        plugin = LadingPlugin(node=ScriptedNode(), rules=RULES, netns={}, log=log, has_ended=never)
+        plugin = LadingPlugin(node=ScriptedNode(), netns={}, log=log, has_ended=never)
         link = NriLink(socket=sockets / "absent.sock", plugin=plugin, log=log)
         front_end = NriFrontEnd(link=link, plugin=plugin, find_guard=lambda: "")
         assert front_end.conditions()["nri"] == "it has not connected yet"

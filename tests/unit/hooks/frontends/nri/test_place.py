@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hooks.frontends.nri.guard import GuardRules
-from hooks.frontends.nri.guard_plugin import GuardPlugin
 from hooks.frontends.nri.link import NriLink
 from hooks.frontends.nri.place import PluginPlace
 from lading.errors import HostError
 from lading.log import Event, Log
+from tests.fakes.guard import ExpectedPlugin
 from tests.fakes.nri_runtime import NriRuntime
 from tests.unit.runtimeproxy.conftest import Records
 
@@ -38,8 +37,7 @@ def test_a_plugin_without_the_place_does_not_connect_and_says_why(sockets: Path,
     async def run() -> None:
         first, second = PluginPlace(sockets / "nri.sock"), PluginPlace(sockets / "nri.sock")
         async with NriRuntime(sockets / "nri.sock") as runtime, asyncio.timeout(20):
-            plugin = GuardPlugin(rules=GuardRules(prefixes=("lading.dev/",)))
-            link = NriLink(socket=sockets / "nri.sock", plugin=plugin, log=log, take_place=second.take)
+            link = NriLink(socket=sockets / "nri.sock", plugin=ExpectedPlugin(), log=log, take_place=second.take)
             with first:
                 task = asyncio.create_task(link.keep_connected())
                 while "another lading-hooks" not in link.problem:  # noqa: ASYNC110  bounded by the timeout

@@ -1,0 +1,329 @@
+"""The guard that connects by itself, over a real socket with a scripted runtime; and the command that becomes it."""
+
+import asyncio
+import fcntl
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
+
+import pytest
+
+from hooks.frontends.nri.conversation import NriCallError
+from hooks.frontends.nri.guard.build import build
+from hooks.frontends.nri.guard.lock import find_guard
+from hooks.main import main
+from lading import __version__
+from lading.compiling import find_compiler
+from lading.http2.messages import GrpcStatus
+from lading.log import Event
+from protos.nri.v1alpha1 import nri_pb2 as nri
+from tests.fakes.nri_runtime import Connected, NriRuntime
+
+GUARDED = {"lading.dev/gpus": "0"}
+WAIT_S = 20.0
+
+
+class Service:
+    """A guard as a process, and what it has logged."""
+
+    def __init__(self, program: Path, sockets: Path, log: Path, *more: str) -> None:
+        self.socket = sockets / "nri.sock"
+        self._lock = sockets / "guard.lock"
+        self._log = log
+        with log.open("ab") as out:
+            self.process = subprocess.Popen([program, *arguments(sockets), *more], stdin=subprocess.DEVNULL, stderr=out)
+
+    def events(self) -> list[str]:
+        return re.findall(r"event=(\S+)", self._log.read_text())
+
+    async def until(self, event: Event, count: int = 1) -> str:
+        """Wait for the event, and return the last line of the log."""
+        async with asyncio.timeout(WAIT_S):
+            while self.events().count(event) < count:  # noqa: ASYNC110  another process writes it
+                await asyncio.sleep(0.01)
+        return self._log.read_text().splitlines()[-1]
+
+    @property
+    def guards(self) -> bool:
+        return not find_guard(self._lock)
+
+    def end(self, number: Signals = SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(WAIT_S)
+
+
+def arguments(sockets: Path) -> list[str]:
+    return ["--socket", f"{sockets}/nri.sock", "--lock", f"{sockets}/guard.lock", "--hide", "VISIBLE=void"]
+
+
+@pytest.fixture
+def service(program: Path, sockets: Path, tmp_path: Path) -> Iterator[Service]:
+    service = Service(program, sockets, tmp_path / "guard.log")
+    yield service
+    service.end(SIGKILL)
+
+
+Act = Callable[[NriRuntime, Connected], Awaitable[None]]
+
+
+def guarding(service: Service, act: Act, version: str = "2.1.9") -> None:
+    """Run `act` with a runtime that calls the guard."""
+
+    async def whole() -> None:
+        async with asyncio.timeout(WAIT_S), NriRuntime(service.socket) as runtime:
+            plugin = await runtime.plugin()
+            assert await plugin.configure(version) == 0b101000
+            await service.until(Event.NRI_CONNECTED)
+            await act(runtime, plugin)
+
+    asyncio.run(whole())
+
+
+def request(of_pod: dict[str, str], of_container: dict[str, str], *env: str) -> nri.ContainerRequest:
+    container = nri.Container(name="train", annotations=of_container, env=env)
+    return nri.ContainerRequest(pod=nri.PodSandbox(id="s", annotations=of_pod), container=container)
+
+
+async def create(plugin: Connected, what: nri.ContainerRequest) -> nri.ContainerAdjustment:
+    return (await plugin.ask("CreateContainer", what, nri.CreateContainerResponse)).adjust
+
+
+def test_it_is_asked_last_and_before_a_container_is_created_or_started(service: Service) -> None:
+    async def act(_: NriRuntime, plugin: Connected) -> None:
+        registered = await plugin.registered
+        assert (registered.plugin_idx, registered.plugin_name) == ("99", "ladingguard")
+
+    guarding(service, act)
+
+
+def test_a_guarded_container_passes_only_with_an_answer(service: Service) -> None:
+    async def act(_: NriRuntime, plugin: Connected) -> None:
+        assert await create(plugin, request(GUARDED, {"lading.dev/grant": ""})) == nri.ContainerAdjustment()
+        with pytest.raises(NriCallError, match="lading: ungranted: ") as error:
+            await create(plugin, request(GUARDED, {}))
+        assert error.value.status == GrpcStatus.UNAVAILABLE
+
+    guarding(service, act)
+
+
+@pytest.mark.parametrize("by_method", [False, True], ids=["StateChange", "own method"])
+def test_a_container_that_was_created_without_an_answer_is_not_started(service: Service, by_method: bool) -> None:
+    async def start(plugin: Connected, what: nri.ContainerRequest) -> None:
+        if by_method:
+            await plugin.ask("StartContainer", what, nri.Empty)
+        else:
+            event = nri.StateChangeEvent(event=nri.START_CONTAINER, pod=what.pod, container=what.container)
+            await plugin.ask("StateChange", event, nri.Empty)
+
+    async def act(_: NriRuntime, plugin: Connected) -> None:
+        await start(plugin, request(GUARDED, {"lading.dev/grant": ""}))
+        await start(plugin, request({}, {}))
+        with pytest.raises(NriCallError, match="lading: ungranted: "):
+            await start(plugin, request(GUARDED, {}))
+
+    guarding(service, act)
+
+
+def test_a_plain_container_passes_and_sees_no_cards(service: Service) -> None:
+    async def act(_: NriRuntime, plugin: Connected) -> None:
+        assert await create(plugin, request({}, {}, "A=1")) == nri.ContainerAdjustment()
+        adjusted = await create(plugin, request({}, {}, "VISIBLE=all"))
+        assert [(env.key, env.value) for env in adjusted.env] == [("VISIBLE", "void")]
+
+    guarding(service, act)
+
+
+def test_the_node_is_guarded_only_while_the_runtime_asks_it(service: Service) -> None:
+    async def act(runtime: NriRuntime, plugin: Connected) -> None:
+        assert service.guards
+        for number in (1, 2):
+            plugin.drop()
+            assert "the runtime closed the connection" in await service.until(Event.NRI_LOST, number + 1)
+            plugin = await runtime.registered()
+            await service.until(Event.NRI_CONNECTED, number + 1)
+            assert service.guards
+
+    async def started() -> None:
+        assert "No such file or directory" in await service.until(Event.NRI_LOST)
+        assert not service.guards
+
+    asyncio.run(started())
+    guarding(service, act)
+    asyncio.run(service.until(Event.NRI_LOST, 4))  # the runtime has ended
+    assert not service.guards
+
+
+@pytest.mark.parametrize("number", [SIGTERM, SIGKILL])
+def test_the_lock_ends_with_the_process(service: Service, number: Signals) -> None:
+    async def act(_: NriRuntime, plugin: Connected) -> None:
+        assert service.guards
+        assert service.end(number) == (0 if number is SIGTERM else -SIGKILL)
+        assert not service.guards
+        assert (Event.DAEMON_STOPPED in service.events()) is (number is SIGTERM)
+
+    guarding(service, act)
+
+
+def test_the_lock_is_shared_by_guards(service: Service, program: Path, sockets: Path, tmp_path: Path) -> None:
+    async def act(runtime: NriRuntime, plugin: Connected) -> None:
+        other = Service(program, sockets, tmp_path / "other.log")
+        try:
+            await runtime.registered()
+            await other.until(Event.NRI_CONNECTED)
+            service.end()
+            assert other.guards
+        finally:
+            other.end()
+        assert not other.guards
+
+    guarding(service, act)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\0\0\0\1\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\1\1\0",
+        b"\0\0\0\1\0\0\0\x0a\0\0\0\x05\0\0\0\1\2\0",
+        b"\0\0\0\1\0\0\0\x20half",
+    ],
+    ids=["another protocol", "larger than any message", "an answer in place of a call", "half a message"],
+)
+def test_it_connects_again_after_bytes_that_it_cannot_read(service: Service, data: bytes) -> None:
+    async def act(runtime: NriRuntime, plugin: Connected) -> None:
+        plugin.send(data)
+        if data.endswith(b"half"):
+            plugin.drop()
+        await service.until(Event.NRI_LOST, 2)
+        again = await runtime.registered()
+        with pytest.raises(NriCallError, match="lading: ungranted: "):
+            await create(again, request(GUARDED, {}))
+
+    async def started() -> None:
+        await service.until(Event.NRI_LOST)
+
+    asyncio.run(started())
+    guarding(service, act)
+
+
+def test_a_runtime_that_refuses_it_is_asked_again_and_named_once(service: Service, tmp_path: Path) -> None:
+    async def act() -> None:
+        async with asyncio.timeout(WAIT_S), NriRuntime(service.socket) as runtime:
+            runtime.refuse_registration = 'not "today"\n'
+            for _ in range(3):
+                await (await runtime.plugin()).closed.wait()
+            runtime.refuse_registration = ""
+            await runtime.registered()
+            await service.until(Event.NRI_CONNECTED)
+
+    asyncio.run(act())
+    assert (tmp_path / "guard.log").read_text().count(r"the runtime refused the plugin: not \x22today\x22\x0a") == 1
+
+
+def test_records_go_to_the_journal_if_stderr_does(tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hooks.frontends.nri.guard.build.JOURNAL_SOCKET", str(sockets / "journal"))
+    build(tmp_path / "ladingguard", find_compiler(), flags=("-O1",))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal, (tmp_path / "stderr").open("wb") as stderr:
+        journal.bind(str(sockets / "journal"))
+        journal.settimeout(WAIT_S)
+        status = os.fstat(stderr.fileno())
+        env = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
+        process = subprocess.Popen([tmp_path / "ladingguard", *arguments(sockets)], stderr=stderr, env=env)
+        started, lost = (dict(line.split("=", 1) for line in journal.recv(1 << 12).decode().splitlines()) for _ in range(2))
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+    assert started["LADING_EVENT"] == Event.DAEMON_STARTED
+    assert started["LADING_VERSION"] == __version__
+    assert (lost["SYSLOG_IDENTIFIER"], lost["PRIORITY"]) == ("lading-nri-guard", "4")
+    assert lost["MESSAGE"].startswith("nri.lost plugin=99-ladingguard ")
+    assert (tmp_path / "stderr").read_bytes() == b""
+
+
+def test_only_the_wanted_records_are_written(program: Path, sockets: Path, tmp_path: Path) -> None:
+    service = Service(program, sockets, tmp_path / "guard.log", "--log-level", "warning")
+    try:
+        asyncio.run(service.until(Event.NRI_LOST))
+    finally:
+        service.end()
+    assert service.events() == [Event.NRI_LOST]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--socket", "x" * 200],
+        ["--hide", "VISIBLE"],
+        ["--hide", f"VISIBLE={'x' * 200}"],
+        ["--hide", "A=b"] * 9,
+        ["--lock", "/none/such"],
+        ["--other"],
+    ],
+    ids=["socket", "no value", "long value", "many", "lock", "unknown"],
+)
+def test_arguments_that_it_cannot_follow_are_an_error(program: Path, wrong: list[str]) -> None:
+    done = subprocess.run([program, *wrong], capture_output=True, text=True, check=False, env={})
+    assert done.returncode == 2
+    assert done.stderr
+
+
+def test_a_lock_that_is_a_link_is_an_error(program: Path, sockets: Path) -> None:
+    lock = sockets / "guard.lock"
+    lock.symlink_to("elsewhere")
+    done = subprocess.run([program, *arguments(sockets)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert str(lock) in done.stderr
+    assert "no guard" in find_guard(lock)
+
+
+def test_finding_a_guard_takes_no_lock_away(tmp_path: Path) -> None:
+    path = tmp_path / "guard.lock"
+    assert "no guard" in find_guard(path)
+    path.touch()
+    assert "no guard" in find_guard(path)
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+# ---- the command
+
+
+def write_config(folder: Path, sockets: Path, front_end: str) -> list[str]:
+    values = {"front_end": front_end, "nri_socket": str(sockets / "nri.sock"), "listen": str(sockets / "run/hooks.sock")}
+    (folder / "hooks.toml").write_text("".join(f'{key} = "{value}"\n' for key, value in values.items()))
+    return ["nri-guard", "--config", str(folder / "hooks.toml")]
+
+
+def test_the_command_becomes_the_guard(program: Path, tmp_path: Path, sockets: Path) -> None:
+    async def act() -> None:
+        async with asyncio.timeout(WAIT_S), NriRuntime(sockets / "nri.sock") as runtime:
+            plugin = await runtime.registered()
+            adjusted = await create(plugin, request({}, {}, "NVIDIA_VISIBLE_DEVICES=all"))
+            assert [(env.key, env.value) for env in adjusted.env] == [("NVIDIA_VISIBLE_DEVICES", "void")]
+
+    command = [*write_config(tmp_path, sockets, "nri"), "--program", str(program)]
+    process = subprocess.Popen([sys.executable, "-m", "hooks.main", *command], stderr=subprocess.DEVNULL)
+    try:
+        asyncio.run(act())
+        assert Path(f"/proc/{process.pid}/exe").readlink() == program
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("front_end", "says"), [("cri-hook", "front_end = cri-hook"), ("nri", "make launched-guard")], ids=["proxy", "no program"]
+)
+def test_where_it_cannot_guard_it_says_why(
+    tmp_path: Path, front_end: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*write_config(tmp_path, tmp_path, front_end), "--program", str(tmp_path / "none")])
+    assert end.value.code
+    assert says in capsys.readouterr().err
