@@ -31,6 +31,7 @@ def launching(newer: PrivateContainerd, launched_guard: Path) -> Iterator[Privat
     newer.restart()
     yield newer
     run("remove-guard", "--nri-plugin-path", folder_of(newer))
+    newer.restart()  # the guard that runs would go on
 
 
 @pytest.fixture
