@@ -314,7 +314,9 @@ class Scheduler:
                 self.pending.fitted(pod)
             case HoldDevices():
                 self.quotas.record([pod], None)
-                take(self.ledger, self.starts, effect.ending)
+                if effect.ending:  # a Binding for one of these claims may have begun while the answer was sent
+                    current = self.yielding(pod.priority)
+                    take(self.ledger, self.starts, [one for one in effect.ending if one in current])
                 self._predict(pod, effect.node)
             case Refuse():
                 self.quotas.record([pod], None)

@@ -127,6 +127,22 @@ def test_a_decision_about_a_pod_that_ended_meanwhile_changes_nothing() -> None:
     assert len(made.pending) == 0
 
 
+def test_a_claim_for_a_pod_that_is_being_bound_by_now_is_not_ended() -> None:
+    made = world(n1=1)
+    made.show("low")
+    high = made.show("high", priority=10)
+    low = made.pending_pod("low")
+    placement = made.scheduler.placement(low, "n1")
+    assert placement is not None
+    made.ledger.claims.nominate(low.uid, "n1", placement.taken, 100.0, low.holder)
+    decision = made.scheduler.decide(high, ["n1"])
+    assert decision.answer.fitting == ["n1"]
+    reserve(made, "low", "n1")
+    made.scheduler.apply(decision)
+    assert made.scheduler.nominated_node(low.uid) == "n1"
+    assert (predicted(made, "high"), made.is_refused("high")) == ("", True)
+
+
 def test_a_pod_that_is_filtered_twice_is_held_once() -> None:
     made = world(n1=1, n2=1)
     made.show("a")
