@@ -29,6 +29,7 @@ from central.decide.decision import (
     Distrust,
     Drop,
     HoldDevices,
+    PodEffect,
     Preference,
     Refuse,
     RefuseByQuota,
@@ -306,9 +307,7 @@ class Scheduler:
             if refused := self.pending.get_refused(uid):
                 refused.refused_for = reason
 
-    def _apply(
-        self, pod: Pending, effect: Accept | HoldDevices | Refuse | RefuseByQuota | AnswerMember, answer: Filtered
-    ) -> None:
+    def _apply(self, pod: Pending, effect: PodEffect, answer: Filtered) -> None:
         match effect:
             case Accept():
                 self.pending.fitted(pod)
