@@ -25,9 +25,9 @@ from bench.figures import percentile
 from bench.procfs import read_cpu_s
 from bench.rig import Rig
 from bench.size import Part, Size
+from lading.grpc.client import Connections
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.chain.connections import Connections
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Container, Cri, Pod
 from simnode.kubelet import ContainerOptions, Device

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
+from lading.dial import accepts, dial
 from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from lading.reasons import Reason
 from runtimeproxy.call.call_context import CallContext
 from runtimeproxy.call.calls import METHODS, HeldCall, Method
 from runtimeproxy.call.outcome import Forward, Outcome, Refuse
-from runtimeproxy.dial import accepts, dial
 from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget

@@ -12,10 +12,10 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from lading.dial import accepts
 from lading.liveness import find_own_silence
 from lading.log import Event, Log
 from lading.sockets import Peer, parse_endpoint
-from runtimeproxy.dial import accepts
 from runtimeproxy.gate import Gate
 from runtimeproxy.link import Link
 from runtimeproxy.metrics import Metrics

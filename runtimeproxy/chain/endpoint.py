@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lading.grpc.client import ClosedError, Connections
+from lading.grpc.exchange import Reply
 from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log, printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.chain.connections import ClosedError, Connections
-from runtimeproxy.chain.exchange import HookReply
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_QUEUED: Final = 1024  # observations; a busy node makes a few a second
@@ -144,7 +144,7 @@ def _unreachable(path: str, error: OSError) -> Failure:
     return Failure(reason=Reason.HOOK_UNAVAILABLE, message=f"cannot reach {path}: {error.strerror}", passing=True)
 
 
-def _failure(path: str, answer: HookReply, timeout_s: float) -> Failure:
+def _failure(path: str, answer: Reply, timeout_s: float) -> Failure:
     details = printable(answer.message)[:200]
     match answer.status:
         case GrpcStatus.DEADLINE_EXCEEDED:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from hooks.frontends.cri_hook.wire import CallError, Conversation, Later, Method
+from lading.grpc.conversation import CallError, Conversation, Later, Method
 from lading.http2 import frames
 from lading.http2.frames import MalformedFrameError
 from lading.http2.messages import GrpcStatus, prefixed

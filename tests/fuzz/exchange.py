@@ -7,10 +7,10 @@ more than the limit is kept of one. A proper reply to a fresh call is its answer
 
 from typing import Final
 
+from lading.grpc.exchange import Exchange, Reply
 from lading.http2 import frames
 from lading.http2.frames import MalformedFrameError
 from lading.http2.messages import GrpcStatus, prefixed
-from runtimeproxy.chain.exchange import Exchange, HookReply
 from tests.fuzz.peer import SIZES, Peer
 from tests.fuzz.reading import Reading, unpadded
 from tests.fuzz.tape import Tape
@@ -38,7 +38,7 @@ class Play:
         self.over = True  # the stream, by what the server said
         self.fresh = False  # nothing was said of it yet
         self.content = b""
-        self.answer: HookReply | None = None
+        self.answer: Reply | None = None
         self.broken = False
         self.acknowledged = 0
         self.taken = self.given = self.questions = 0

@@ -22,7 +22,7 @@ from types import FrameType
 CORPUS = Path(__file__).parent / "corpus"
 TARGETS = {
     "relay": "the proxy's frame relay, with calls held",
-    "conversation": "the hook server's connection (hooks.frontends.cri_hook.wire)",
+    "conversation": "the hook server's connection (lading.grpc.conversation)",
     "exchange": "the proxy's connection to a hook server",
     "message": "protobuf's wire format in parts, and edited in place",
 }
@@ -110,7 +110,7 @@ def fuzz(target: str, *, runs: int, seconds: float, seed: int) -> int:
 def with_atheris(target: str, argv: list[str]) -> None:
     atheris = importlib.import_module("atheris")  # no dependency of this project
 
-    with atheris.instrument_imports(include=["runtimeproxy", "hooks.frontends.cri_hook.wire", "lading.http2"]):
+    with atheris.instrument_imports(include=["runtimeproxy", "lading.grpc", "lading.http2"]):
         play = player(target)
     atheris.Setup([sys.argv[0], *argv], play)
     atheris.Fuzz()

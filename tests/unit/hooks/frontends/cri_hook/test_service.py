@@ -296,7 +296,7 @@ def test_a_later_error_of_lading_is_an_error_and_no_answer(sockets: Path) -> Non
 
 @pytest.mark.parametrize("in_time", [True, False])
 def test_what_was_asked_before_the_end_is_answered(sockets: Path, monkeypatch: pytest.MonkeyPatch, in_time: bool) -> None:
-    monkeypatch.setattr("hooks.frontends.cri_hook.service.DRAIN_S", 5.0 if in_time else 0.0)
+    monkeypatch.setattr("lading.grpc.server.DRAIN_S", 5.0 if in_time else 0.0)
     node = Node()
     node.later = True
     left: list[asyncio.Task[hook.AdjustResponse]] = []

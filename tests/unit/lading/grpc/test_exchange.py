@@ -9,10 +9,10 @@ import h2.events
 import h2.settings
 import pytest
 
+from lading.grpc.exchange import Exchange, Reply
 from lading.http2 import frames
 from lading.http2.frames import ErrorCode, MalformedFrameError
 from lading.http2.messages import GrpcStatus, prefixed
-from runtimeproxy.chain.exchange import Exchange, HookReply
 
 LIMIT = 1 << 20
 PATH = b"/lading.hook.v1.Hook/Adjust"
@@ -76,7 +76,7 @@ def ask(exchange: Exchange, server: Server, message: bytes, *, credit: bool = Tr
         said = exchange.receive(server.hears(said, credit=credit))
 
 
-def answer_of(exchange: Exchange) -> HookReply:
+def answer_of(exchange: Exchange) -> Reply:
     assert exchange.answer is not None
     return exchange.answer
 
@@ -88,7 +88,7 @@ def test_a_call_as_grpc_has_it() -> None:
     assert fields["grpc-timeout"] == "2000m"
     assert server.heard[1] == prefixed(b"question")
     exchange.receive(server.answers(1, b"answer"))
-    assert exchange.answer == HookReply(status=GrpcStatus.OK, content=b"answer")
+    assert exchange.answer == Reply(status=GrpcStatus.OK, content=b"answer")
     assert not exchange.ended
 
 
@@ -135,13 +135,13 @@ def test_however_the_bytes_are_cut(size: int) -> None:
     for start in range(0, len(data), size):
         assert exchange.answer is None
         exchange.receive(data[start : start + size])
-    assert exchange.answer == HookReply(status=GrpcStatus.OK, content=b"a" * 5000)
+    assert exchange.answer == Reply(status=GrpcStatus.OK, content=b"a" * 5000)
 
 
 def test_an_error_says_what_the_server_said() -> None:
     exchange, server = asked()
     exchange.receive(server.fails(1, ("grpc-status", "7"), ("grpc-message", "not%20yours: %C3%A9")))
-    assert exchange.answer == HookReply(status=7, message="not yours: é")
+    assert exchange.answer == Reply(status=7, message="not yours: é")
     assert not exchange.ended
 
 

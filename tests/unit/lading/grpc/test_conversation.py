@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.frontends.cri_hook.wire import MAX_MESSAGE, CallError, Conversation, Later, Method
+from lading.grpc.conversation import MAX_MESSAGE, CallError, Conversation, Later, Method
 from lading.http2.frames import (
     CONTINUATION,
     HEADERS,

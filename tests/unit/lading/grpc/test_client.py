@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hooks.frontends.cri_hook.wire import Conversation
+from lading.grpc.client import MAX_IDLE, ClosedError, Connections
+from lading.grpc.conversation import Conversation
+from lading.grpc.exchange import Reply
 from lading.http2.messages import GrpcStatus
-from runtimeproxy.chain.connections import MAX_IDLE, ClosedError, Connections
-from runtimeproxy.chain.exchange import HookReply
 
 PATH = b"/test/Echo"
 SHORT = 0.05  # seconds; a time that a test waits for in full
@@ -60,9 +60,9 @@ async def serving(path: Path) -> AsyncIterator[tuple[Peer, Connections]]:
         await peer.closed()
 
 
-def go(sockets: Path, body: Callable[[Peer, Connections], Awaitable[None]]) -> None:
+def go(short_folder: Path, body: Callable[[Peer, Connections], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(20), serving(sockets / "a") as (peer, connections):
+        async with asyncio.timeout(20), serving(short_folder / "a") as (peer, connections):
             await body(peer, connections)
 
     asyncio.run(run())
@@ -73,16 +73,16 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def test_one_connection_serves_calls_that_follow_each_other(sockets: Path) -> None:
+def test_one_connection_serves_calls_that_follow_each_other(short_folder: Path) -> None:
     async def body(peer: Peer, connections: Connections) -> None:
         for message in (b"1", b"2", b"3"):
-            assert await connections.call(PATH, message, timeout_s=5) == HookReply(status=GrpcStatus.OK, content=message)
+            assert await connections.call(PATH, message, timeout_s=5) == Reply(status=GrpcStatus.OK, content=message)
         assert peer.made == 1
 
-    go(sockets, body)
+    go(short_folder, body)
 
 
-def test_calls_at_the_same_time_do_not_wait_for_each_other_and_few_connections_are_kept(sockets: Path) -> None:
+def test_calls_at_the_same_time_do_not_wait_for_each_other_and_few_connections_are_kept(short_folder: Path) -> None:
     async def body(peer: Peer, connections: Connections) -> None:
         messages = [b"%d" % number for number in range(100)]
         answers = await asyncio.gather(*(connections.call(PATH, message, timeout_s=5) for message in messages))
@@ -90,10 +90,10 @@ def test_calls_at_the_same_time_do_not_wait_for_each_other_and_few_connections_a
         assert 1 < peer.made <= 100
         await until(lambda: peer.made - peer.ended == MAX_IDLE)
 
-    go(sockets, body)
+    go(short_folder, body)
 
 
-def test_a_call_that_is_late_ends_its_connection(sockets: Path) -> None:
+def test_a_call_that_is_late_ends_its_connection(short_folder: Path) -> None:
     async def body(peer: Peer, connections: Connections) -> None:
         peer.hangs = True
         with pytest.raises(TimeoutError):
@@ -103,20 +103,20 @@ def test_a_call_that_is_late_ends_its_connection(sockets: Path) -> None:
         assert (await connections.call(PATH, b"y", timeout_s=5)).content == b"y"
         assert peer.made == 2
 
-    go(sockets, body)
+    go(short_folder, body)
 
 
-def test_a_connection_that_its_server_closed_is_forgotten(sockets: Path) -> None:
+def test_a_connection_that_its_server_closed_is_forgotten(short_folder: Path) -> None:
     async def body(peer: Peer, connections: Connections) -> None:
         await connections.call(PATH, b"x", timeout_s=5)
         peer.close()
         await until(lambda: not connections._idle)
         assert (await connections.call(PATH, b"y", timeout_s=5)).content == b"y"
 
-    go(sockets, body)
+    go(short_folder, body)
 
 
-def test_a_server_that_closes_instead_of_answering(sockets: Path) -> None:
+def test_a_server_that_closes_instead_of_answering(short_folder: Path) -> None:
     async def body(peer: Peer, connections: Connections) -> None:
         peer.hangs = True
         call = asyncio.create_task(connections.call(PATH, b"x", timeout_s=5))
@@ -125,19 +125,19 @@ def test_a_server_that_closes_instead_of_answering(sockets: Path) -> None:
         with pytest.raises(ConnectionResetError):
             await call
 
-    go(sockets, body)
+    go(short_folder, body)
 
 
-def test_no_one_there(sockets: Path) -> None:
+def test_no_one_there(short_folder: Path) -> None:
     async def body() -> None:
         with pytest.raises(FileNotFoundError):
-            await Connections(str(sockets / "b"), limit=1000).call(PATH, b"x", timeout_s=5)
+            await Connections(str(short_folder / "b"), limit=1000).call(PATH, b"x", timeout_s=5)
 
     asyncio.run(body())
 
 
 @pytest.mark.parametrize("grace_s", [None, SHORT])
-def test_a_close_ends_what_is_not_answered(sockets: Path, grace_s: float | None) -> None:
+def test_a_close_ends_what_is_not_answered(short_folder: Path, grace_s: float | None) -> None:
     async def body(peer: Peer, connections: Connections) -> None:
         peer.hangs = True
         call = asyncio.create_task(connections.call(PATH, b"x", timeout_s=5))
@@ -148,4 +148,4 @@ def test_a_close_ends_what_is_not_answered(sockets: Path, grace_s: float | None)
         with pytest.raises(ClosedError):
             await connections.call(PATH, b"x", timeout_s=5)
 
-    go(sockets, body)
+    go(short_folder, body)

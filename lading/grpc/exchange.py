@@ -34,7 +34,7 @@ _STATUS_OF_RESET: Final[dict[int, int]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HookReply:
+class Reply:
     status: int  # google.rpc.Code
     message: str = ""  # text of an error
     content: bytes = b""
@@ -43,7 +43,7 @@ class HookReply:
 class Exchange:
     def __init__(self, *, limit: int) -> None:
         """Create the state of a new connection. `limit`: bytes of the largest accepted message."""
-        self.answer: HookReply | None = None  # reply to the last call; None while it is open
+        self.answer: Reply | None = None  # reply to the last call; None while it is open
         self.ended = False  # no other call can be made on this connection
         self._limit = limit
         self._out: list[bytes] = []
@@ -158,14 +158,12 @@ class Exchange:
         _, length = messages.parse_prefix(content)
         if content[0] or len(content) < messages.PREFIX_LENGTH + length:
             return self._fail(GrpcStatus.INTERNAL, "the message is compressed or incomplete", over=True)
-        return self._end(
-            HookReply(status=GrpcStatus.OK, content=bytes(memoryview(content)[messages.PREFIX_LENGTH :])), over=True
-        )
+        return self._end(Reply(status=GrpcStatus.OK, content=bytes(memoryview(content)[messages.PREFIX_LENGTH :])), over=True)
 
     def _fail(self, status: int, message: str, *, over: bool = False) -> None:
-        self._end(HookReply(status=status, message=message), over=over)
+        self._end(Reply(status=status, message=message), over=over)
 
-    def _end(self, answer: HookReply, *, over: bool) -> None:
+    def _end(self, answer: Reply, *, over: bool) -> None:
         """End the call. `over`: the server ended the stream. If the server still sends, or ended the call before it read the
         whole question, the stream would need a reset: the connection is closed instead."""
         self.answer = answer

@@ -1,4 +1,4 @@
-"""Hold the connections to one hook server, each for one call at a time. A call that finds none idle dials another.
+"""Hold the connections to one server, each for one call at a time. A call that finds none idle dials another.
 
 A call that times out closes its connection, so that the server learns of the timeout. An idle connection that its server
 closes is forgotten at once.
@@ -9,9 +9,9 @@ import errno
 from collections.abc import Callable
 from typing import Final, cast
 
+from lading.dial import dial
+from lading.grpc.exchange import Exchange, Reply
 from lading.http2.frames import MalformedFrameError
-from runtimeproxy.chain.exchange import Exchange, HookReply
-from runtimeproxy.dial import dial
 
 # This many calls may be open at a time; kubelet makes a few. The accept queue of a server is about as long.
 MAX_OPEN: Final = 64
@@ -32,7 +32,7 @@ class Connections:
         self._places = asyncio.Semaphore(MAX_OPEN)
         self._closed = False
 
-    async def call(self, method: bytes, message: bytes, *, timeout_s: float) -> HookReply:
+    async def call(self, method: bytes, message: bytes, *, timeout_s: float) -> Reply:
         async with asyncio.timeout(timeout_s), self._places:
             if self._idle:
                 connection = self._idle.pop()
@@ -76,7 +76,7 @@ class Connections:
 
 class _Connection(asyncio.Protocol):
     def __init__(self, limit: int, lost: Callable[["_Connection"], None]) -> None:
-        self.settled: asyncio.Future[HookReply] = asyncio.get_running_loop().create_future()  # reply to the last call
+        self.settled: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()  # reply to the last call
         self.settled.cancel()  # no call was made yet
         self._exchange = Exchange(limit=limit)
         self._transport: asyncio.Transport | None = None
@@ -92,7 +92,7 @@ class _Connection(asyncio.Protocol):
     def _open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def call(self, method: bytes, message: bytes, timeout_s: float) -> HookReply:
+    async def call(self, method: bytes, message: bytes, timeout_s: float) -> Reply:
         if not self._open or self._transport is None:
             raise ConnectionResetError(errno.ECONNRESET, "the connection was closed")
         self.settled = asyncio.get_running_loop().create_future()
