@@ -1,4 +1,4 @@
-"""The interfaces behind which there is more than one implementation, or will be. `hooks/daemon/parts.py` lists them all.
+"""Declare the interfaces that have, or will have, more than one implementation. `hooks/daemon/parts.py` lists them all.
 
 | port | what it is | folder |
 |---|---|---|
@@ -61,7 +61,7 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorInventory:
-    """The inventory that one vendor's driver shows of a node."""
+    """Hold the inventory that one vendor's driver shows of a node."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: Driver | None = None
@@ -71,7 +71,7 @@ class VendorInventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A granted card or MIG instance, as the node has it at this moment."""
+    """Represent a granted card or MIG instance, as the node has it at this moment."""
 
     granted: GrantedGpu
     gpu: Gpu
@@ -122,8 +122,8 @@ class Vendor(Protocol):
         ...
 
     def read_processes(self, cards: Collection[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
-        """Return the processes of those of these cards that are its own and tell them. It is called in a thread, every second
-        where shares are enforced, also while `read` is at work. Raise HostError."""
+        """Return the processes on these cards, as far as they are of this vendor and its driver lists processes. Called in a
+        thread, every second where shares are enforced, also while `read` runs. Raise HostError."""
         ...
 
     def divide(self, host_root: Path, gpu: Gpu, granted: Collection[str]) -> Mapping[str, str]:
@@ -138,8 +138,8 @@ class Vendor(Protocol):
         ...
 
     def restore(self, cards: Collection[GpuUuid]) -> Sequence[str]:
-        """Set what a tenant may have changed of those of these cards that are its own. It is called in a thread, also while
-        `read` is at work, and may be called again. Return what could not be set, in words. Raise HostError."""
+        """Reset the settings that a tenant may have changed on these cards, as far as they are of this vendor. Called in a
+        thread, also while `read` runs; may be repeated. Return descriptions of the failures. Raise HostError."""
         ...
 
     def problem(self, inventory: Inventory) -> str:
@@ -167,7 +167,7 @@ class Vendor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enforced:
-    """The adjustment of a container that keeps to its shares, and what the share server has to know."""
+    """Hold the adjustment of a container that keeps to its shares, and what the share server has to know."""
 
     adjustment: Adjustment
     share: ShareGrant | None = None  # for the share server, before the container is created
@@ -185,7 +185,7 @@ class Isolation(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeLists:
-    """The runtime's lists, as preparers need them: both were requested after `Preparer.under_way` was called."""
+    """Hold the runtime's lists, as preparers need them: both were requested after `Preparer.under_way` was called."""
 
     sandboxes: frozenset[SandboxId]  # all
     ready: frozenset[SandboxId]
@@ -198,7 +198,7 @@ class RuntimeLists:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardService:
-    """A program that a preparer runs for a card, or should run."""
+    """Represent a program that a preparer runs for a card, or should run."""
 
     name: str  # "mps"
     card: GpuUuid
@@ -269,8 +269,8 @@ class Preparer(Protocol):
 
 
 class NodePort(Protocol):
-    """The node, as a front end sees it. A result that takes time is a coroutine: run it to its end, also if the caller of the
-    front end is gone."""
+    """Declare the node, as a front end sees it. A result that takes time is a coroutine: run it to its end, also if the caller
+    of the front end is gone."""
 
     def adjust_container(self, sandbox: Sandbox, container: Container) -> Answer | Refusal | Awaitable[Answer | Refusal]:
         """Return what a container gets that is about to be created."""

@@ -31,7 +31,7 @@ Places = Mapping[str, Sequence[OwnClaim]]  # claims by pod set
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Set:
-    """The pods of one set that have to be placed."""
+    """Hold the pods of one set that have to be placed."""
 
     name: str
     uids: tuple[PodUid, ...]

@@ -1,4 +1,4 @@
-"""The ledger: which pods hold which devices, and why. One writer, in memory, rebuilt from the API server's objects.
+"""Keep the ledger: which pods hold which devices, and why. One writer, in memory, rebuilt from the API server's objects.
 
 It takes what the API server says (facts.py), and central's own predictions, nominations and reservations. It returns a
 NodeCapacity for each node, which of them changed, which got free capacity, and which pods hold what. It refuses a claim on what
@@ -38,7 +38,7 @@ from lading.vocabulary import PodUid
 
 
 class Ledger:
-    """The ledger as its readers see it, with its two writers: `facts` and `claims`."""
+    """Answer what the ledger knows. `facts` and `claims` are its two writers."""
 
     def __init__(self) -> None:
         self._books = Books()

@@ -1,4 +1,4 @@
-"""The annotations that a person writes for testing: two small grammars in, one typed assignment out, or a refusal.
+"""Parse the annotations that a person writes for testing: two small grammars in, one typed assignment out, or a refusal.
 
     lading.dev/gpus[.<container>]  ::= "all" | gpu ("," gpu)*
     gpu                            ::= name [":" option ("," option)*]
@@ -46,7 +46,7 @@ _VF_NAMES: Final = "a VF is named by PCI address or ibdev, 0000:3b:00.2 or mlx5_
 
 
 class Manual:
-    """The dialect of people who test."""
+    """Read the annotations of people who test."""
 
     forms: Final = (Form.MANUAL,)
     prefixes: Final = (PREFIX,)

@@ -1,4 +1,4 @@
-"""The assignment that central wrote: strict JSON in, typed assignment out, or a refusal that names the JSON path.
+"""Parse the assignment that central wrote: strict JSON in, typed assignment out, or a refusal that names the JSON path.
 
 Strict, because two readers that understand one text differently are how a device is granted twice: duplicate keys, NaN, a float
 in place of a count, and text that is not Unicode are refused. Open, because central may be newer than the node: unknown keys
@@ -54,8 +54,8 @@ _STRINGS_AND_BRACKETS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}
 
 
 class Central:
-    """The dialect of Lading's scheduler. The signature comes first: where signatures are required, a text without a valid one
-    is not even parsed."""
+    """Read the annotation of Lading's scheduler. The signature comes first: where signatures are required, a text
+    without a valid one is not even parsed."""
 
     forms: Final = (Form.SIGNED, Form.UNSIGNED)
     prefixes: Final = (PREFIX,)

@@ -21,7 +21,7 @@ from lading.reasons import Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnassignedPolicy:
-    """The rules from the node's configuration for containers without a card: what is exempt is never what a pod says of
+    """Hold the rules from the node's configuration for containers without a card: what is exempt is never what a pod says of
     itself."""
 
     hide: bool = True

@@ -38,7 +38,7 @@ _ANY: Final = Cleanness()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """One entry of the request, with what was found in the inventory."""
+    """Represent one entry of the request, with what was found in the inventory."""
 
     request: GpuRequest
     gpu: Gpu

@@ -1,4 +1,5 @@
-"""The one decision of this daemon: what a container gets, from its pod's annotations, the node, and the holders of devices.
+"""Decide what a container gets, from its pod's annotations, the node, and the holders of
+devices.
 
 From the container, the node's rules (configuration) and a view of the node at this moment follows an adjustment, with the grant
 that must be in the ledger before it is answered; or a refusal.
@@ -38,7 +39,7 @@ from lading.vocabulary import GRANT, NOTHING, GpuUuid, PodUid, SandboxId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules from the node's configuration."""
+    """Hold the rules from the node's configuration."""
 
     node_name: str
     trust: Trust
@@ -56,7 +57,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The node at the moment of the decision."""
+    """Hold the node at the moment of the decision."""
 
     inventory: Inventory  # with what is away in pods (attach.overlay)
     age_s: float = 0.0  # age of the inventory

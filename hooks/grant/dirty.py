@@ -31,7 +31,7 @@ class CleanCheck(StrEnum):
 
 
 class HostProcess(NamedTuple):
-    """A process of the host, in no pod."""
+    """Represent a process of the host, in no pod."""
 
     pid: int
     name: str
@@ -43,7 +43,7 @@ class HostProcess(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRule:
-    """The node's rule for how a card must be left, from its configuration."""
+    """Hold the node's rule for how a card must be left, from its configuration."""
 
     checks: frozenset[CleanCheck] = frozenset()
     tolerance_mib: int = 0
@@ -52,7 +52,7 @@ class CleanRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanness:
-    """The rule, and what is known of the cards besides their inventory."""
+    """Hold the rule, and what is known of the cards besides their inventory."""
 
     rule: CleanRule = field(default_factory=CleanRule)
     processes: Mapping[GpuUuid, Sequence[HostProcess]] = field(default_factory=dict)

@@ -22,7 +22,7 @@ _VERBS_NODES: Final = "/dev/infiniband/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPolicy:
-    """The rules from the node's configuration."""
+    """Hold the rules from the node's configuration."""
 
     unsupported_handlers: tuple[str, ...] = ("kata*", "runsc*", "gvisor*")  # fnmatch patterns of runtime handlers
     allow_privileged: bool = False

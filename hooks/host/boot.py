@@ -1,4 +1,5 @@
-"""The kernel's boot id: it identifies the boot in which a grant was made. A restart of a daemon keeps it, a reboot changes it.
+"""Read the kernel's boot id, which identifies the boot in which a grant was made. A restart of a daemon keeps it, a reboot
+changes it.
 
 Source: random(4), /proc/sys/kernel/random/boot_id.
 """

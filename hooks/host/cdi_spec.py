@@ -30,7 +30,7 @@ _PATH: Final = re.compile(r"(/(?!\.{1,2}(/|$))[^/\x00-\x1f\x7f]+)+")
 
 
 class SpecError(HostError):
-    """A spec that a runtime would not accept, or that says something which Lading's never do."""
+    """Report a spec that a runtime would not accept, or that has something which Lading never writes."""
 
 
 def make_spec(kind: str, edits: Edits, devices: Iterable[CdiDevice]) -> tuple[Spec | None, tuple[str, ...]]:

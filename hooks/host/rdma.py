@@ -38,7 +38,7 @@ _ACTIVE: Final = "4: ACTIVE"  # sysfs-class-infiniband: what a port's `state` is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ClassNode:
-    """An entry of /sys/class/infiniband_verbs or …_mad, whose node is /dev/infiniband/<name>."""
+    """Represent an entry of /sys/class/infiniband_verbs or …_mad, whose node is /dev/infiniband/<name>."""
 
     name: str
     ibdev: str

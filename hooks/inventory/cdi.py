@@ -1,4 +1,4 @@
-"""The CDI specs of a node's devices: made of an inventory, and written before that inventory is used.
+"""Render the CDI specs of a node's devices from an inventory, and write them before that inventory is used.
 
 VFs are in a spec of their own, for those who ask a runtime for a VF by its CDI name, by its PCI address: it has the verbs node,
 and no environment, which is one variable for all VFs of a container. Lading's front ends give VFs by device nodes, which a

@@ -1,4 +1,4 @@
-"""The changes between two inventories, as values: for the log, and for the code that acts on a device that became unhealthy.
+"""Compare two inventories, and return the changes as values: for the log, and for the code that acts on unhealthy devices.
 
 A device's own numbers (index, minor, ibdev, netdev) may change, and its processes often do: neither is a change here.
 """

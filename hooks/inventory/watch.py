@@ -58,9 +58,9 @@ def watched_folders(host_root: Path, vendors: Sequence[Vendor]) -> tuple[Path, .
 
 
 class InventoryWatch:
-    """The watch. `on_change(old, new)` is called on the loop when an inventory differs from the one before (the first one from
-    an empty one), `on_read(began, inventory)` after each good read, with when it began on time.monotonic(), `on_failure(error)`
-    when a read failed; the latter must not raise."""
+    """Keep an inventory current. `on_change(old, new)` is called on the loop when an inventory differs from the one before (the
+    first one from an empty one), `on_read(began, inventory)` after each good read, with when it began on time.monotonic(),
+    `on_failure(error)` when a read failed; the latter must not raise."""
 
     def __init__(
         self,

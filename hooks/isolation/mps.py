@@ -32,7 +32,7 @@ _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 -- where the driver looks
 
 
 class Limits(NamedTuple):
-    """The most that a process may use of its card."""
+    """Hold the most that a process may use of its card."""
 
     memory_mib: int
     percent: int
@@ -40,7 +40,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsFolders:
-    """The folders of the daemons; each has one for its card, by UUID."""
+    """Hold the folders of the daemons; each has one for its card, by UUID."""
 
     mps_dir: str
     shm_dir: str  # on a tmpfs that containers may fill: what they write is charged to their memory

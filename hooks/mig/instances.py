@@ -1,9 +1,9 @@
-"""MIG instances that are made on demand, behind the port `Preparer`: each before the first container that was granted its
-position is created. It is removed when no grant has the position.
+"""Make MIG instances on demand, behind the port `Preparer`. An instance is made before the first container with its position is
+created, and removed when no grant has the position.
 
 The ledger says which positions of a card have an instance, so there is no journal: `_divide` brings one card to what the ledger
-says, and can be repeated at any moment, also by the next instance of lading-hooks. From the moment when an instance is about to
-be removed it is shown as not made: a container that gets its position has another one made.
+says, and can be repeated at any moment, also by the next instance of lading-hooks. An instance that is about
+to be removed counts as not made, so that a container with its position gets a new instance.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The answer to a container: what it gets, and what has to be done before it is told so.
+"""Define the answer to a container: what it gets, and what has to be done before it is told so.
 
 Tests: tests/unit/simnode/test_profiles.py
 """

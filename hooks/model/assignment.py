@@ -1,4 +1,4 @@
-"""The devices assigned to a pod, as one typed value for both forms of its annotations.
+"""Define the devices assigned to a pod, as one typed value for both forms of its annotations.
 
 Tests: tests/unit/hooks/model/test_grant.py
 """
@@ -18,7 +18,8 @@ from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An expected refusal. `message` is for the person who wrote the annotation: what is wrong, where, what would be right."""
+    """Represent an expected refusal. `message` is for the person who wrote the annotation: what is wrong, where, what would be
+    right."""
 
     reason: Reason
     message: str
@@ -30,7 +31,7 @@ FormName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9-]{0,31}\Z")]
 
 
 class Form(StrEnum):
-    """The forms of Lading's own dialects."""
+    """List the forms of Lading's own dialects."""
 
     SIGNED = "signed"
     UNSIGNED = "unsigned"  # central's JSON without a signature
@@ -39,7 +40,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
-    """One GPU: by identity in central's form; in the manual form by what the person wrote."""
+    """Represent one GPU: by identity in central's form; in the manual form by what the person wrote."""
 
     name: str  # uuid, MIG uuid, PCI address or index, normalised; "all" in the manual form
     bdf: PciAddress | None = None  # PCI address that central observed; a mismatch with the inventory is a refusal
@@ -94,7 +95,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedGpu:
-    """One GPU that a container holds. Stored in the ledger: identities and amounts only."""
+    """Represent one GPU that a container holds. Stored in the ledger: identities and amounts only."""
 
     uuid: GpuUuid  # UUID of the card, also for a MIG instance
     mig_uuid: str = ""
@@ -131,7 +132,7 @@ class GrantedVf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedDevices:
-    """The devices that one container holds, in the order of its request."""
+    """Hold the devices that one container holds, in the order of its request."""
 
     gpus: tuple[GrantedGpu, ...] = ()
     vfs: tuple[GrantedVf, ...] = ()

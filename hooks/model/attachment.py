@@ -1,4 +1,4 @@
-"""A VF given to a sandbox: its wanted settings, its original state, and the progress of the attachment. Values only.
+"""Define a VF given to a sandbox: its wanted settings, its original state, and the progress of the attachment. Values only.
 
 Two sides of a VF are set apart. Its *PF* keeps what a pod must not change (MAC, VLAN, rates, spoof check, trust, link state):
 `VfConfig`. Its network device, while it is the host's, has a name, an address and an MTU of its own: `Netdev`.
@@ -41,8 +41,8 @@ class VfLinkState(StrEnum):
 
 
 class MacOwner(StrEnum):
-    """The side that decided the MAC of a VF before the attachment. A PF that was given a MAC refuses others from the VF; many
-    drivers also report a MAC that the VF has by itself as if the PF had been given it."""
+    """Name the side that decided the MAC of a VF before the attachment. A PF that was given a MAC refuses others from the VF;
+    many drivers also report a MAC that the VF has by itself as if the PF had been given it."""
 
     UNKNOWN = "unknown"  # recorded before this was, or not asked: the PF gets what it reported
     UNTOUCHED = "untouched"  # nothing was given to the PF yet
@@ -51,7 +51,7 @@ class MacOwner(StrEnum):
 
 
 class RdmaMode(StrEnum):
-    """The kernel's mode for ibdevs and network namespaces (`rdma system`); NONE: no RDMA in this kernel."""
+    """Name the kernel's mode for ibdevs and network namespaces (`rdma system`); NONE: no RDMA in this kernel."""
 
     SHARED = "shared"
     EXCLUSIVE = "exclusive"
@@ -60,7 +60,7 @@ class RdmaMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfConfig:
-    """The settings that a PF keeps for one of its VFs."""
+    """Hold the settings that a PF keeps for one of its VFs."""
 
     mac: str | None = None  # six octets, lower case: 02:00:5e:10:00:01
     vlan: int | None = None  # 0 to 4094; 0 is none
@@ -84,7 +84,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfSettings:
-    """The wanted settings of one VF in a pod: an assignment's for its own VF, the node's configuration for all."""
+    """Hold the wanted settings of one VF in a pod: an assignment's for its own VF, the node's configuration for all."""
 
     config: VfConfig = field(default_factory=VfConfig)
     mtu: int | None = None
@@ -94,7 +94,7 @@ class VfSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetdevPolicy:
-    """The rules from the node's configuration."""
+    """Hold the rules from the node's configuration."""
 
     attaches: bool = False  # Lading moves devices into pods; False: nothing does, or a CNI plugin
     by_cni: bool = False  # a CNI plugin does
@@ -110,7 +110,7 @@ class NetdevPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A network device as RTM_GETLINK shows it."""
+    """Represent a network device as RTM_GETLINK shows it."""
 
     index: int
     name: str
@@ -123,7 +123,7 @@ class Link:
 
 
 class KeptSetting(NamedTuple):
-    """A setting that a network device keeps when it changes its network namespace: `("group", "0")`."""
+    """Represent a setting that a network device keeps when it changes its network namespace: `("group", "0")`."""
 
     name: str
     value: str
@@ -131,7 +131,7 @@ class KeptSetting(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Netdev:
-    """The state of a VF's network device before anything was changed."""
+    """Hold the state of a VF's network device before anything was changed."""
 
     name: str
     mac: str
@@ -148,14 +148,15 @@ def is_altname(text: str) -> bool:
 
 
 class RdmaDevice(NamedTuple):
-    """An ibdev. Its number is its own from one load of its driver to the next, in whatever namespace and by whatever name."""
+    """Represent an ibdev. Its number is its own from one load of its driver to the next, in whatever namespace and by whatever
+    name."""
 
     number: int
     name: str
 
 
 class NetnsId(NamedTuple):
-    """The identity of a namespace while it exists (stat(2) of an nsfs file). Numbers are used again after it is gone."""
+    """Hold the identity of a namespace while it exists (stat(2) of an nsfs file). Numbers are used again after it is gone."""
 
     device: int
     inode: int
@@ -163,7 +164,7 @@ class NetnsId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedVf:
-    """One VF of a container's grant, for the sandbox of its pod."""
+    """Represent one VF of a container's grant, for the sandbox of its pod."""
 
     vf: Vf
     ifname: str = ""  # in the pod; empty: the lowest rdma<N> that is free there
@@ -173,7 +174,7 @@ class WantedVf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOf:
-    """The pod of a sandbox."""
+    """Identify a sandbox, and the pod that it belongs to."""
 
     pod: PodUid
     namespace: str
@@ -182,7 +183,7 @@ class PodOf:
 
 
 class Step(StrEnum):
-    """The progress of an attachment. Each step is in the journal *before* it begins, so that possible changes are known
+    """Name the steps of an attachment. Each step is in the journal *before* it begins, so that possible changes are known
     whenever the process dies. In this order; a release begins from any of the first seven."""
 
     RECORDED = "recorded"  # the original is known; nothing is changed yet
@@ -203,7 +204,8 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """One VF in one sandbox, from before the first change to after the last. The journal has at most one of each VF."""
+    """Represent one VF in one sandbox, from before the first change to after the last. The journal has at most one of each
+    VF."""
 
     vf: Vf  # VF as the inventory showed it before the move; sysfs may not show an attached VF
     generation: int  # counts all attachments of this node: it identifies a late release of an older one

@@ -1,4 +1,4 @@
-"""A CDI specification, as far as Lading writes one. The fields have the names of the format, in camel case.
+"""Define a CDI specification, as far as Lading writes one. The fields have the names of the format, in camel case.
 
 Source: cncf-tags/container-device-interface, SPEC.md and specs-go/config.go.
 

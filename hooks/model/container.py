@@ -1,5 +1,5 @@
-"""A container that is about to be created, its sandbox, and what is added to it. A front end translates them from and to its
-protocol; everything below it uses these values.
+"""Define a container that is about to be created, its sandbox, and what is added to it. A front end translates them from and to
+its protocol; everything below it uses these values.
 
 Source: CRI PodSandboxConfig and ContainerConfig, of which these are the parts that a decision uses.
 
@@ -63,7 +63,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjustment:
-    """The changes of a container."""
+    """Hold the changes of a container."""
 
     env: tuple[EnvVar, ...] = ()  # set or replaced, in this order
     devices: tuple[Device, ...] = ()

@@ -1,4 +1,4 @@
-"""A grant: what one container of one pod holds on this node, and its two written forms.
+"""Define a grant: what one container of one pod holds on this node, and its two written forms.
 
 In the ledger, request and devices are canonical JSON. In the container's own annotations (`lading.dev/grant`) the same JSON
 carries the identity too, so that a lost ledger can be rebuilt from the runtime. Only this node writes that annotation; what is
@@ -23,14 +23,14 @@ _LARGEST_INTEGER: Final = 2**63 - 1  # largest integer that SQLite stores
 
 
 class GrantKey(NamedTuple):
-    """The key of a grant: a restarted container is the same one, with another id."""
+    """Hold the key of a grant: a restarted container is the same one, with another id."""
 
     pod: PodUid
     container: str
 
 
 class HeldBy(NamedTuple):
-    """One container of the runtime that was created with a grant."""
+    """Represent one container of the runtime that was created with a grant."""
 
     id: ContainerId
     sandbox: SandboxId
@@ -58,7 +58,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """The annotation's JSON, version 1."""
+    """Hold the annotation's JSON, version 1."""
 
     v: Literal[1]
     pod: PodUid

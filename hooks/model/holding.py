@@ -1,4 +1,4 @@
-"""The devices that a container holds, as decisions use them, and their description in messages.
+"""Define the devices that a container holds, as decisions use them, and their description in messages.
 
 Tests: tests/unit/hooks/isolation/test_mps.py
 """
@@ -16,7 +16,7 @@ _LISTED: Final = 16  # devices in one message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """The devices that one live container holds."""
+    """Hold the devices that one live container holds."""
 
     pod: PodUid
     pod_name: str  # namespace/name, for messages

@@ -1,4 +1,4 @@
-"""The inventory of a node: GPUs, RDMA PFs and VFs, as values. Read by `inventory`, asked by `grant`.
+"""Define the inventory of a node: GPUs, RDMA PFs and VFs, as values. Read by `inventory`, asked by `grant`.
 
 Identity is the GPU's UUID and the function's PCI address. Index, minor, ibdev, netdev and uverbs number renumber at a reboot
 or a driver reload, so they are looked up here at the moment of use and never stored.
@@ -22,7 +22,8 @@ INFINIBAND: Final = "InfiniBand"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharDevice:
-    """A character device node, checked without following links: what the kernel says it is, and where its node lies."""
+    """Represent a character device node, checked without following links: what the kernel says it is, and where its node
+    lies."""
 
     path: str  # path in a container: /dev/infiniband/uverbs0
     host_path: str  # path for the runtime: below --host-root
@@ -32,7 +33,7 @@ class CharDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """An instance; or, on a card that Lading divides, a position for one (lading/devices/mig.py)."""
+    """Represent an instance; or, on a card that Lading divides, a position for one (lading/devices/mig.py)."""
 
     uuid: str  # MIG-…; of a position, its name
     gpu_instance: int = -1
@@ -53,7 +54,7 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvLink:
-    """Active links between a GPU and one peer; to NVSwitches, however many there are, where `peer` is None."""
+    """Hold the number of active links between a GPU and a peer. If `peer` is None, the links are to all NVSwitches."""
 
     count: int
     peer: PciAddress | None = None
@@ -69,7 +70,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
-    """A process that computes on a card, also by way of an MPS server."""
+    """Represent a process that computes on a card, also by way of an MPS server."""
 
     pid: int  # in the host's pid namespace
     instance: tuple[int, int] | None = None  # MIG: its GPU instance and compute instance
@@ -157,7 +158,7 @@ class Pf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverMount:
-    """A file or socket of the host's driver, found below the configured driver root."""
+    """Represent a file or socket of the host's driver, found below the configured driver root."""
 
     host_path: str
     container_path: str
@@ -167,7 +168,7 @@ class DriverMount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """One vendor's driver, as it shows itself; absent where there is none."""
+    """Represent one vendor's driver, as it shows itself; absent where there is none."""
 
     vendor: str
     version: str

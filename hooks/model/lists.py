@@ -1,4 +1,4 @@
-"""The sandboxes and containers of a node, as the runtime lists them. `hooks/host/lists.py` reads them.
+"""Define the sandboxes and containers of a node, as the runtime lists them. `hooks/host/lists.py` reads them.
 
 They are structs of msgspec: hundreds are made at each comparison, and making a frozen dataclass takes ten times longer.
 

@@ -1,4 +1,4 @@
-"""The assignments that a node accepts: whose, and signed with which keys.
+"""Define the assignments that a node accepts: whose, and signed with which keys.
 
 Tests: tests/unit/simnode/test_profiles.py
 """

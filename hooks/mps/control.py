@@ -1,4 +1,4 @@
-"""The MPS control daemon of one card: start it, ask it, end it.
+"""Start, ask and end the MPS control daemon of one card.
 
 It runs as a transient service of systemd, `lading-mps-<UUID>`: outside the cgroup of lading-hooks, whose stop ends everything
 there; without its sandbox, in which no server could be started; with a /dev/shm of its own, which the containers of the card
@@ -47,7 +47,7 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """One card's daemon. What fails raises HostError."""
+    """Control one card's daemon. Each method raises HostError if it fails."""
 
     uuid: GpuUuid
     folders: MpsFolders

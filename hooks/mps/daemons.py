@@ -1,5 +1,5 @@
-"""The MPS daemons of cards, behind the port `Preparer`: one for each card that has shares with this isolation, from before the
-first container of such a share is created until the last such grant has ended.
+"""Run the MPS daemons of cards, behind the port `Preparer`: one for each card that has shares with this isolation, from
+before the first container of such a share is created until the last such grant has ended.
 
 The ledger says which cards need one, so there is no journal: `_settle` brings one card to what the ledger says, and can be
 repeated at any moment, also by the next instance of lading-hooks, which finds the daemons running. A card's folder is made

@@ -1,4 +1,4 @@
-"""The node's reporter: keep the status of the node's NodeDevices object equal to inventory and ledger.
+"""Keep the status of the node's NodeDevices object equal to inventory and ledger.
 
 Twice a second it looks at both (a comparison of values in memory), and what changed goes out in one server-side apply: many
 changes make one report, and no code that changes something has to notify the reporter. What is in use of the cards changes all
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Api(Protocol):
-    """The calls of the API server that are used here (lading.kube.client.KubeClient)."""
+    """Declare the calls of the API server that are used here (lading.kube.client.KubeClient)."""
 
     async def get(self, path: str) -> bytes: ...
 
@@ -81,7 +81,7 @@ async def connect(kubeconfig: str) -> AsyncIterator["KubeClient"]:
 
 
 class _Seen(NamedTuple):
-    """The inputs of a status: while they are the same, the status is."""
+    """Hold the inputs of a status: while they are the same, the status is."""
 
     inventory: Inventory
     grants: tuple[Grant, ...]
@@ -92,8 +92,8 @@ class _Seen(NamedTuple):
 
 
 class Reporter:
-    """The reporter, on the loop's thread. `use_interval_s` 0: the use of the cards is not reported. `sleep` and `chance` (0 to
-    1) are the real ones except in tests."""
+    """Create the reporter, on the loop's thread. `use_interval_s` 0: the use of the cards is not reported. `sleep` and `chance`
+    (0 to 1) are the real ones except in tests."""
 
     def __init__(
         self,

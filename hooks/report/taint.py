@@ -35,7 +35,7 @@ _TAINT: Final = {"key": NOT_READY, "effect": EFFECT}
 
 
 class TaintApi(Protocol):
-    """The calls of the API server that are used here (lading.kube.client.KubeClient)."""
+    """Declare the calls of the API server that are used here (lading.kube.client.KubeClient)."""
 
     async def get(self, path: str) -> bytes: ...
 

@@ -57,7 +57,7 @@ def versions_in_step(now: Installation) -> Iterator[Finding]:
     if now.central_version and not go_together(now.central_version, now.cli):
         yield degraded(
             f"central {now.central_version} does not go with this kubectl-lading {now.cli}",
-            why="what it computes of the cluster may not be what central decides",
+            why="kubectl lading may compute other results than central",
             mend=f"install kubectl-lading {now.central_version}",
         )
 

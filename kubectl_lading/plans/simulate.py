@@ -59,8 +59,9 @@ async def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None
     """Show where the pods of a manifest would go now, and with which devices, without creating them.
 
     Pods, and those of Deployments, ReplicaSets, StatefulSets, Jobs and CronJobs, one after another, the highest priority first:
-    each is placed beside those before it, and the pods of a gang by one plan. One that would wait has the reasons, and whom
-    central would evict for it. -o wide has the distance of each pair of devices, and what each node lacks."""
+    each is placed beside the earlier ones, and the pods of a gang by one plan. For a pod that would wait, the output has the
+    reasons, and the pods that central would evict for it. -o wide adds the distance of each pair of devices, and why each node
+    does not fit."""
     namespace = find_namespace(flags)
     manifests = [parse_manifest(_read(file), file, namespace=namespace) for file in files]
     drafts = [draft for manifest in manifests for draft in manifest.pods]

@@ -74,5 +74,5 @@ async def _read_report(client: KubeClient, node: str) -> NodeDevices | None:
             warn(NotInstalledError().message)
         return None
     except (ForbiddenError, msgspec.DecodeError) as e:
-        warn(f"what node {node} granted cannot be read: {e}")
+        warn(f"cannot read the grants of node {node}: {e}")
         return None

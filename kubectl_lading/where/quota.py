@@ -32,7 +32,7 @@ from lading.kube.errors import ForbiddenError, NotFoundError
 from lading.kube.resource import Resource
 
 COLUMNS: Final = (
-    ("RESOURCE", "What is limited; without -o wide only cards."),
+    ("RESOURCE", "Limited resource; without -o wide only cards."),
     ("BAR", "█ used of what is guaranteed, ▓ borrowed, ░ lent, · guaranteed and free; bars of one resource have one scale."),
     ("USED", "What its pods hold, and those of the quotas below it."),
     ("MAY USE", "What it may use now: what it is guaranteed, and what others lend."),

@@ -26,7 +26,7 @@ def built_program() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One way to install the program."""
+    """Represent one way to install the program."""
 
     what: str  # the program's name in messages
     mark: str  # text before the version in the program
