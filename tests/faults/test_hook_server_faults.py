@@ -301,7 +301,9 @@ def test_lading_hooks_itself_restarted_under_load_gives_no_card_twice(
         over.set()
         made = sum(one.result() for one in loads)
     print(f"measured: lading-hooks restarted under load: {made} containers made, refused: {dict(refused)}")
-    assert set(refused) <= {Reason.HOOK_UNAVAILABLE, Reason.NOT_RECONCILED, Reason.DEVICE_HELD}
+    # A card is refused as device-dirty until it is handed over to the next pod (hooks/node/hand_over.py).
+    passing = {Reason.HOOK_UNAVAILABLE, Reason.NOT_RECONCILED, Reason.DEVICE_HELD, Reason.DEVICE_DIRTY}
+    assert set(refused) <= passing
 
 
 def _more_than(before: int, daemon: Daemon, event: Event) -> None:
