@@ -54,14 +54,20 @@ class Encoder(hpack.Encoder):
 
 
 class Window(h2.windows.WindowManager):
-    """RFC 9113 6.9: an empty frame may come also where there is no room for another. (h2's own refuses it below zero.)"""
+    """Count a window as RFC 9113 6.9 says it, where h2's own class differs."""
 
     def window_consumed(self, size: int) -> None:
+        """Accept an empty frame also where there is no room for another; h2's own class refuses it below zero."""
         if size:
             super().window_consumed(size)
 
+    def _maybe_update_window(self) -> int | None:
+        """Give back all bytes of closed streams. h2's own class forgets some of them after the owner has widened the window."""
+        self.max_window_size = max(self.max_window_size, self.current_window_size + self._bytes_processed)
+        return super()._maybe_update_window()
 
-h2.stream.WindowManager = Window  # type: ignore[attr-defined]
+
+h2.stream.WindowManager = h2.connection.WindowManager = Window  # type: ignore[attr-defined]
 
 
 class Peer:

@@ -118,9 +118,9 @@ class Play:
         if name is not None:
             before = self.plans()
             names = ["n1", "n2"] if self.random.random() < 0.95 else ["n2"]
-            first = [*self.world.filter(name, *names).fitting]
+            first = {*self.world.filter(name, *names).fitting}
             if first and self.world.scheduler.gangs.of(uid_of(name)):
-                assert [*self.world.filter(name, *names).fitting] == first  # asked again, the answer is the same
+                assert {*self.world.filter(name, *names).fitting} == first  # asked again, the answer is the same
             assert self.plans() <= before  # a question may end a plan, and makes none
 
     def plans(self) -> set[PodUid]:
