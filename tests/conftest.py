@@ -5,6 +5,7 @@ it says through its state file.
 """
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -103,6 +104,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(BUILD_TIMEOUT_S))
         if is_hypothesis_test(getattr(item, "obj", None)) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SHRINK_TIMEOUT_S))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collected tests and all modules, which live as long as the process, out of Python's garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
