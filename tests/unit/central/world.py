@@ -28,7 +28,6 @@ from lading.vocabulary import ASSIGNMENT, PodUid
 from tests.fakes.kube_objects import NAMESPACE, WHOLE, Json, decoded, devices, node, pod
 from tests.fakes.records import Records
 
-
 MOST_COMPARED: Final = 100  # the comparison takes time with the number of pods
 
 
