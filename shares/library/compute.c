@@ -321,10 +321,10 @@ HOOK CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void **pa
   LAUNCH(stream, _ptsz, real.cuLaunchKernel_ptsz(f, GRID_ARGS, stream, params, extra));
 }
 HOOK CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
-  LAUNCH(config->hStream, , real.cuLaunchKernelEx(config, f, params, extra));
+  LAUNCH(config ? config->hStream : NULL, , real.cuLaunchKernelEx(config, f, params, extra));
 }
 HOOK CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
-  LAUNCH(config->hStream, _ptsz, real.cuLaunchKernelEx_ptsz(config, f, params, extra));
+  LAUNCH(config ? config->hStream : NULL, _ptsz, real.cuLaunchKernelEx_ptsz(config, f, params, extra));
 }
 HOOK CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void **params) {
   LAUNCH(stream, , real.cuLaunchCooperativeKernel(f, GRID_ARGS, stream, params));
@@ -333,7 +333,7 @@ HOOK CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream
   LAUNCH(stream, _ptsz, real.cuLaunchCooperativeKernel_ptsz(f, GRID_ARGS, stream, params));
 }
 HOOK CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned number, unsigned flags) {
-  LAUNCH(number ? list[0].hStream : NULL, , real.cuLaunchCooperativeKernelMultiDevice(list, number, flags));
+  LAUNCH(list && number ? list[0].hStream : NULL, , real.cuLaunchCooperativeKernelMultiDevice(list, number, flags));
 }
 HOOK CUresult cuLaunch(CUfunction f) { LAUNCH(NULL, , real.cuLaunch(f)); }
 HOOK CUresult cuLaunchGrid(CUfunction f, int width, int height) { LAUNCH(NULL, , real.cuLaunchGrid(f, width, height)); }

@@ -264,9 +264,11 @@ static CUresult from_pool(CUdeviceptr *out, size_t size, CUmemoryPool handle, CU
 }
 
 HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
+  if (!pool) return real.cuMemAllocFromPoolAsync(out, size, pool, stream);
   return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync, real.cuStreamIsCapturing);
 }
 HOOK CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
+  if (!pool) return real.cuMemAllocFromPoolAsync_ptsz(out, size, pool, stream);
   return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync_ptsz, real.cuStreamIsCapturing_ptsz);
 }
 static CUresult current_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
@@ -447,7 +449,7 @@ HOOK CUresult cuMemAllocPitch(unsigned *out, unsigned *pitch, unsigned width, un
 HOOK CUresult cuArrayCreate(CUarray *out, const void *descriptor) { REFUSE(real.cuArrayCreate(out, descriptor)); }
 HOOK CUresult cuArray3DCreate(CUarray *out, const void *descriptor) { REFUSE(real.cuArray3DCreate(out, descriptor)); }
 
-/* Queries, and the ends of contexts */
+/* Queries, and the ends of contexts. The driver takes NULL for an output that is not wanted. */
 
 HOOK CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
   CUresult result = real.cuMemGetInfo_v2(left, all);
@@ -456,15 +458,15 @@ HOOK CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
     struct page_device *shown = atomic_load(&device->page);
     int64_t unused = shown->limit_bytes - atomic_load(&shown->used_bytes);
     if (unused < 0) unused = 0;
-    if ((int64_t)*left > unused) *left = (size_t)unused; /* what others take beyond their shares is not there either */
-    if ((int64_t)*all > shown->limit_bytes) *all = (size_t)shown->limit_bytes;
+    if (left && (int64_t)*left > unused) *left = (size_t)unused; /* what others take beyond their shares is not there either */
+    if (all && (int64_t)*all > shown->limit_bytes) *all = (size_t)shown->limit_bytes;
   }
   return result;
 }
 
 HOOK CUresult cuDeviceTotalMem_v2(size_t *all, CUdevice ordinal) {
   CUresult result = real.cuDeviceTotalMem_v2(all, ordinal);
-  struct device *device = result ? NULL : device_by_ordinal(ordinal);
+  struct device *device = result || !all ? NULL : device_by_ordinal(ordinal);
   if (device && (int64_t)*all > atomic_load(&device->page)->limit_bytes) *all = (size_t)atomic_load(&device->page)->limit_bytes;
   return result;
 }
