@@ -62,12 +62,6 @@ static void reset_queue(struct queue *queue) {
   queue->unit = FIRST_UNIT_NS;
 }
 
-/* Calls of our own must not break a capture that another thread has begun in global mode. */
-static int relax(CUstreamCaptureMode *mode) {
-  *mode = 2;
-  return !real.cuThreadExchangeStreamCaptureMode(mode);
-}
-
 static void forget_marks(struct queue *queue) {
   queue->first = queue->next;
   queue->unmarked = 0;
@@ -261,11 +255,10 @@ void forget_launch_context(CUcontext context) {
   }
 }
 
-/* Return the device if the launch needs a turn, after it has one; NULL if it needs none. */
-static struct device *begin_launch(CUstream stream, IsCapturing is_capturing) {
-  struct device *device = device_of_thread();
+/* Return the device if the launch needs a turn, after it has one; NULL if it needs none: captured, it is a node of a graph. */
+static struct device *begin_launch(CUstream stream, int captured, Record record) {
+  struct device *device = captured ? NULL : device_of_thread();
   if (!device) return NULL;
-  if (is_captured(stream, is_capturing)) return NULL; /* it becomes a node of a graph */
   struct launches *on = launches_on(device);
   atomic_fetch_add(&on->launching, 1); /* before the look: one that gives the turn back looks at this after it did */
   if (!LIKELY(atomic_load(&device->turn) == HOLDING && turn_lasts(device))) {
@@ -278,7 +271,7 @@ static struct device *begin_launch(CUstream stream, IsCapturing is_capturing) {
     CUstreamCaptureMode mode;
     pthread_mutex_lock(&queue->lock);
     if (queue->first == queue->next && relax(&mode)) { /* so that the first launch is measured too */
-      mark(queue, stream, real.cuEventRecord);
+      mark(queue, stream, record);
       real.cuThreadExchangeStreamCaptureMode(&mode);
     }
     pthread_mutex_unlock(&queue->lock);
@@ -307,7 +300,7 @@ static void end_launch(struct device *device, CUstream stream, Record record) {
 }
 
 #define LAUNCH(stream, ending, call) \
-  struct device *device = begin_launch(stream, real.cuStreamIsCapturing##ending); \
+  struct device *device = begin_launch(stream, is_captured##ending(stream), real.cuEventRecord##ending); \
   CUresult result = call; \
   if (device) end_launch(device, stream, real.cuEventRecord##ending); \
   return result

@@ -45,11 +45,22 @@ struct real {
 };
 extern struct real real;
 
-/* Whether calls on this stream become nodes of a graph. */
-typedef CUresult (*IsCapturing)(CUstream, CUstreamCaptureStatus *);
-static inline int is_captured(CUstream stream, IsCapturing is_capturing) {
+/* Whether calls on this stream become nodes of a graph. No capture takes the legacy default stream; in functions with _ptsz the
+ * default stream is the thread's own, which may be captured. */
+static inline int is_captured_ptsz(CUstream stream) {
   CUstreamCaptureStatus capturing = 0;
-  return stream && !is_capturing(stream, &capturing) && capturing;
+  return !real.cuStreamIsCapturing_ptsz(stream, &capturing) && capturing;
+}
+static inline int is_captured(CUstream stream) {
+  CUstreamCaptureStatus capturing = 0;
+  return stream && !real.cuStreamIsCapturing(stream, &capturing) && capturing;
+}
+
+/* Have the thread's own calls break no capture that another thread has begun in global mode, until `mode` is set again; return
+ * whether that is so. */
+static inline int relax(CUstreamCaptureMode *mode) {
+  *mode = 2;
+  return !real.cuThreadExchangeStreamCaptureMode(mode);
 }
 
 /* Return the device of the calling thread's context; NULL if its card is not in the grant. */

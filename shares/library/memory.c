@@ -229,10 +229,10 @@ static int64_t missing(struct pool *pool, size_t size) {
 typedef CUresult (*FromPool)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 
 static CUresult from_pool(CUdeviceptr *out, size_t size, CUmemoryPool handle, CUstream stream, FromPool allocate,
-                          IsCapturing is_capturing) {
+                          int captured) {
   struct device *device = device_of_thread();
   if (!device) return allocate(out, size, handle, stream);
-  if (is_captured(stream, is_capturing)) { /* it becomes a node of a graph: see below */
+  if (captured) { /* it becomes a node of a graph: see below */
     return informs(device) ? allocate(out, size, handle, stream) : CUDA_ERROR_NOT_SUPPORTED;
   }
   if (size > INT64_MAX / 2) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -265,11 +265,11 @@ static CUresult from_pool(CUdeviceptr *out, size_t size, CUmemoryPool handle, CU
 
 HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
   if (!pool) return real.cuMemAllocFromPoolAsync(out, size, pool, stream);
-  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync, real.cuStreamIsCapturing);
+  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync, is_captured(stream));
 }
 HOOK CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
   if (!pool) return real.cuMemAllocFromPoolAsync_ptsz(out, size, pool, stream);
-  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync_ptsz, real.cuStreamIsCapturing_ptsz);
+  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync_ptsz, is_captured_ptsz(stream));
 }
 static CUresult current_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
   (void)pool;
@@ -280,10 +280,10 @@ static CUresult current_pool_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool po
   return real.cuMemAllocAsync_ptsz(out, size, stream);
 }
 HOOK CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream) {
-  return from_pool(out, size, NULL, stream, current_pool, real.cuStreamIsCapturing);
+  return from_pool(out, size, NULL, stream, current_pool, is_captured(stream));
 }
 HOOK CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream) {
-  return from_pool(out, size, NULL, stream, current_pool_ptsz, real.cuStreamIsCapturing_ptsz);
+  return from_pool(out, size, NULL, stream, current_pool_ptsz, is_captured_ptsz(stream));
 }
 static void recount_all(void) {
   pthread_mutex_lock(&lock);
