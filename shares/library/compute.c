@@ -247,8 +247,6 @@ static void begin_turn(struct device *device, int64_t estimate) {
   link_unlock();
 }
 
-CUcontext launch_context(const struct device *device) { return launches_on(device)->context; }
-
 void forget_launch_context(CUcontext context) {
   for (int i = 0; i < MAX_DEVICES; i++) {
     if (launches[i].context == context) launches[i].context = NULL;

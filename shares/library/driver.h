@@ -20,11 +20,15 @@
 
 /* The functions that are taken the place of. */
 #define HOOKED(X) \
-  X(cuInit) X(cuDeviceTotalMem_v2) X(cuCtxDestroy_v2) X(cuDevicePrimaryCtxReset_v2) X(cuMemGetInfo_v2) \
+  X(cuInit) X(cuDeviceTotalMem_v2) X(cuMemGetInfo_v2) \
+  X(cuCtxDestroy_v2) X(cuCtxDestroy) X(cuCtxAttach) X(cuCtxDetach) X(cuDevicePrimaryCtxReset_v2) X(cuDevicePrimaryCtxReset) \
+  X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxRelease) \
   X(cuMemAlloc_v2) X(cuMemAllocPitch_v2) X(cuMemAllocManaged) X(cuMemFree_v2) \
   X(cuMemAllocAsync) X(cuMemAllocAsync_ptsz) X(cuMemAllocFromPoolAsync) X(cuMemAllocFromPoolAsync_ptsz) \
-  X(cuMemFreeAsync) X(cuMemFreeAsync_ptsz) X(cuMemPoolTrimTo) X(cuMemPoolDestroy) \
+  X(cuMemFreeAsync) X(cuMemFreeAsync_ptsz) X(cuMemPoolCreate) X(cuMemPoolTrimTo) X(cuMemPoolDestroy) \
+  X(cuDeviceGetDefaultMemPool) X(cuDeviceGetMemPool) X(cuMemGetDefaultMemPool) X(cuMemGetMemPool) \
   X(cuMemCreate) X(cuMemRelease) X(cuMemRetainAllocationHandle) X(cuMemMap) X(cuMemUnmap) \
+  X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemMapArrayAsync) X(cuMemMapArrayAsync_ptsz) \
   X(cuArrayCreate_v2) X(cuArray3DCreate_v2) X(cuArrayDestroy) X(cuMipmappedArrayCreate) X(cuMipmappedArrayDestroy) \
   X(cuMemAlloc) X(cuMemAllocPitch) X(cuArrayCreate) X(cuArray3DCreate) \
   X(cuGraphAddMemAllocNode) X(cuGraphAddNode) X(cuGraphAddNode_v2) X(cuGraphAddNode_v3) \
@@ -34,8 +38,9 @@
   X(cuGetProcAddress) X(cuGetProcAddress_v2)
 /* Others that are called. */
 #define CALLED(X) \
-  X(cuDeviceGetUuid) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice) X(cuCtxSynchronize) X(cuDeviceGetMemPool) \
-  X(cuMemPoolGetAttribute) X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz) X(cuThreadExchangeStreamCaptureMode) \
+  X(cuDeviceGetUuid) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice) X(cuCtxSynchronize) X(cuStreamGetCtx) \
+  X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxGetState) X(cuMemGetAllocationPropertiesFromHandle) X(cuMemPoolGetAttribute) \
+  X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz) X(cuThreadExchangeStreamCaptureMode) \
   X(cuEventCreate) X(cuEventRecord) X(cuEventRecord_ptsz) X(cuEventSynchronize) X(cuEventElapsedTime)
 
 struct real {

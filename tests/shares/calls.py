@@ -49,7 +49,7 @@ def tiles(operation: int, handle: str | int) -> Call:
 
 
 SYNCHRONISE: Final = call("cuCtxSynchronize")
-ENTER: Final = ["enter"]
+ENTER: Final[Call] = ["enter"]
 OTHER_CONTEXT: Final = call("cuCtxCreate_v2", "&c", 0, 0)
 ALLOC: Final = call("cuMemAlloc_v2", "&a", ALL)
 ASYNC: Final = call("cuMemAllocAsync", "&a", ALL, None)
