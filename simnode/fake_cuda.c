@@ -137,6 +137,7 @@ static struct reservation *reservations;
 static struct export *exports;
 static int64_t free_ns, launch_ns;
 static int launch_log = -1;
+static int forked; /* a child of a process that used CUDA: it never can (seen) */
 static CUdeviceptr next_address = 0x7f0000000000;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -196,11 +197,18 @@ static void add_cards_of_dev(void) {
   }
 }
 
+static void after_fork(void) {
+  pthread_mutex_init(&lock, NULL);
+  forked = 1;
+}
+
 API CUresult cuInit(unsigned flags) {
   (void)flags;
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   pthread_mutex_lock(&lock);
   if (count < 0) {
     count = 0;
+    pthread_atfork(NULL, NULL, after_fork);
     const char *names = getenv("NVIDIA_VISIBLE_DEVICES"), *mib = getenv("FAKE_CUDA_MIB"), *us = getenv("FAKE_CUDA_FREE_US");
     const char *delay = getenv("FAKE_CUDA_LAUNCH_US"), *log = getenv("FAKE_CUDA_LAUNCHES");
     char *list = strdup(names ? names : ""), *rest = list, *name;
@@ -359,6 +367,7 @@ static void synchronised(void) {
 }
 
 API CUresult cuCtxSynchronize(void) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (!current) return INVALID_CONTEXT;
   if (atomic_load(&captures) && !relaxed) return CAPTURE_UNSUPPORTED;
   sleep_until(last_end);
@@ -395,6 +404,7 @@ static CUdeviceptr link_allocation(struct allocation made) {
 }
 
 static CUresult take_of(int card, CUdeviceptr *out, size_t size) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (!current) return INVALID_CONTEXT;
   if (!out || !size) return CUDA_ERROR_INVALID_VALUE; /* seen */
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
@@ -563,6 +573,7 @@ API CUresult cuStreamGetCtx(CUstream stream, CUcontext *out) {
 /* `pool` NULL: the one that is current to the stream's device. */
 static CUresult take_of_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, struct CUstream_st *stream) {
   CUcontext context = stream->context ? stream->context : current;
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (!context) return INVALID_CONTEXT;
   if (!out || !size) return CUDA_ERROR_INVALID_VALUE;
   if (stream->capturing) { /* it becomes a node of the graph, whose memory is not simulated */
@@ -657,6 +668,7 @@ static CUmemGenericAllocationHandle add_handle(struct physical *physical, CUmemG
 
 /* With `lock` held. */
 static CUresult create(CUmemGenericAllocationHandle *out, size_t size, int card) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   look_at_exports();
   CUresult result = use(card, size);
   if (result) return result;
@@ -914,6 +926,7 @@ API CUresult cuStreamCreate(CUstream *out, unsigned flags) {
 }
 
 static CUresult enqueue(struct CUstream_st *stream, int64_t us) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (!current) return INVALID_CONTEXT;
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
   if (stream->capturing) {

@@ -377,6 +377,21 @@ class Device:
         assert loader.dladdr(ctypes.c_void_p(at), said)
         return ctypes.string_at(said[0] or 0).decode()
 
+    # NVML
+
+    def nvml_memory(self) -> list[int]:
+        """Return NVML's answer: its result, and if that is 0 the bytes in all, free and used of the first card."""
+        nvml, card, memory = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+        assert not nvml.nvmlInit_v2()
+        assert not nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card))
+        result = int(nvml.nvmlDeviceGetMemoryInfo(card, memory))
+        return [result] if result else [0, *memory]
+
+    def begin_call(self, name: str) -> None:
+        """Make a call in a thread, and return while it goes on."""
+        threading.Thread(target=getattr(self, name), daemon=True).start()
+        time.sleep(0.3)
+
     # Processes
 
     def fork(self) -> int:

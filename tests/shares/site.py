@@ -23,6 +23,9 @@ from tests.fakes.share_rig import BOUND_S, CARD, MIB, OTHER_CARD, POD, ShareRig,
 __all__ = ["BOTH_CARDS", "BOUND_S", "MIB", "Container", "Process", "Site", "eventually"]
 
 BOTH_CARDS: Final = f"{CARD},{OTHER_CARD}"  # NVIDIA_VISIBLE_DEVICES of a container with shares of both
+_NVML_STATE: Final = f"""driver 580.159.03
+gpu 00000000:01:00.0 {CARD} 0 81559 551 0 NVIDIA H100 80GB HBM3
+"""  # fake_nvml.c has the format
 PROGRAM: Final = Path(__file__).parent / "program.py"
 SOCKET: Final = Path("s.sock")
 
@@ -132,6 +135,8 @@ class Site(Served, Block):
     def __init__(self, folder: Path, library: Path, *, policy: str = "fair") -> None:
         self._folder = folder
         self._rig = ShareRig(folder)
+        self._nvml_state = folder / "nvml-state"
+        self._nvml_state.write_text(_NVML_STATE)
         self._library = library
         config = folder / "shares.toml"
         settings = {
@@ -200,4 +205,5 @@ class Site(Served, Block):
             "LD_LIBRARY_PATH": str(self._library.parent),
             "NVIDIA_VISIBLE_DEVICES": CARD,
             "FAKE_CUDA_DIR": str(self._folder),
+            "FAKE_NVML_STATE": str(self._nvml_state),
         }
