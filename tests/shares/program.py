@@ -230,6 +230,31 @@ class Device:
             self.held.append(("create", out.value))
         return int(result)
 
+    def import_one(self, index: int) -> int:
+        """Export one of the handles of cuMemCreate, and get another handle of its memory by that; -1 where there is none."""
+        handles = [handle for kind, handle in self.held if kind == "create"]
+        if not handles:
+            return -1
+        descriptor, out = ctypes.c_int(), _pointer()
+        handle = _pointer(handles[index % len(handles)])
+        result = self.cuda.cuMemExportToShareableHandle(ctypes.byref(descriptor), handle, 1, _pointer(0))
+        result = result or self.cuda.cuMemImportFromShareableHandle(ctypes.byref(out), ctypes.c_void_p(descriptor.value), 1)
+        if not result:
+            self.held.append(("create", out.value))
+            os.close(descriptor.value)
+        return int(result)
+
+    def visit(self, amount: int) -> int:
+        """Allocate in another context, and destroy that: memory of pools and of cuMemCreate stays."""
+        other = ctypes.c_void_p()
+        self.cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 0)
+        self.cuda.cuMemAlloc_v2(ctypes.byref(_pointer()), _size(amount))
+        for kind in ("async", "create"):
+            self.alloc(kind, amount)
+        result = self.cuda.cuCtxDestroy_v2(other)
+        self.enter()
+        return int(result)
+
     def trim(self) -> int:
         """Give back what the pools keep of what was freed into them, which the driver does after a synchronisation only."""
         default = ctypes.c_void_p()

@@ -28,7 +28,8 @@ AMOUNTS = sampled_from([2, 8, 32, 34, 50, 98, 100, 102]).map(lambda mib: mib * M
 CALLS: SearchStrategy[Call] = one_of(
     tuples(just("alloc"), sampled_from(KINDS), AMOUNTS),
     tuples(just("alloc"), sampled_from(KINDS), AMOUNTS),
-    tuples(sampled_from(["free", "free", "map", "unmap", "retain"]), integers(0, 7)),
+    tuples(sampled_from(["free", "free", "map", "unmap", "retain", "import_one"]), integers(0, 7)),
+    tuples(just("visit"), AMOUNTS),
     tuples(sampled_from(["trim", "free_all", "free_unknown", "replace_pool", "reset"])),
 )
 SEQUENCE = lists(tuples(integers(0, 1), CALLS), min_size=1, max_size=12)

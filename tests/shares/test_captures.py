@@ -11,7 +11,7 @@ from tests.shares.site import Site
 NOT_SUPPORTED: Final = 801
 MS: Final = 1000  # microseconds
 GLOBAL: Final = 0  # a mode of captures
-OWN_STREAM: Final = None  # as an argument of functions with _ptsz
+OWN_STREAM: Final = None  # the argument that means it, in functions with _ptsz
 
 
 def launch(stream: str | None, microseconds: int, *, ending: str = "") -> Call:

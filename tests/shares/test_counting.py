@@ -19,6 +19,7 @@ from tests.shares.calls import (
     DEVICE,
     ENTER,
     EXPORT,
+    FILE_DESCRIPTOR,
     FREE,
     FREE_ASYNC,
     FROM_POOL,
@@ -167,6 +168,17 @@ ROWS: Final = {
     "cuMemCreate in the primary context": Row([create("&h")], [RELEASE], keep=[RESET_PRIMARY]),
     "cuMemExportToShareableHandle": Row([create("&h"), EXPORT], [CLOSE], keep=[RELEASE]),
     "cuMemExportToShareableHandle, the handle is last": Row([create("&h"), EXPORT], [RELEASE], keep=[CLOSE]),
+    "cuMemExportToShareableHandle, a descriptor is given again": Row(
+        [
+            create("&g", HALF),
+            call("cuMemExportToShareableHandle", "&f", "g", FILE_DESCRIPTOR, 0),
+            CLOSE,
+            create("&h", HALF),
+            EXPORT,
+        ],
+        [call("cuMemRelease", "g"), CLOSE],
+        keep=[RELEASE],
+    ),
     "cuMemImportFromShareableHandle": Row([create("&h"), EXPORT], [call("cuMemRelease", "i")], keep=[RELEASE, IMPORT, CLOSE]),
     "cuMemImportFromShareableHandle, mapped": Row(
         [create("&h"), EXPORT, RELEASE, IMPORT, CLOSE, RESERVE, call("cuMemMap", "v", ALL, 0, "i", 0)],
@@ -312,7 +324,7 @@ def both(library: Path) -> Iterator[Process]:
 def test_a_pool_counts_on_its_own_card(both: Process) -> None:
     succeed(both, [call("cuMemPoolCreate", "&p", pool_of(DEVICE, 1)), FROM_POOL])
     assert [both.call("counts", card)[1] for card in (0, 1)] == [0, ALL]
-    succeed(both, [["alloc", "plain", ALL]])  # of the first card
+    succeed(both, [["alloc", "plain", ALL]])  # this is memory of the first card
     assert both.do(call("cuMemAllocFromPoolAsync", "&b", ALL, "p", None), FROM_POOL) == [OK, OUT_OF_MEMORY]
 
 
