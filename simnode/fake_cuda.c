@@ -56,6 +56,10 @@ struct state {
 };
 struct CUctx_st {
   int card, references; /* 0: a primary context that is not active */
+  int is_green;
+};
+struct CUgreenCtx_st {
+  struct CUctx_st context;
 };
 struct CUstream_st {
   CUcontext context;
@@ -122,9 +126,9 @@ static int count = -1;
 static size_t total, used[MAX_CARDS];
 static int64_t last_end;
 static struct CUctx_st contexts[MAX_CARDS];
-static struct CUmemPoolHandle_st pools[MAX_CARDS], host_pool = {.card = HOST};
+static struct CUmemPoolHandle_st pools[MAX_CARDS], host_pool = {.card = HOST}, managed_pool = {.next = &host_pool};
 static CUmemoryPool current_pools[MAX_CARDS];
-static CUmemoryPool all_pools = &host_pool; /* also those that were destroyed: their addresses are not given again */
+static CUmemoryPool all_pools = &managed_pool; /* also those that were destroyed: their addresses are not given again */
 static struct CUstream_st default_stream;
 static _Atomic int captures, blocking_captures, invalidated;
 static __thread CUcontext current;
@@ -323,6 +327,27 @@ API CUresult cuCtxDestroy_v2(CUcontext context) {
   return CUDA_SUCCESS;
 }
 API CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
+/* A green context retains the primary one until it is destroyed. What is allocated in it is of the primary one. */
+API CUresult cuGreenCtxCreate(CUgreenCtx *out, const void *resources, CUdevice device, unsigned flags) {
+  CUcontext primary;
+  (void)resources;
+  if (!out || flags != 1) return CUDA_ERROR_INVALID_VALUE; /* CU_GREEN_CTX_DEFAULT_STREAM */
+  CUresult result = cuDevicePrimaryCtxRetain(&primary, device);
+  if (result) return result;
+  *out = malloc(sizeof **out);
+  (*out)->context = (struct CUctx_st){.card = device, .references = 1, .is_green = 1};
+  return CUDA_SUCCESS;
+}
+API CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green) {
+  if (!out || !green) return CUDA_ERROR_INVALID_VALUE;
+  *out = &green->context;
+  return CUDA_SUCCESS;
+}
+API CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+  if (!green) return CUDA_ERROR_INVALID_VALUE;
+  if (current == &green->context) current = NULL;
+  return cuDevicePrimaryCtxRelease_v2(green->context.card);
+}
 API CUresult cuCtxAttach(CUcontext *out, unsigned flags) {
   if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
   if (!current) return INVALID_CONTEXT;
@@ -410,7 +435,8 @@ static CUresult take_of(int card, CUdeviceptr *out, size_t size) {
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
   pthread_mutex_lock(&lock);
   CUresult result = use(card, size);
-  if (!result) *out = link_allocation((struct allocation){.size = size, .card = card, .context = current});
+  CUcontext context = current->is_green ? &contexts[current->card] : current;
+  if (!result) *out = link_allocation((struct allocation){.size = size, .card = card, .context = context});
   pthread_mutex_unlock(&lock);
   return result;
 }
@@ -487,7 +513,7 @@ API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
   current_pools[device] = pool;
   return CUDA_SUCCESS;
 }
-/* Managed pools are not simulated. */
+/* Managed pools are those of cuMemGetDefaultMemPool only; a card has all of their memory here. */
 static int pool_place(const CUmemLocation *location, int type, int *card) {
   *card = location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : HOST;
   if (type != CU_MEM_ALLOCATION_TYPE_PINNED) return 0;
@@ -495,14 +521,16 @@ static int pool_place(const CUmemLocation *location, int type, int *card) {
   return location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
 }
 API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location, int type) {
-  int card;
-  if (!out || !location || !pool_place(location, type, &card)) return CUDA_ERROR_INVALID_VALUE;
-  *out = card == HOST ? &host_pool : &pools[card];
+  int card, is_managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+  if (!out || !location || (is_managed && !current)) return CUDA_ERROR_INVALID_VALUE;
+  if (is_managed) managed_pool.card = current->card;
+  else if (!pool_place(location, type, &card)) return CUDA_ERROR_INVALID_VALUE;
+  *out = is_managed ? &managed_pool : card == HOST ? &host_pool : &pools[card];
   return CUDA_SUCCESS;
 }
 API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int type) {
   CUresult result = cuMemGetDefaultMemPool(out, location, type);
-  if (!result && (*out)->card != HOST) *out = current_pools[(*out)->card];
+  if (!result && *out != &managed_pool && (*out)->card != HOST) *out = current_pools[(*out)->card];
   return result;
 }
 API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *p) {
@@ -528,7 +556,8 @@ API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
 }
 /* The memory is free once all of it that was allocated is. */
 API CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  if (!pool || pool == &host_pool || (pool >= pools && pool < pools + MAX_CARDS)) return CUDA_ERROR_INVALID_VALUE;
+  int is_default = pool == &host_pool || pool == &managed_pool || (pool >= pools && pool < pools + MAX_CARDS);
+  if (!pool || is_default) return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&lock);
   pool->destroyed = 1;
   pool->threshold = 0;

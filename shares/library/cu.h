@@ -19,6 +19,7 @@ enum {
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
+typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
@@ -118,6 +119,7 @@ CUresult cuCtxGetDevice(CUdevice *);
 CUresult cuCtxSynchronize(void);
 CUresult cuCtxAttach(CUcontext *, unsigned), cuCtxDetach(CUcontext);
 CUresult cuCtxDestroy_v2(CUcontext), cuCtxDestroy(CUcontext);
+CUresult cuCtxFromGreenCtx(CUcontext *, CUgreenCtx), cuGreenCtxDestroy(CUgreenCtx);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
 CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned *, int *);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice), cuDevicePrimaryCtxReset(CUdevice);

@@ -22,7 +22,7 @@
 #define HOOKED(X) \
   X(cuInit) X(cuDeviceTotalMem_v2) X(cuMemGetInfo_v2) \
   X(cuCtxDestroy_v2) X(cuCtxDestroy) X(cuCtxAttach) X(cuCtxDetach) X(cuDevicePrimaryCtxReset_v2) X(cuDevicePrimaryCtxReset) \
-  X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxRelease) \
+  X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxRelease) X(cuCtxFromGreenCtx) X(cuGreenCtxDestroy) \
   X(cuMemAlloc_v2) X(cuMemAllocPitch_v2) X(cuMemAllocManaged) X(cuMemFree_v2) \
   X(cuMemAllocAsync) X(cuMemAllocAsync_ptsz) X(cuMemAllocFromPoolAsync) X(cuMemAllocFromPoolAsync_ptsz) \
   X(cuMemFreeAsync) X(cuMemFreeAsync_ptsz) X(cuMemPoolCreate) X(cuMemPoolTrimTo) X(cuMemPoolDestroy) \

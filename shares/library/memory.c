@@ -10,7 +10,7 @@
 #include "compute.h"
 #include "driver.h"
 
-enum kind { MEMORY, ARRAY, MIPMAPPED, TILES, HANDLE, MAPPING, EXPORT, ATTACHED };
+enum kind { MEMORY, ARRAY, MIPMAPPED, TILES, HANDLE, MAPPING, EXPORT, ATTACHED, GREEN };
 
 /* Memory that counts while an entry of the table uses it. */
 struct memory {
@@ -28,7 +28,7 @@ struct pool {
 /* What a program has of the driver. */
 struct entry {
   enum kind kind;
-  uint64_t key;          /* TILES: the array. EXPORT: the file descriptor */
+  uint64_t key;          /* TILES: the array. EXPORT: the file descriptor. ATTACHED, GREEN: the context */
   struct memory *memory; /* NULL: it does not count */
   struct pool *pool;     /* MEMORY: it is of this pool */
   int64_t bytes;         /* MEMORY of a pool, MAPPING */
@@ -223,6 +223,31 @@ static CUcontext context_of_thread(void) {
   real.cuCtxGetCurrent(&context);
   return context;
 }
+static CUresult device_of_context(CUcontext context, CUdevice *ordinal) {
+  CUcontext before = context_of_thread();
+  if (context != before) real.cuCtxSetCurrent(context);
+  CUresult result = real.cuCtxGetDevice(ordinal);
+  if (context != before) real.cuCtxSetCurrent(before);
+  return result;
+}
+/* Return the primary context; NULL if it is not active. */
+static CUcontext primary_context(CUdevice ordinal) {
+  CUstreamCaptureMode mode;
+  CUcontext context = NULL;
+  unsigned flags;
+  int active = 0, relaxed = relax(&mode);
+  real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active);
+  if (active && !real.cuDevicePrimaryCtxRetain(&context, ordinal)) real.cuDevicePrimaryCtxRelease_v2(ordinal);
+  if (relaxed) real.cuThreadExchangeStreamCaptureMode(&mode);
+  return context;
+}
+
+/* Return the context with which memory ends that the thread allocates: for a green one the primary. With `lock` held. */
+static CUcontext context_of_memory(void) {
+  CUcontext context = context_of_thread();
+  CUdevice ordinal;
+  return *slot(GREEN, (uint64_t)context) && !real.cuCtxGetDevice(&ordinal) ? primary_context(ordinal) : context;
+}
 
 static int begin_allocation(struct device *device, int64_t bytes) {
   if (bytes < 0) return 0;
@@ -239,7 +264,7 @@ static CUresult end_allocation(enum kind kind, CUresult result, uint64_t key, st
   else memory_sub(device, bytes - actual);
   if (result) return result;
   pthread_mutex_lock(&lock);
-  add((struct entry){.kind = kind, .key = key, .memory = new_memory(device, actual), .context = context_of_thread()});
+  add((struct entry){.kind = kind, .key = key, .memory = new_memory(device, actual), .context = context_of_memory()});
   pthread_mutex_unlock(&lock);
   return result;
 }
@@ -413,16 +438,14 @@ static int64_t missing(struct pool *pool, int64_t size) {
 
 /* Return the pool from which a stream allocates: the one that is current to its device. */
 static CUmemoryPool pool_of_stream(CUstream stream, struct device **device) {
-  CUcontext before = context_of_thread(), context = before;
+  CUcontext context = context_of_thread();
   CUmemoryPool pool = NULL;
   CUstreamCaptureMode mode;
   CUdevice ordinal;
   int relaxed = relax(&mode);
   if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD) real.cuStreamGetCtx(stream, &context);
-  if (context != before) real.cuCtxSetCurrent(context);
-  if (real.cuCtxGetDevice(&ordinal) || real.cuDeviceGetMemPool(&pool, ordinal)) pool = NULL;
+  if (device_of_context(context, &ordinal) || real.cuDeviceGetMemPool(&pool, ordinal)) pool = NULL;
   else *device = device_by_ordinal(ordinal);
-  if (context != before) real.cuCtxSetCurrent(before);
   if (relaxed) real.cuThreadExchangeStreamCaptureMode(&mode);
   return pool;
 }
@@ -676,7 +699,7 @@ static int is_tile_at(const struct entry *entry, const void *what) {
 static CUcontext context_of_array(uint64_t array) {
   struct entry *entry = *slot(ARRAY, array);
   if (!entry) entry = *slot(MIPMAPPED, array);
-  return entry ? entry->context : context_of_thread();
+  return entry ? entry->context : context_of_memory();
 }
 
 /* Return an entry for what is to be mapped, which is not in the table; NULL if it does not count. With `lock` held. */
@@ -834,34 +857,48 @@ HOOK CUresult cuCtxDetach(CUcontext context) {
   return result;
 }
 
-/* Return the primary context; NULL if it is not active. */
-static CUcontext primary_context(CUdevice ordinal) {
-  CUstreamCaptureMode mode;
-  CUcontext context = NULL;
-  unsigned flags;
-  int active = 0, relaxed = relax(&mode);
-  real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active);
-  if (active && !real.cuDevicePrimaryCtxRetain(&context, ordinal)) real.cuDevicePrimaryCtxRelease_v2(ordinal);
-  if (relaxed) real.cuThreadExchangeStreamCaptureMode(&mode);
-  return context;
-}
 static CUresult reset(CUdevice ordinal, CUresult (*call)(CUdevice)) {
   CUcontext context = primary_context(ordinal);
   struct entry *list = take_out_context(context);
   return context_ended(context, list, call(ordinal));
 }
-/* The release of the last reference resets the context. Whether it was the last is seen after it only, so `lock` is held: no
- * other thread allocates in the next primary context meanwhile. */
-static CUresult release(CUdevice ordinal, CUresult (*call)(CUdevice)) {
-  pthread_mutex_lock(&lock);
-  CUcontext context = primary_context(ordinal);
-  CUresult result = call(ordinal);
+/* The release of the last reference resets the context. Whether it was the last is seen after it only, so `lock` is held for
+ * the time of the call: no other thread allocates in the next primary context meanwhile. */
+static CUresult released(CUdevice ordinal, CUcontext context, CUresult result) {
   int is_last = !result && context && !primary_context(ordinal);
   struct entry *list = is_last ? unlink_all(ends_with, context) : NULL;
   pthread_mutex_unlock(&lock);
   return is_last ? context_ended(context, list, result) : result;
 }
+static CUresult release(CUdevice ordinal, CUresult (*call)(CUdevice)) {
+  pthread_mutex_lock(&lock);
+  CUcontext context = primary_context(ordinal);
+  return released(ordinal, context, call(ordinal));
+}
 HOOK CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) { return reset(ordinal, real.cuDevicePrimaryCtxReset_v2); }
 HOOK CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) { return reset(ordinal, real.cuDevicePrimaryCtxReset); }
 HOOK CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) { return release(ordinal, real.cuDevicePrimaryCtxRelease_v2); }
 HOOK CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return release(ordinal, real.cuDevicePrimaryCtxRelease); }
+
+/* A green context has a reference to the primary one until it is destroyed. */
+HOOK CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green) {
+  CUresult result = real.cuCtxFromGreenCtx(out, green);
+  if (result) return result;
+  pthread_mutex_lock(&lock);
+  add((struct entry){.kind = GREEN, .key = (uint64_t)*out});
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+HOOK CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+  CUcontext own;
+  CUdevice ordinal;
+  if (real.cuCtxFromGreenCtx(&own, green) || device_of_context(own, &ordinal)) return real.cuGreenCtxDestroy(green);
+  pthread_mutex_lock(&lock);
+  CUcontext context = primary_context(ordinal);
+  CUresult result = real.cuGreenCtxDestroy(green);
+  if (!result) {
+    free(unlink_entry(GREEN, (uint64_t)own));
+    forget_launch_context(own);
+  }
+  return released(ordinal, context, result);
+}

@@ -18,7 +18,7 @@ def call(name: str, *arguments: object) -> Call:
 
 
 DEVICE, HOST, NUMA = 1, 2, 3  # CUmemLocationType
-PINNED: Final = 1
+PINNED, MANAGED = 1, 2  # CUmemAllocationType
 FILE_DESCRIPTOR: Final = 1  # CUmemAllocationHandleType
 THRESHOLD: Final = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 SPARSE, DEFERRED = 0x40, 0x80

@@ -26,6 +26,7 @@ from tests.shares.calls import (
     HALF,
     HOST,
     IMPORT,
+    MANAGED,
     MAP,
     NUMA,
     OTHER_CONTEXT,
@@ -57,6 +58,8 @@ DESTROY_CONTEXT: Final = call("cuCtxDestroy_v2", "c")
 RETAIN_PRIMARY: Final = call("cuDevicePrimaryCtxRetain", "&x", 0)
 RELEASE_PRIMARY: Final = call("cuDevicePrimaryCtxRelease_v2", 0)
 RESET_PRIMARY: Final = call("cuDevicePrimaryCtxReset_v2", 0)
+GREEN: Final = [call("cuGreenCtxCreate", "&green", None, 0, 1), call("cuCtxFromGreenCtx", "&c", "green")]
+DESTROY_GREEN: Final = call("cuGreenCtxDestroy", "green")
 DESTROY: Final = call("cuArrayDestroy", "a")
 CLOSE: Final[Call] = ["close", "f"]
 
@@ -101,6 +104,19 @@ ROWS: Final = {
         keep=[RELEASE_PRIMARY],
     ),
     "cuDevicePrimaryCtxRelease of CUDA 7, the last": Row([ALLOC], [call("cuDevicePrimaryCtxRelease", 0), RETAIN_PRIMARY]),
+    "cuGreenCtxDestroy, the last reference to the primary context": Row(
+        [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER],
+        [DESTROY_GREEN, RETAIN_PRIMARY],
+        keep=[RELEASE_PRIMARY],
+    ),
+    "in a green context, cuDevicePrimaryCtxRelease": Row(
+        [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER],
+        [RELEASE_PRIMARY, RETAIN_PRIMARY],
+        keep=[DESTROY_GREEN],
+    ),
+    "in a green context, cuDevicePrimaryCtxReset": Row(
+        [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER], [RESET_PRIMARY, DESTROY_GREEN]
+    ),
     # Pools
     "cuMemAllocAsync, and a synchronisation": Row([ASYNC], [SYNCHRONISE], keep=[FREE_ASYNC]),
     "cuMemAllocAsync, cuStreamSynchronize": Row([ASYNC, FREE_ASYNC], [call("cuStreamSynchronize", None)]),
@@ -119,6 +135,12 @@ ROWS: Final = {
     "cuMemPoolDestroy, all was freed": Row([POOL, FROM_POOL], [FREE_ASYNC, call("cuMemPoolDestroy", "p")]),
     "cuMemPoolDestroy, not all was freed": Row([POOL, FROM_POOL], [FREE_ASYNC], keep=[call("cuMemPoolDestroy", "p")]),
     "cuMemPoolDestroy, not all was freed, cuMemFree": Row([POOL, FROM_POOL], [FREE], keep=[call("cuMemPoolDestroy", "p")]),
+    "a managed pool without a location": Row(
+        [call("cuMemGetDefaultMemPool", "&p", location(0), MANAGED), FROM_POOL], [FREE_ASYNC, SYNCHRONISE]
+    ),
+    "a managed pool of the host": Row(
+        [call("cuMemGetMemPool", "&p", location(HOST), MANAGED), FROM_POOL], [FREE_ASYNC, SYNCHRONISE]
+    ),
     "cuDeviceSetMemPool": Row([POOL, call("cuDeviceSetMemPool", 0, "p"), ASYNC], [FREE_ASYNC, SYNCHRONISE]),
     "cuMemGetMemPool": Row([call("cuMemGetMemPool", "&p", location(DEVICE), PINNED), FROM_POOL], [FREE_ASYNC, SYNCHRONISE]),
     "a pool in a context that ends": Row([OTHER_CONTEXT, ASYNC], [FREE_ASYNC, SYNCHRONISE], keep=[DESTROY_CONTEXT]),

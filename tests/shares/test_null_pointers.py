@@ -39,6 +39,8 @@ NULLS: Final = {
     "cuCtxAttach": (call("cuCtxAttach", None, 0), 1),
     "cuCtxDestroy": (call("cuCtxDestroy_v2", None), 201),
     "cuCtxDetach": (call("cuCtxDetach", None), 201),
+    "cuCtxFromGreenCtx": (call("cuCtxFromGreenCtx", "&c", None), 1),
+    "cuGreenCtxDestroy": (call("cuGreenCtxDestroy", None), 1),
     "cuLaunchKernelEx": (call("cuLaunchKernelEx", None, None, None, None), 1),
     "cuLaunchKernelEx_ptsz": (call("cuLaunchKernelEx_ptsz", None, None, None, None), 1),
     "cuLaunchCooperativeKernelMultiDevice": (call("cuLaunchCooperativeKernelMultiDevice", None, 2, 0), 1),
