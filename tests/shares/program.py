@@ -4,6 +4,7 @@ It calls the driver API by ctypes, as a program does that knows nothing of share
 to an allocation is its CUresult.
 """
 
+import copy
 import ctypes
 import json
 import os
@@ -307,6 +308,32 @@ class Device:
                     self.cuda.cuMemFree_v2(out)
 
         working = [threading.Thread(target=one) for _ in range(threads)]
+        for thread in working:
+            thread.start()
+        for thread in working:
+            thread.join()
+        return max(most)
+
+    def mix(self, kinds: list[str], threads: int, rounds: int) -> int:
+        """Allocate in several threads in all ways, and free all of it. Return the most that was allocated at a time."""
+        most = [0]
+
+        def one(number: int) -> None:
+            chance, device = random.Random(number), copy.copy(self)  # noqa: S311 -- the same calls in each run
+            device.held, device.mapped = [], []
+            device.enter()
+            for _ in range(rounds):
+                match chance.choice(["alloc", "alloc", "free", "free", "map", "unmap", "retain", "import_one", "visit"]):
+                    case "alloc":
+                        device.alloc(chance.choice(kinds), chance.randrange(1, 10) * BLOCK)
+                    case "visit":
+                        device.visit(BLOCK)
+                    case other:
+                        getattr(device, other)(chance.randrange(8))
+                most.append(self.counts()[1])
+            device.free_all()
+
+        working = [threading.Thread(target=one, args=(number,)) for number in range(threads)]
         for thread in working:
             thread.start()
         for thread in working:

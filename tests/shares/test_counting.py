@@ -48,6 +48,7 @@ from tests.shares.calls import (
 )
 from tests.shares.program import BLOCK, FLOAT, MIB
 from tests.shares.site import BOTH_CARDS, Container, Process, Site, eventually
+from tests.shares.test_memory import KINDS
 
 OK, OUT_OF_MEMORY = 0, 2
 
@@ -310,6 +311,13 @@ def test_what_a_pool_keeps_is_refused_to_others_until_it_is_trimmed(container: C
 def test_free_memory_is_that_of_now(process: Process) -> None:
     succeed(process, [ASYNC, FREE_ASYNC, SYNCHRONISE])
     eventually(lambda: process.call("info") == [ALL, ALL])
+
+
+def test_threads_that_allocate_in_all_ways_keep_to_the_share_and_lose_nothing(container: Container) -> None:
+    process = container.start(FAKE_CUDA_FREE_US="200")
+    assert process.call("mix", KINDS, 4, 200) <= ALL
+    succeed(process, [["trim"], ALLOC])
+    process.kill()
 
 
 def test_an_imported_handle_beside_its_own_counts_once(process: Process) -> None:
