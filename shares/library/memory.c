@@ -3,9 +3,11 @@
  * An amount counts before the real call, so that two processes cannot both take the last bytes, and until the memory is really
  * given back: a pool keeps what was freed into it; memory of cuMemCreate lives until its last use is gone.
  * What no call shows, such as a context's own memory, is not counted here. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "compute.h"
 #include "driver.h"
@@ -34,8 +36,6 @@ struct entry {
   int64_t bytes;         /* MEMORY of a pool, MAPPING */
   CUcontext context;     /* it ends with this; NULL: with none */
   int references;        /* HANDLE, ATTACHED: so many calls end it */
-  dev_t device;          /* EXPORT: the file that was open there */
-  ino_t inode;
   CUarrayMapInfo *place; /* TILES */
   struct entry *next;
 };
@@ -183,11 +183,13 @@ static void recount(struct pool *pool) {
   pool->counted = bytes;
 }
 
+/* The file that a handle was exported to has a mark, because its number may be given again to another open file of the driver,
+ * with the same inode. The mark is the signal that the file would send if it were asynchronous, which it is not (fcntl(2)). */
+enum { EXPORTED = SIGURG };
+
 static int is_closed(const struct entry *entry, const void *unused) {
-  struct stat now;
   (void)unused;
-  if (entry->kind != EXPORT) return 0;
-  return fstat((int)entry->key, &now) || now.st_dev != entry->device || now.st_ino != entry->inode;
+  return entry->kind == EXPORT && fcntl((int)entry->key, F_GETSIG) != EXPORTED;
 }
 static void look_at_exports(void) {
   if (exports) end_all(unlink_all(is_closed, NULL));
@@ -649,14 +651,11 @@ HOOK CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
 HOOK CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags) {
   CUresult result = real.cuMemExportToShareableHandle(out, handle, type, flags);
   if (result || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return result; /* no other keeps the memory */
-  struct stat file;
   int descriptor = *(int *)out;
   pthread_mutex_lock(&lock);
   struct entry *entry = *slot(HANDLE, handle);
-  if (entry && !fstat(descriptor, &file)) {
-    struct memory *memory = use(entry->memory);
-    add((struct entry){
-        .kind = EXPORT, .key = (uint64_t)descriptor, .memory = memory, .device = file.st_dev, .inode = file.st_ino});
+  if (entry && !fcntl(descriptor, F_SETSIG, EXPORTED)) {
+    add((struct entry){.kind = EXPORT, .key = (uint64_t)descriptor, .memory = use(entry->memory)});
   }
   pthread_mutex_unlock(&lock);
   return result;

@@ -112,6 +112,13 @@ class Device:
     def close(self, descriptor: str) -> None:
         os.close(self.value(descriptor))
 
+    def reopen(self, descriptor: str) -> None:
+        """Open the file another time, and close it: the number is that of the new open file."""
+        number = self.value(descriptor)
+        fresh = os.open(f"/proc/self/fd/{number}", os.O_RDWR)
+        os.dup2(fresh, number)
+        os.close(fresh)
+
     def take_descriptor(self, name: str, process: int, descriptor: int) -> None:
         """Open a file that another process has open."""
         self.put(name, os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR))

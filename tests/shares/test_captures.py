@@ -13,15 +13,17 @@ MS: Final = 1000  # microseconds
 GLOBAL: Final = 0  # a mode of captures
 OWN_STREAM: Final = None  # the argument that means it, in functions with _ptsz
 
+PER_THREAD: Final = 2  # CU_STREAM_PER_THREAD
+STREAMS: Final = [("s", ""), (PER_THREAD, ""), ("s", "_ptsz"), (OWN_STREAM, "_ptsz")]
 
-def launch(stream: str | None, microseconds: int, *, ending: str = "") -> Call:
+
+def launch(stream: object, microseconds: int, *, ending: str = "") -> Call:
     return call(f"cuLaunchKernel{ending}", None, microseconds, 1, 1, 1, 1, 1, 0, stream, None, None)
 
 
-@pytest.mark.parametrize("ending", ["", "_ptsz"])
-def test_captured_launches_put_no_events_into_the_graph(site: Site, ending: str) -> None:
+@pytest.mark.parametrize(("stream", "ending"), STREAMS)
+def test_captured_launches_put_no_events_into_the_graph(site: Site, stream: object, ending: str) -> None:
     process = site.container("a").start()
-    stream = OWN_STREAM if ending else "s"
     calls = [call("cuStreamCreate", "&s", 0), call(f"cuStreamBeginCapture_v2{ending}", stream, GLOBAL)]
     calls += [launch(stream, 20 * MS, ending=ending)] * 10
     calls += [call(f"cuStreamEndCapture{ending}", stream, "&g")]
@@ -47,10 +49,9 @@ def test_queries_of_memory_break_no_capture_of_another_thread(site: Site) -> Non
     assert process.do(call("cuStreamEndCapture", "s", "&g")) == [0]
 
 
-@pytest.mark.parametrize("ending", ["", "_ptsz"])
-def test_memory_is_refused_while_its_stream_is_captured(site: Site, ending: str) -> None:
+@pytest.mark.parametrize(("stream", "ending"), STREAMS)
+def test_memory_is_refused_while_its_stream_is_captured(site: Site, stream: object, ending: str) -> None:
     process = site.container("a").start()
-    stream = OWN_STREAM if ending else "s"
     begin = [call("cuStreamCreate", "&s", 0), POOL, call(f"cuStreamBeginCapture_v2{ending}", stream, GLOBAL)]
     assert process.do(*begin) == [0] * len(begin)
     allocations = [call(f"cuMemAllocAsync{ending}", "&a", BLOCK, stream)]

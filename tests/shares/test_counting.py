@@ -325,6 +325,10 @@ def test_an_imported_handle_beside_its_own_counts_once(process: Process) -> None
     assert process.call("alloc", "plain", BLOCK) == OUT_OF_MEMORY
 
 
+def test_a_descriptor_that_is_another_open_file_of_the_driver_keeps_no_memory(process: Process) -> None:
+    succeed(process, [create("&h"), EXPORT, ["reopen", "f"], RELEASE, ALLOC])
+
+
 def test_what_another_process_exported_counts_where_it_is_mapped(container: Container, process: Process) -> None:
     other = container.start()
     succeed(process, [create("&h"), EXPORT])
