@@ -538,6 +538,10 @@ API CUresult cuEventCreate(CUevent *out, unsigned flags) {
   *out = calloc(1, sizeof **out);
   return CUDA_SUCCESS;
 }
+API CUresult cuEventDestroy_v2(CUevent event) {
+  free(event);
+  return CUDA_SUCCESS;
+}
 API CUresult cuEventRecord(CUevent event, CUstream stream) {
   if (stream && stream->capturing) return CAPTURE_UNSUPPORTED;
   int64_t ends = stream ? stream->ends : last_end, t = now();
