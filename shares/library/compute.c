@@ -114,10 +114,12 @@ __attribute__((constructor)) static void prepare(void) {
   pthread_atfork(NULL, NULL, reset);
 }
 
-/* Wait until the fixed share has time left; with the connection's lock held. A period is as long as it has to be for what was used
- * of it. */
+/* Wait until the fixed share of this process has time left; with the connection's lock held. A period is as long as it has to be for
+ * what was used of it. */
 static void fixed_turn(struct device *device) {
-  int64_t ppm = atomic_load(&device->page)->request_ppm, period = FIXED_PERIOD_MS * MS;
+  struct page_device *page = atomic_load(&device->page);
+  int32_t processes = atomic_load(&page->processes);
+  int64_t ppm = page->request_ppm / (processes > 1 ? processes : 1), period = FIXED_PERIOD_MS * MS;
   if (ppm < LEAST_PPM) ppm = LEAST_PPM;
   if (!device->fixed_began) device->fixed_began = now_ns();
   int64_t used = now_ns() - device->fixed_began;

@@ -36,8 +36,7 @@
 #define CALLED(X) \
   X(cuDeviceGetUuid) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice) X(cuDeviceGetMemPool) \
   X(cuMemPoolGetAttribute) X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz) X(cuThreadExchangeStreamCaptureMode) \
-  X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventRecord_ptsz) X(cuEventQuery) X(cuEventSynchronize) \
-  X(cuEventElapsedTime)
+  X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventRecord_ptsz) X(cuEventQuery) X(cuEventElapsedTime)
 
 struct real {
 #define FIELD(name) __typeof__(&name) name;

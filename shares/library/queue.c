@@ -9,7 +9,12 @@
 
 #define MARK_NS (2 * MS) /* of work, or of time, between two marks */
 #define FIRST_UNIT_NS (10 * MS)
-enum { LEAST_UNIT_NS = 1000, LONGEST_UNIT_NS = INT32_MAX };
+enum {
+  LEAST_UNIT_NS = 1000,
+  LONGEST_UNIT_NS = INT32_MAX,
+  PATIENCE_MS = 1000, /* with a mark that is not done */
+  LOOK_US = 20,       /* between two looks at a mark that is waited for */
+};
 
 /* The thread's state while the library makes calls of its own. */
 struct calls {
@@ -83,16 +88,20 @@ static void take_done(struct queue *queue) {
   }
 }
 
-/* Wait for the first mark; if the driver refuses that, for its expected time. */
+/* Wait for the first mark, for PATIENCE_MS at most: a kernel may wait for the program, or for a later launch. If the driver refuses
+ * to look at the mark, wait for its expected time. */
 static void wait_for_first(struct queue *queue) {
   unsigned at = queue->first % MARKS;
+  int64_t until = now_ns() + PATIENCE_MS * MS;
+  CUresult result;
   real.cuCtxSetCurrent(queue->marks[at].context);
-  if (!real.cuEventSynchronize(queue->marks[at].event)) {
+  while ((result = real.cuEventQuery(queue->marks[at].event)) == CUDA_ERROR_NOT_READY && now_ns() < until) usleep(LOOK_US);
+  if (!result) {
     take_first(queue);
     return;
   }
   int64_t left = left_of(&queue->marks[at].segment);
-  if (left > 0) usleep((useconds_t)(left / 1000));
+  if (result != CUDA_ERROR_NOT_READY && left > 0) usleep((useconds_t)(left / 1000));
   queue->first++;
 }
 

@@ -51,10 +51,10 @@ void queue_forget(struct queue *, CUcontext);
 void queue_begin(struct queue *, CUstream, Record);
 /* Count a launch, by the thread that made it. Return whether so much work is queued that queue_wait should follow. */
 int queue_add(struct queue *, CUstream, Record, uint16_t kind);
-/* Wait until no more than QUEUE_NS of work is queued, besides the last launch. */
+/* Wait until no more than QUEUE_NS of work is queued, besides the last launch; no more than a second for one mark. */
 void queue_wait(struct queue *);
 /* Return whether the device has done all work. Does not wait. */
 int queue_is_done(struct queue *);
-/* Wait until the device has done all work. */
+/* Wait until the device has done all work; no more than a second for one mark. */
 void queue_drain(struct queue *);
 #endif

@@ -1,14 +1,18 @@
 """The server or a program is killed, stopped or late: the others go on, and no share is exceeded."""
 
+import socket
 import time
+from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 from statistics import mean
 from typing import Final
 
 import pytest
 
-from tests.fakes.share_rig import POD
-from tests.shares.site import MIB, Process, Site, eventually
+from shares.page import DeviceShare, SharedPage
+from shares.wire import SIZE, Frame, Kind, pack
+from tests.fakes.share_rig import BOUND_S, CARD, POD
+from tests.shares.site import MIB, SOCKET, Process, Site, eventually
 from tests.shares.test_turns import MS, Load, begin, longest_gaps, measure
 
 SYSTEM_NOT_READY: Final = 802
@@ -52,6 +56,55 @@ def test_a_server_that_hangs_holds_nothing_up(site: Site) -> None:
     site.signal_server(SIGCONT)
     eventually(lambda: all(use.processes == 1 for use in site.uses()))
     assert measure(site) == pytest.approx(HALVES, abs=0.08)
+
+
+def test_freeing_memory_does_not_wait_for_a_server_that_hangs(site: Site) -> None:
+    """Each call that frees tells the server, whose socket holds some hundred frames."""
+    process, number = site.container("a").start(), 600
+    assert process.do(*[["alloc", "plain", 2 * MIB]] * number) == [0] * number
+    site.signal_server(SIGSTOP)
+    began = time.monotonic()
+    assert process.call("free_all") == 0
+    assert time.monotonic() - began < 5
+    assert process.do(["alloc", "plain", 600 * MIB], ["alloc", "plain", 1449 * MIB]) == [0, OUT_OF_MEMORY]
+
+
+def test_processes_of_a_container_share_its_request_while_the_server_is_away(site: Site) -> None:
+    container = site.container("a", request=30)
+    processes = {str(number): container.start() for number in range(4)}
+    for process in processes.values():
+        process.call("begin", 5 * MS, 1)
+    eventually(lambda: site.use("a").processes == len(processes))
+    site.server.kill()
+    time.sleep(1)
+    assert sum(mean(seconds) for seconds in zip(*(parts(processes, 1).values() for _ in range(3)), strict=True)) < 0.4
+
+
+def test_a_server_that_ends_before_it_counted_a_process_gives_it_no_memory_twice(site: Site) -> None:
+    """The page of a new server shows nothing as used until processes that are back have told what they hold."""
+    container = site.container("a", mib=1000)
+    process = container.start()
+    assert process.call("alloc", "plain", 600 * MIB) == 0
+    site.server.kill()
+    welcome_one(container.folder / SOCKET, limit_mib=1000)
+    assert process.do(["alloc", "plain", 401 * MIB], ["alloc", "plain", 400 * MIB]) == [OUT_OF_MEMORY, 0]
+
+
+def welcome_one(path: Path, *, limit_mib: int) -> None:
+    """Welcome one process at this socket, as a server does that ends before it has read more."""
+    path.unlink(missing_ok=True)
+    shown = DeviceShare(CARD, request_ppm=500_000, limit_ppm=1_000_000, limit_bytes=limit_mib * MIB)
+    with socket.socket(socket.AF_UNIX) as listening, SharedPage([shown]) as page:
+        listening.bind(str(path))
+        listening.listen()
+        listening.settimeout(BOUND_S)
+        accepted, _ = listening.accept()
+        with accepted:
+            accepted.recv(SIZE, socket.MSG_WAITALL)
+            page.show_processes(1)
+            socket.send_fds(accepted, [pack(Frame(Kind.WELCOME, a=time.monotonic_ns(), b=1))], [page.fd])
+            accepted.recv(SIZE, socket.MSG_WAITALL)  # what the process holds, which this server does not count
+        path.unlink()
 
 
 def test_a_program_waits_for_a_server_that_comes_late(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""Measure what a process queues on a card that several containers share, and that looking at it breaks no capture of a stream."""
+"""Measure what a process queues on a card that containers share, and that looking at it breaks no capture of a stream."""
 
 import time
 
@@ -44,3 +44,12 @@ def test_an_answer_now_and_then_leaves_the_card_to_the_one_that_always_wants_it(
         assert answers.call("launch", MS) == 0
         time.sleep(3 * TURN_S)
     assert (site.held()["a"] - before) / (time.monotonic() - began) < 0.1
+
+
+def test_a_kernel_that_does_not_end_holds_up_later_launches_for_a_moment(site: Site) -> None:
+    """It may wait for one of them. Behind it each launch that finds the queue full waits for a second at most."""
+    process = site.container("a").start()
+    began = time.monotonic()
+    assert process.call("launch", 60_000 * MS) == 0
+    assert process.call("launch_many", MS, 5) == 0
+    assert time.monotonic() - began < 15
