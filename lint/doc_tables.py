@@ -19,6 +19,7 @@ import central.daemon.settings
 import hooks.daemon.settings
 import runtimeproxy.settings
 import shares.settings
+from central.controllers.event_reasons import EventReason
 from central.request.reasons import OfBinding, OfPod
 from central.search.placement import Missing
 from lading.reasons import Explained, Reason
@@ -136,6 +137,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
         [*(code for code in Missing if code.unresolvable and code is not Missing.NOT_RECONCILED), *OfPod],
     ),
     "reasons of the Binding": partial(render_reasons, OfBinding),
+    "reasons of Events": partial(render_reasons, EventReason),
 }
 
 

@@ -3,15 +3,9 @@
 import re
 from typing import Final
 
-from central.controllers.conditions import HEALTHY, UNHEALTHY
 from central.controllers.device_health import AT_ONCE, LOOK_S, QUIET_S
-from central.controllers.events import EventRecorder
-from central.controllers.evict import CONFLICT, PREEMPTED, SPARED_S
-from central.controllers.gangs import INCOMPLETE
+from central.controllers.evict import SPARED_S
 from central.controllers.requeue import LOOK_S as WAKE_LOOK_S
-from central.controllers.share_bypass import BYPASSED
-from central.controllers.take_back import TAKEN_BACK
-from central.daemon.leadership import NO_ASSIGNMENT
 from central.daemon.lease import LeaseTerms
 from central.decide.scheduler import PREDICTION_S
 from central.ledger.claims import NOMINATION_S
@@ -19,12 +13,6 @@ from lading.log import Event
 from tests.docs import ROOT, first_cells, section
 
 PAGE: Final = "central.md"
-
-
-def test_events_on_pods() -> None:
-    told = {NO_ASSIGNMENT, PREEMPTED, INCOMPLETE, CONFLICT, UNHEALTHY, HEALTHY, BYPASSED, TAKEN_BACK}
-    assert set(first_cells(section("reasons.md", "## Events of central"))) == told
-    assert set(re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)*\b", (EventRecorder.__doc__ or "").split(":")[-1])) == told
 
 
 def test_numbers() -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from central.controllers.event_reasons import EventReason
 from central.request.reasons import OfBinding, OfPod
 from central.search.placement import Missing
 from lading.reasons import Explained, Reason
@@ -16,8 +17,8 @@ LONGEST = 25  # words of a sentence
 
 
 def test_every_reason_is_on_the_page_once() -> None:
-    named = re.findall(r'^\| <a id="([a-z-]+)"></a>', (ROOT / "docs/reasons.md").read_text(), re.MULTILINE)
-    assert sorted(named) == sorted({code.value for code in ALL})
+    named = re.findall(r'^\| <a id="([A-Za-z-]+)"></a>', (ROOT / "docs/reasons.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted({code.value for code in (*ALL, *EventReason)})
 
 
 def test_a_code_means_one_thing() -> None:
@@ -27,9 +28,10 @@ def test_a_code_means_one_thing() -> None:
 
 def test_codes_are_the_names() -> None:
     assert [code.value for code in ALL] == [code.name.lower().replace("_", "-") for code in ALL]
+    assert [reason.value for reason in EventReason] == [reason.name.title().replace("_", "") for reason in EventReason]
 
 
-@pytest.mark.parametrize("code", ALL)
+@pytest.mark.parametrize("code", [*ALL, *EventReason])
 def test_texts_are_short_sentences(code: Explained) -> None:
     for text in (code.meaning, code.remedy):
         words = re.sub(r"`[^`]*`", "code", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text))
