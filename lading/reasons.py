@@ -42,8 +42,8 @@ class Reason(Explained):
     )
     ANNOTATION_CONFLICT = (
         "annotation-conflict",
-        "The pod has devices named by hand (`lading.dev/gpus`, `lading.dev/vfs`), and annotations of central's form or of a "
-        "request to central.",
+        "The pod has devices named by hand (`lading.dev/gpus`, `lading.dev/vfs`), and an assignment by central, or a request "
+        "for one.",
         "keep one of the two.",
     )
     ANNOTATION_RESERVED = (
@@ -64,8 +64,7 @@ class Reason(Explained):
     )
     ASSIGNMENT_OTHER_POD = (
         "assignment-other-pod",
-        "The assignment was made for another pod's uid: the annotation was copied, for example with the manifest of a running "
-        "pod.",
+        "The assignment was made for another pod's uid: the annotation was copied, for example from a running pod.",
         "remove `lading.dev/assignment` and its signature from the manifest.",
     )
     ASSIGNMENT_OTHER_NODE = (
@@ -83,14 +82,12 @@ class Reason(Explained):
     ASSIGNMENT_CHANGED = (
         "assignment-changed",
         "The annotation differs from the container's grant. The grant wins: the devices of a running pod are not exchanged. Or "
-        "a `lading.dev/` annotation was removed after the pod's sandbox was created; a container does not start without its "
-        "devices.",
+        "a `lading.dev/` annotation was removed after the sandbox was created; no container starts without its devices.",
         "create the pod again, or put the annotation back.",
     )
     FORM_NOT_ACCEPTED = (
         "form-not-accepted",
-        "The node's configuration (`assignments` in `hooks.toml`) does not accept this form: devices named by hand, or "
-        "central's.",
+        "The node (`assignments` in `hooks.toml`) does not accept this form: devices named by hand, or central's.",
         'for tests, set `assignments = ["manual"]` on a node of its own; elsewhere let central assign.',
     )
     SIGNATURE_MISSING = (
@@ -103,14 +100,12 @@ class Reason(Explained):
         "signature-invalid",
         "The signature does not match the annotation's exact text, or is not of the form `ed25519:<key id>:<base64>`. A "
         "person, or a tool that re-formats JSON, changed the assignment.",
-        "create the pod again. If it happens to all pods, the node has another public key under that key id than central signs "
-        "with.",
+        "create the pod again. If it happens to all pods, the node's public key of that id is not the one of central.",
     )
     SIGNATURE_KEY_UNKNOWN = (
         "signature-key-unknown",
         "The assignment is signed with a key that this node does not have.",
-        "add the public key to the node's configuration. When keys rotate, nodes get the new public key before central signs "
-        "with it.",
+        "add the public key to the node's configuration. When keys rotate, nodes get the new one before central signs with it.",
     )
     # The device
     DEVICE_UNKNOWN = (
@@ -130,9 +125,9 @@ class Reason(Explained):
     )
     DEVICE_HELD = (
         "device-held",
-        "Another live pod holds the device, whole or in part, or the device has not come back from a pod that had it. Or a pod "
-        "uses it without a grant: the pod is older than Lading, or bypasses it. The message names the holder, `lading-hooks "
-        "ledger` shows all.",
+        "Another live pod holds the device, whole or in part, or it has not come back from a pod that had it. Or a pod uses it "
+        "without a grant: the pod is older than Lading, or bypasses it. The message names the holder, `lading-hooks ledger` "
+        "shows all.",
         "wait until the holder ends, delete that pod, or name another device. If a device [does not come "
         "back](operations.md#who-holds-what), use `lading-hooks release`.",
     )
@@ -156,8 +151,7 @@ class Reason(Explained):
         "The node mounts the driver's libraries into GPU containers (`driver_root`), and there are none of the version that "
         "runs. The driver was upgraded and its files were not, or `driver_root` is wrong. Or a file is gone because the driver "
         "is being upgraded; a container runtime would create a directory in its place.",
-        "wait until the upgrade ends; else look for `libcuda.so.<version>` below `driver_root`; the version is what "
-        "`nvidia-smi` says.",
+        "wait until the upgrade ends; else look for `libcuda.so.<version>` below `driver_root`, with `nvidia-smi`'s version.",
     )
     CAPACITY_EXCEEDED = (
         "capacity-exceeded",
@@ -188,16 +182,14 @@ class Reason(Explained):
     )
     RUNTIME_HANDLER = (
         "runtime-handler",
-        "The pod's RuntimeClass runs containers in another kernel (Kata, gVisor), where the host's device nodes have no "
-        "effect.",
+        "The pod's RuntimeClass runs containers in another kernel (Kata, gVisor), where the host's devices have no effect.",
         "use another RuntimeClass. The patterns are the node's `unsupported_handlers`.",
     )
     PRIVILEGED = (
         "privileged",
         "The container is privileged, or adds the capability `SYS_ADMIN` (or `ALL`): it can open every device of the node, "
         "granted or not.",
-        "remove `privileged: true`, or the capability; where that is not possible, the node's `allow_privileged` lets such "
-        "containers have assignments.",
+        "remove `privileged: true`, or the capability; where that is not possible, set `allow_privileged` on the node.",
     )
     USER_NAMESPACE = (
         "user-namespace",
@@ -276,14 +268,12 @@ class Reason(Explained):
     NRI_UNSUPPORTED = (
         "nri-unsupported",
         "NRI has no form for a part of what the container would get; the message names it.",
-        "change the node's setting that asks for it ([what NRI cannot do](nri.md#what-nri-cannot-do)), or use the proxy on "
-        "this node.",
+        "change the node's setting that asks for it ([what NRI cannot do](nri.md#what-nri-cannot-do)), or use the proxy there.",
     )
     # The proxy
     HOOK_UNAVAILABLE = (
         "hook-unavailable",
-        "The pod needs the answer of a hook server that does not answer. Its policy is `Fail`, so the container is not "
-        "created.",
+        "A hook server that the pod needs does not answer. Its policy is `Fail`, so the container is not created.",
         "`lading-doctor`, on the node. Pods without Lading's annotations are not affected.",
     )
     HOOK_TIMEOUT = (
@@ -294,8 +284,8 @@ class Reason(Explained):
     )
     HOOK_INVALID = (
         "hook-invalid",
-        "A hook server sent an invalid answer: no result, a device path that is not a device, a field that the stage does not "
-        "have.",
+        "A hook server sent an invalid answer: no result, a device path that is not a device, a field that is not of the "
+        "stage.",
         "this is a bug in that server; the message names it.",
     )
     HOOK_CONFLICT = (

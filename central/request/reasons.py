@@ -114,7 +114,7 @@ class OfBinding(Coded):
     BINDING_REFUSED = (
         "binding-refused",
         "the API server refused the Binding",
-        "fix what it says: a right, an admission policy, another scheduler that binds the same pods. A conflict goes away by "
+        "fix what it says: a right, an admission policy, another scheduler that binds the same pods. A conflict ends by "
         "itself.",
         "Or it could not be reached; the message has its answer. The devices are free again.",
     )
@@ -122,8 +122,7 @@ class OfBinding(Coded):
         "binding-unclear",
         "it is not known whether the pod is bound",
         "nothing; if it lasts, the API server does not answer reads either.",
-        "The API server did not answer, or its answer does not say. The devices stay reserved until a read shows it; nothing "
-        "is sent twice.",
+        "There is no answer, or none that says so. The devices stay reserved until a read shows it; nothing is sent twice.",
     )
     NOT_LEADING = (
         "not-leading",

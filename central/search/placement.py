@@ -78,7 +78,6 @@ class Missing(Coded):
         "node-too-small",
         "node is too small for the GPUs and GPU shares of all containers",
         "make the pod smaller.",
-        "They would not fit on the empty node.",
     )
     SHARES_DO_NOT_FIT = (
         "shares-do-not-fit",
@@ -96,20 +95,10 @@ class Missing(Coded):
         "other-isolation",
         "GPUs with free capacity are shared with another isolation",
         "wait, or write another `lading.dev/isolation`.",
-        "A card has one [isolation](isolation.md) at a time. The detail says which one that is.",
+        "A card has one [isolation](isolation.md) at a time.",
     )
-    GROUP_FULL = (
-        "group-full",
-        "GPU of its affinity group has too little free capacity",
-        "wait until pods on that card end.",
-        "The detail names the card.",
-    )
-    GROUP_ELSEWHERE = (
-        "group-elsewhere",
-        "GPU of its affinity group is on another node",
-        "see the line of that node.",
-        "The detail names the card, its node and the pods that have it.",
-    )
+    GROUP_FULL = "group-full", "GPU of its affinity group has too little free capacity", "wait until pods on that card end."
+    GROUP_ELSEWHERE = "group-elsewhere", "GPU of its affinity group is on another node", "see the line of that node."
     SEARCH_ENDED = (
         "search-ended",
         "placement search limit reached",
@@ -140,7 +129,6 @@ class Missing(Coded):
         "too-few-free-vfs-of-switch",
         "too few free RDMA VFs on the switches of free GPUs",
         "wait, or take VFs that are farther away: `lading.dev/rdma-policy: nearest`.",
-        "These are PCIe switches. The detail says how many such GPUs there are.",
     )
     TOO_FEW_VFS_OF_PF = (
         "too-few-vfs-of-pf",
@@ -152,19 +140,17 @@ class Missing(Coded):
         "too-few-free-vfs-of-pf",
         "too few free RDMA VFs of a PF",
         "wait.",
-        "With `rdma-policy: per-pf` every PF gives a VF, and one has none free. The detail names it.",
+        "With `rdma-policy: per-pf` every PF gives a VF, and one has none free.",
     )
     NO_PARTITION = (
         "no-partition",
         "node has no NVSwitch partition of so many GPUs",
-        "ask for a number for which there is one (on an H100 board 1, 2, 4, 8), or write `lading.dev/nvswitch-partition: "
-        "prefer`.",
+        "ask for another number (on an H100 board 1, 2, 4, 8), or write `lading.dev/nvswitch-partition: prefer`.",
     )
     NO_FREE_PARTITION = (
         "no-free-partition",
         "no NVSwitch partition of so many GPUs is free",
         "wait, or take other GPUs too: `lading.dev/nvswitch-partition: prefer`.",
-        "The detail names the nearest miss.",
     )
     NOT_WITHIN_SCOPE = (
         "not-within-scope",
@@ -176,7 +162,7 @@ class Missing(Coded):
         "not-free-within-scope",
         "too few free GPUs or RDMA VFs within the topology asked for",
         "wait, or ask for a larger scope.",
-        "The scope of `lading.dev/topology` is one switch, NUMA node or socket. The detail names the place that has the most.",
+        "The scope of `lading.dev/topology` is one switch, NUMA node or socket.",
     )
     UNHEALTHY = (
         "unhealthy",
