@@ -63,7 +63,7 @@ fmt: setup
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-# The tables of settings and metrics, from the code.
+# The tables of settings, metrics and reasons, from the code.
 docs: setup
 	$(PY) -m lint.doc_tables
 

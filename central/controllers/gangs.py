@@ -29,6 +29,7 @@ from central.api.known import Ident
 from central.api.pod_groups import GangKind, PodGroup
 from central.api.times import parse_seconds
 from central.api.watch import Unreadable
+from central.controllers.event_reasons import EventReason
 from central.controllers.make_room import OF_QUOTA, Evictions, RoomMaker
 from central.controllers.take_back import TakeBack
 from central.decide.gangs import FoundPlan, GangPlanner, NoPlan
@@ -70,7 +71,6 @@ ASKED_WITHIN_S: Final = 2.0  # kube-scheduler sends a request for a new pod by t
 QUOTA_S: Final = 0.5  # seconds until a gang that its quota refused is tried again
 REST: Final = 4  # pause of a gang after a search without result, as a multiple of the search's duration
 CLOCKS_S: Final = 30.0  # maximum difference of a node's clock
-INCOMPLETE: Final = "GangIncomplete"
 
 
 class GangFeed:
@@ -403,7 +403,7 @@ class GangKeeper:
         for member in gang.members.values():
             record = self._ledger.pod(member.uid)
             if member.runs and record is not None and not record.deleting:
-                await self._evictions.evict(record, INCOMPLETE, f"gang {gang.key} was not complete in time")
+                await self._evictions.evict(record, EventReason.GANG_INCOMPLETE, f"gang {gang.key} was not complete in time")
 
     def _undo(self, gang: Gang, why: str, *, starts: int = 0, fails: bool = False) -> None:
         """End the plan, and let the gang pause. `starts`: the failed starts to count. `fails`: bound members are evicted."""

@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from central.api.known import Ident
 from central.api.pod_groups import GANG_KINDS, PodGroup
-from central.controllers.gangs import FINISH_S, INCOMPLETE, GangFeed, GangKeeper, GangObjectFeed
+from central.controllers.event_reasons import EventReason
+from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper, GangObjectFeed
 from central.decide.gangs import GangPlanner
 from central.decide.scheduler import Reservation
 from central.decide.victims import Protection
@@ -94,7 +95,7 @@ class Changes(RuleBasedStateMachine):
         return Protection()
 
     async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
-        if reason == INCOMPLETE:
+        if reason == EventReason.GANG_INCOMPLETE:
             found = self.world.scheduler.gangs.of(victim.uid)
             assert found is not None
             assert self.bound_in.get(victim.name) == found[0].key.text, "evicted for a gang that it named later"
