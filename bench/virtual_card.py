@@ -5,6 +5,7 @@ turn when the last kernel is done: it knows that half a round trip later. Times 
 """
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +31,7 @@ class Work:
     pauses_ms: tuple[float, float] | None = None  # idle from the first to the second
     burst_ms: float = 0.0  # device time of a burst, then idle for the rest of `every_ms`; 0: busy always
     every_ms: float = 0.0
+    bursts_end_ms: float = math.inf  # busy always from then on
 
     ran: list[tuple[int, int]] = field(default_factory=list)  # kernels: began, ended
     waits_ns: list[int] = field(default_factory=list)  # from wanting a turn to having it
@@ -76,7 +78,7 @@ class _Run:
         self._start_burst(work)
 
     def _start_burst(self, work: Work) -> None:
-        if work.burst_ms:
+        if work.burst_ms and self.now_ns < work.bursts_end_ms * MS:
             self._left[work.name] = int(work.burst_ms * MS)
             self._at(self.now_ns + int(work.every_ms * MS), lambda: self._start_burst(work))
         if work.name not in self._running and work.name not in self._wanted:
@@ -130,7 +132,7 @@ class _Run:
             self._at(self.now_ns + took_ns, lambda: self._launch(work))
 
     def _idle(self, work: Work) -> bool:
-        if work.burst_ms:
+        if work.burst_ms and self.now_ns < work.bursts_end_ms * MS:
             return self._left[work.name] <= 0
         if work.pauses_ms and work.pauses_ms[0] * MS <= self.now_ns < work.pauses_ms[1] * MS:
             self._at(int(work.pauses_ms[1] * MS), lambda: self._start_burst(work))
