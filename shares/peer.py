@@ -41,8 +41,9 @@ def _has_ended(connection: socket.socket) -> bool:
         pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError:
         return False  # a kernel before 6.5 cannot tell
+    poll = select.poll()  # select.select takes no descriptor from 1,024 on
     try:
-        ended, _, _ = select.select([pidfd], [], [], 0)
-        return bool(ended)
+        poll.register(pidfd, select.POLLIN)
+        return bool(poll.poll(0))
     finally:
         os.close(pidfd)

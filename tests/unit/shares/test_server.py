@@ -3,6 +3,7 @@
 import contextlib
 import mmap
 import os
+import resource
 import shutil
 import socket
 import stat
@@ -22,6 +23,7 @@ from shares.wire import Frame, Kind, WireRefusal, pack
 from tests.fakes.share_rig import CARD, MIB, OTHER_CARD, POD, Client, ShareRig, ShareServer, eventually, share, shared
 
 OTHER_POD = "99999999-2222-3333-4444-555555555555"
+SELECT_DESCRIPTORS = 1024  # FD_SETSIZE of select(2)
 
 
 def served(rig: ShareRig, server: ShareServer) -> Path:
@@ -97,6 +99,29 @@ def test_every_user_of_the_container_may_connect(rig: ShareRig) -> None:
     path = rig.grant(share())
     rig.serve()
     assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Have this process use the first 1,024 descriptors, which are all that select(2) can take."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2 * SELECT_DESCRIPTORS), limits[1]))
+    with contextlib.ExitStack() as ends:
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+        ends.callback(os.close, descriptor)
+        while descriptor < SELECT_DESCRIPTORS:
+            descriptor = os.dup(descriptor)
+            ends.callback(os.close, descriptor)
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_process_may_connect_to_a_server_with_thousands_of_descriptors(rig: ShareRig, many_descriptors: None) -> None:
+    path = rig.grant(share())
+    rig.serve()
+    client = rig.join(path)
+    assert client.socket.fileno() > SELECT_DESCRIPTORS
+    assert client.ask(MIB)
 
 
 # Frames
