@@ -37,7 +37,6 @@ BEAT_S: Final = 0.1
 STALL_NS: Final = 600 * MS
 MAX_PROCESSES: Final = 64  # maximum connected processes of one container
 MAX_POSTPONED: Final = 1024  # maximum postponed memory requests of one process; each has a waiting thread in the process
-MAX_ESTIMATE_NS: Final = 60_000 * MS  # longest estimate of a burst: a client cannot keep its lease for longer than twice this
 SETTLE_NS: Final = 1000 * MS  # time for clients to reconnect after a time without a server; they dial each 200 ms
 LOST_NS: Final = 5_000 * MS  # time to wait for a running process that lost its connection
 LOOK_AGAIN_NS: Final = 50 * MS  # interval between two checks whether a lost process is connected again
@@ -440,7 +439,7 @@ class _Process:
         late_ns = min(frame.c, MAX_LATE_NS)
         match frame.kind:
             case Kind.WANT:
-                card.act(card.card.want(container.name, self, min(frame.a, MAX_ESTIMATE_NS), late_ns, now_ns))
+                card.act(card.card.want(container.name, self, frame.a, late_ns, now_ns))
             case Kind.RELEASE:
                 card.act(card.card.release(container.name, self, late_ns, now_ns))
             case Kind.ADD if frame.b or container.informs[frame.device] or now_ns >= container.settles_ns():

@@ -17,6 +17,7 @@ import pytest
 from lading.log import Event
 from lading.sockets import Peer
 from shares import server as server_module
+from shares.card import MAX_GRACE_NS
 from shares.policy.model import MS
 from shares.server import MAX_POSTPONED, MAX_PROCESSES
 from shares.wire import Frame, Kind, WireRefusal, pack
@@ -474,6 +475,18 @@ def test_the_turn_of_a_process_that_ends_goes_to_the_next(rig: ShareRig) -> None
     eventually(lambda: a.shown().waiters == 1)
     a.close()
     assert b.receive().kind is Kind.TOKEN
+
+
+def test_a_process_that_declares_a_long_burst_and_sends_nothing_loses_its_turn(rig: ShareRig) -> None:
+    first, second = rig.grant(share("a")), rig.grant(share("b"))
+    rig.serve()
+    a, b = rig.join(first), rig.join(second)
+    a.send(Kind.WANT, a=60_000 * MS)
+    assert a.receive().kind is Kind.TOKEN
+    began_ns = time.monotonic_ns()
+    b.want()
+    assert b.receive().kind is Kind.TOKEN
+    assert time.monotonic_ns() - began_ns < MAX_GRACE_NS
 
 
 # Grants
