@@ -27,7 +27,7 @@ from lading.sockets import peer_credentials
 from lading.vocabulary import GpuUuid, PodUid
 from shares.card import NO_END, Card, Effects, Token
 from shares.grants import Version, list_grants, read_grant
-from shares.memory import Memory
+from shares.memory import MAX_BYTES, Memory
 from shares.page import DeviceShare, SharedPage
 from shares.peer import find_stranger
 from shares.policy.model import MILLION, MS, Policy, Share
@@ -433,9 +433,11 @@ class _Process:
             return
         if not self.launches:
             raise WireError(f"{frame.kind.name} {'of a process that only asks' if self._greeted else 'before HELLO'}")
+        card, memory = container.cards[frame.device], container.memory[frame.device]
+        if frame.kind is Kind.ADD and frame.b and not memory.is_possible(self, frame.a):
+            raise WireError(f"the process holds more than {MAX_BYTES} bytes")
         container.found(self.pid, frame)
         container.shares.notice_stall(now_ns)
-        card, memory = container.cards[frame.device], container.memory[frame.device]
         late_ns = min(frame.c, MAX_LATE_NS)
         match frame.kind:
             case Kind.WANT:

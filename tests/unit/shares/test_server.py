@@ -18,9 +18,10 @@ from lading.log import Event
 from lading.sockets import Peer
 from shares import server as server_module
 from shares.card import MAX_GRACE_NS
+from shares.memory import MAX_BYTES
 from shares.policy.model import MS
 from shares.server import MAX_POSTPONED, MAX_PROCESSES
-from shares.wire import Frame, Kind, WireRefusal, pack
+from shares.wire import MAX_NS, Frame, Kind, WireRefusal, pack
 from tests.fakes.share_rig import CARD, MIB, OTHER_CARD, POD, Client, ShareRig, ShareServer, eventually, share, shared
 
 OTHER_POD = "99999999-2222-3333-4444-555555555555"
@@ -157,6 +158,13 @@ _RAW = {
     "less than nothing": pack(Frame(Kind.SUB, a=-1)),
     "a device beyond the grant": pack(Frame(Kind.ADD, device=1)),
     "a second HELLO": pack(Frame(Kind.HELLO)),
+    "2^62 bytes that are held": pack(Frame(Kind.ADD, a=2**62, b=1)) * 2,
+    "more bytes in all than a machine has": pack(Frame(Kind.ADD, a=MAX_BYTES, b=1)) * 2,
+    "2^62 bytes freed": pack(Frame(Kind.SUB, a=2**62)),
+    "an estimate of a century": pack(Frame(Kind.WANT, a=MAX_NS + 1)),
+    "a century after the turn": pack(Frame(Kind.WANT, c=MAX_NS + 1)),
+    "a release a century after the turn": pack(Frame(Kind.RELEASE, c=MAX_NS + 1)),
+    "memory that is held for the second time": pack(Frame(Kind.ADD, b=2)),
 }
 
 
@@ -167,7 +175,19 @@ def test_a_frame_that_cannot_be_read_closes_its_connection_alone(rig: ShareRig, 
     client.socket.sendall(raw)
     assert client.is_closed()
     assert server.shares.refused == 1
+    assert [fields["container"] for fields in refusals(server)] == ["train"]
     assert other.ask(MIB)
+    assert server.usage()[0].used_bytes == MIB
+
+
+@pytest.mark.parametrize("frame", [Frame(Kind.HELLO, a=2**31, c=1), Frame(Kind.HELLO, a=1, c=2)])
+def test_a_greeting_with_a_number_beyond_its_bound_closes_the_connection(
+    rig: ShareRig, server: ShareServer, frame: Frame
+) -> None:
+    client = rig.dial(served(rig, server))
+    client.socket.sendall(pack(frame))
+    assert client.is_closed()
+    assert len(refusals(server)) == 1
 
 
 def test_a_frame_before_the_greeting_closes_the_connection(rig: ShareRig, server: ShareServer) -> None:
@@ -265,6 +285,19 @@ def test_where_the_driver_limits_memory_it_is_counted_and_not_refused(rig: Share
     assert not client.ask(150 * MIB, device=1)
     assert client.shown().used_bytes == 150 * MIB
     assert client.shown().limit_bytes == 100 * MIB  # is told
+
+
+def test_where_the_driver_limits_memory_no_more_is_counted_than_a_machine_has(rig: ShareRig) -> None:
+    server = rig.serve()
+    path = rig.grant(share("a", shared(mib=100, driver_limits=True)))
+    eventually(server.usage)
+    client = rig.join(path)
+    assert client.ask(MAX_BYTES)
+    assert not client.ask(1)
+    assert not client.ask(2**63 - 1)
+    client.send(Kind.SUB, a=MAX_BYTES)
+    assert client.ask(MIB)
+    assert client.shown().used_bytes == MIB
 
 
 def test_containers_of_one_pod_keep_to_their_own_shares_within_its_limit(rig: ShareRig) -> None:
