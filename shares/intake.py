@@ -1,8 +1,8 @@
 """Decide when the server reads frames of one container, so that no container takes the server's time from others. Pure.
 
 A container may send MAX_FRAMES at once, and then one frame each FRAME_NS. If it sends more, reading pauses until that rate is
-kept again, and the frames wait in the container's sockets. After PATIENCE_NS of such pauses in close succession, connections with
-many waiting frames are floods. A process that waits for each answer never has many.
+kept again, and the frames wait in the container's sockets. After PATIENCE_NS of such pauses in close succession, connections
+with many waiting frames are floods. A process that waits for each answer never has many.
 """
 
 from typing import Final, NamedTuple
