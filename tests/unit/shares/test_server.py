@@ -19,6 +19,7 @@ from lading.sockets import Peer
 from shares import server as server_module
 from shares.card import MAX_GRACE_NS
 from shares.memory import MAX_BYTES
+from shares.page import SharedPage
 from shares.policy.model import MS
 from shares.server import MAX_POSTPONED, MAX_PROCESSES
 from shares.wire import MAX_NS, Frame, Kind, WireRefusal, pack
@@ -208,6 +209,21 @@ def test_a_client_that_does_not_read_is_disconnected(rig: ShareRig, server: Shar
 
 
 # The page
+
+
+def test_a_page_without_free_descriptors_takes_none() -> None:
+    """The page needs two descriptors, and one is free. The server tries again each 100 ms."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            SharedPage([])
+        assert os.dup(0) == free
+    finally:
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_the_page_cannot_be_written_by_a_client(rig: ShareRig, server: ShareServer) -> None:
