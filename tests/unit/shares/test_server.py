@@ -1,6 +1,7 @@
 """The server as clients see it: real sockets, a made /proc, and grants in a folder."""
 
 import contextlib
+import errno
 import mmap
 import os
 import resource
@@ -16,6 +17,8 @@ import pytest
 
 from lading.log import Event
 from lading.sockets import Peer
+from lading.vocabulary import PodUid
+from shares import peer
 from shares import server as server_module
 from shares.card import MAX_GRACE_NS
 from shares.memory import MAX_BYTES
@@ -85,6 +88,23 @@ def test_a_process_of_no_pod_or_one_that_cannot_be_read_is_refused(rig: ShareRig
     else:
         rig.say_pod(pod)
     assert rig.dial(path).receive() == Frame(Kind.REFUSED, a=WireRefusal.OTHER_POD)
+
+
+@pytest.mark.parametrize(("number", "is_ended"), [(errno.EINVAL, True), (errno.ESRCH, True), (errno.ENOPROTOOPT, False)])
+def test_a_process_that_ended_and_was_waited_for_is_refused(
+    rig: ShareRig, monkeypatch: pytest.MonkeyPatch, number: int, is_ended: bool
+) -> None:
+    """Linux has no pidfd for such a peer: EINVAL from 6.5 on, and ESRCH in later versions (pidfd_prepare). Its ID may be
+    another process's. Before 6.5 there is no such option."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    a, b = socket.socketpair()
+    with a, b:
+        monkeypatch.setattr(peer, "open_peer", refuse)
+        stranger = peer.find_stranger(a, PodUid(POD), rig.host_root)
+    assert stranger == (f"process {os.getpid()}, which ended" if is_ended else "")
 
 
 def test_one_process_too_many_is_refused_until_another_ends(rig: ShareRig) -> None:
