@@ -20,7 +20,7 @@ from lading.sockets import peer_credentials
 from lading.vocabulary import PodUid
 
 _SO_PEERPIDFD: Final = 77  # asm-generic/socket.h; not in Python's socket
-_REAPED: Final = (errno.EINVAL, errno.ESRCH)  # its parent has waited for the peer: Linux 6.5 and later versions (pidfd_prepare)
+_REAPED: Final = (errno.EINVAL, errno.ESRCH)  # a parent has waited for the peer: Linux 6.5 and later (pidfd_prepare)
 
 
 def find_stranger(connection: socket.socket, pod: PodUid, host_root: Path) -> str:

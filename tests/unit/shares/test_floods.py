@@ -149,7 +149,7 @@ def test_requests_that_wait_delay_no_other_container(rig: ShareRig, monkeypatch:
     monkeypatch.setattr(server_module, "SETTLE_NS", 5_000 * MS)
     path, quiet = rig.grant(share("hostile")), rig.grant(share("quiet", shared(OTHER_CARD)))
     rig.serve().end()
-    quiet.unlink()  # its server is the first one, so its processes do not wait
+    quiet.unlink()  # without a socket of an earlier server, processes do not wait
     rig.serve()
     first, *clients = (rig.join(path) for _ in range(40))
     first.socket.sendall(b"".join(pack(Frame(Kind.ADD, seq=number)) for number in range(100)))
