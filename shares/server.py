@@ -6,8 +6,9 @@
 The server runs on one event loop and never waits for a client: a client that does not read its frames is disconnected. After a
 restart, clients reconnect, report the memory that they hold, and request turns again.
 
-In each turn of the loop, the server reads a few frames of each connection. shares/intake.py says when the frames of a container
-are not read for a while, and when its connections with many waiting frames are closed.
+In each turn of the loop, the server reads at most one frame of each connection, so that no connection delays others for long.
+shares/intake.py says when the frames of a container are not read for a while, and when its connections with many waiting frames
+are closed.
 
 A process that loses its connection may, without a request, allocate its part of its container's remaining memory. So the server
 allows its container no memory until the process reconnects and reports its memory, for at most `LOST_NS`.
@@ -45,7 +46,6 @@ BEAT_S: Final = 0.1
 STALL_NS: Final = 600 * MS
 MAX_PROCESSES: Final = 64  # maximum connected processes of one container
 MAX_POSTPONED: Final = 1024  # maximum postponed memory requests of one process; each has a waiting thread in the process
-FRAMES_PER_TURN: Final = 4  # frames that are read of a connection in one turn of the loop: 64 connections take some 5 ms
 CONNECT_FRAMES: Final = 50  # frames that take as much time as a new connection
 MAX_WAITING: Final = 128  # frames that may wait at a connection during a flood: a few of each thread that waits for its answer
 LINE_NS: Final = 60_000 * MS  # interval of the lines in the log about one container's refused processes
@@ -441,7 +441,7 @@ class _Process:
         self.pid = peer_credentials(connection).pid
         self.launches = False  # the process launches work, and does not only query
         self._connection = connection
-        self._buffer = bytearray()
+        self._buffer = b""  # the first part of a frame
         self._greeted = False
         self.postponed: deque[Frame] = deque()  # requests for memory that wait until the container may be allowed memory
         self.to_be_told = set(range(len(container.cards)))  # after a reconnect, the cards whose memory it has not reported
@@ -493,7 +493,7 @@ class _Process:
 
     def _read(self) -> None:
         try:
-            data = self._connection.recv(FRAMES_PER_TURN * SIZE)
+            data = self._connection.recv(SIZE - len(self._buffer))
         except BlockingIOError:
             return
         except OSError:
@@ -501,13 +501,13 @@ class _Process:
         if not data:
             self.close()
             return
+        self.container.count(1)  # a part of a frame counts as one: it takes as much time
         self._buffer += data
-        whole = len(self._buffer) - len(self._buffer) % SIZE
-        frames, self._buffer = bytes(self._buffer[:whole]), self._buffer[whole:]
-        self.container.count(max(1, whole // SIZE))  # a part of a frame counts too
+        if len(self._buffer) < SIZE:
+            return
+        frame, self._buffer = self._buffer, b""
         try:
-            for at in range(0, whole, SIZE):
-                self._handle(unpack(frames[at : at + SIZE], len(self.container.cards)))
+            self._handle(unpack(frame, len(self.container.cards)))
         except WireError as e:
             self.container.refuse(f"a process sent a frame that cannot be read: {e}")
             self.close()
@@ -549,8 +549,8 @@ class _Process:
         self.send(verdict)
 
     def answer_postponed(self) -> None:
-        """Answer the first postponed requests, as many as are read in a turn of the loop."""
-        for _ in range(min(FRAMES_PER_TURN, len(self.postponed))):
+        """Answer the first postponed request."""
+        if self.postponed:
             self._add(self.postponed.popleft())
 
     def _welcome(self, hello: Frame, now_ns: int) -> None:

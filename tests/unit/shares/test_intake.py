@@ -3,7 +3,7 @@
 from shares.intake import FRAME_NS, LULL_NS, MAX_FRAMES, PATIENCE_NS, Intake
 from shares.policy.model import MS
 
-ROUND = 256  # frames of one turn of the loop: 4 of each of 64 connections
+ROUND = 64  # frames of one turn of the loop: one of each connection
 
 
 def flood(intake: Intake, now_ns: int, until_ns: int) -> tuple[int, list[int]]:
