@@ -104,7 +104,9 @@ class _Shown(Collector):
         build.add_metric([__version__], 1)
         yield build
         yield CounterMetricFamily(
-            "lading_shares_refused", "Processes that a share was refused to, or whose frames cannot be read.", self._refused()
+            "lading_shares_refused",
+            "Processes that a share was refused to, whose frames cannot be read, or that sent too many frames.",
+            self._refused(),
         )
         held = CounterMetricFamily(
             "lading_share_held_seconds",

@@ -175,7 +175,7 @@ class ShareServer(Block):
         self._open_process = os.pidfd_open if lives else _has_ended
         self._folder = folder
         self._host_root = host_root
-        self._unexpected: list[dict[str, Any]] = []
+        self.unexpected: list[dict[str, Any]] = []
 
     def _begin(self) -> None:
         serving = threading.Event()
@@ -186,7 +186,7 @@ class ShareServer(Block):
 
     async def _serve(self, serving: threading.Event) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        self._loop.set_exception_handler(lambda _, context: self._unexpected.append(context))
+        self._loop.set_exception_handler(lambda _, context: self.unexpected.append(context))
         self.shares = Shares(
             self._folder,
             policy=self._policy,
@@ -203,7 +203,7 @@ class ShareServer(Block):
         self._loop.call_soon_threadsafe(self._ended.set)
         thread.join(BOUND_S)
         assert not thread.is_alive()
-        assert self._unexpected == []
+        assert self.unexpected == []
 
     def end(self) -> None:
         """End it before the test does."""
