@@ -1,8 +1,11 @@
 /* A fake libcuda.so.1: virtual cards that several processes share, for tests and demos of what keeps a container to its share.
  *
  * A card runs one kernel after another, in the order of their launches in all processes; a kernel takes as many microseconds as
- * its grid has blocks in x. Memory is counted, not allocated; an address that was freed is the first to be given again. Copies
- * take no time. Streams of one process are in order too.
+ * its grid has blocks in x. Memory is counted, not allocated; an address or a handle that was freed is the first to be given
+ * again. Copies take no time. Streams of one process are in order too.
+ *
+ * It refuses what the driver refuses. The rules are from a run on a card (H200, driver 580.159) where the comment says "seen",
+ * else from the description of the function in cuda.h of CUDA 13.0.
  *
  *   NVIDIA_VISIBLE_DEVICES   the UUIDs of the cards, separated by commas. Without a UUID in it: the cards that /dev has, and
  *                            of which FAKE_CUDA_DIR has a link nvidia<minor> to the UUID, as the driver would tell it
@@ -14,10 +17,12 @@
  *   FAKE_CUDA_LAUNCHES       a file: when the work of each launch reached the card, as int64 nanoseconds of CLOCK_MONOTONIC [none]
  *
  * What the state of a card counts, `fake_cuda_counts` returns: launches, and bytes that are allocated by this process.
+ * `fake_cuda_events` returns how many events a graph has, which were recorded while it was captured.
  * Source of names and types: cuda-bindings (Apache-2.0), by shares/library/cu.h.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -33,38 +38,82 @@
 #include "cu.h"
 
 #define API __attribute__((visibility("default")))
-enum { MAX_CARDS = 8, CAPTURE_UNSUPPORTED = 900, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201 };
+enum {
+  MAX_CARDS = 8,
+  HOST = -1, /* in place of a card: memory of the host */
+  NO_DEVICE = 100,
+  INVALID_DEVICE = 101,
+  INVALID_CONTEXT = 201,
+  CAPTURE_UNSUPPORTED = 900,
+  CAPTURE_INVALIDATED = 901,
+  CAPTURE_IMPLICIT = 906,
+  CAPTURED_EVENT = 907,
+};
+#define GRANULARITY ((size_t)2 << 20) /* seen: cuMemCreate of 1 MiB is refused */
 
 struct state {
   _Atomic int64_t busy_until, launches;
 };
 struct CUctx_st {
-  int card;
+  int card, references; /* 0: a primary context that is not active */
 };
 struct CUstream_st {
-  int capturing;
+  CUcontext context;
+  int is_free; /* CU_STREAM_NON_BLOCKING: the legacy stream does not wait for it */
+  int capturing, captured_events;
   int64_t captured_us, ends;
 };
 struct CUevent_st {
   int64_t at;
+  int captured; /* it was last recorded in a capture */
 };
 struct CUgraphExec_st {
   int64_t us;
+  int events;
 };
 struct CUmemPoolHandle_st {
+  int card;
   size_t used, reserved;
+  size_t unobserved; /* of what was freed: the host has not synchronised since */
+  uint64_t threshold;
+  int destroyed;
+  struct CUmemPoolHandle_st *next;
 };
 struct allocation {
   CUdeviceptr at;
   size_t size;
+  int card;
+  CUcontext context; /* it ends with this; NULL: with none */
   CUmemoryPool pool;
-  int references, mappings; /* of cuMemCreate: it lives until its handle and its last mapping are gone */
   struct allocation *next;
 };
+/* Memory of cuMemCreate lives until its handles, its mappings, and the file descriptors that it was exported to are gone. */
+struct physical {
+  size_t size;
+  int card, references;
+};
+struct handle {
+  CUmemGenericAllocationHandle value;
+  int references;
+  struct physical *physical;
+  struct handle *next;
+};
 struct mapping {
-  CUdeviceptr at;
+  CUdeviceptr at; /* or the array, where `size` is 0 */
+  size_t size;
   CUmemGenericAllocationHandle handle;
+  struct physical *physical;
   struct mapping *next;
+};
+struct reservation {
+  CUdeviceptr at;
+  size_t size;
+  struct reservation *next;
+};
+struct export {
+  ino_t inode;
+  struct physical *physical;
+  struct export *next;
 };
 
 static struct state *cards[MAX_CARDS];
@@ -73,15 +122,22 @@ static int count = -1;
 static size_t total, used[MAX_CARDS];
 static int64_t last_end;
 static struct CUctx_st contexts[MAX_CARDS];
-static struct CUmemPoolHandle_st pools[MAX_CARDS];
+static struct CUmemPoolHandle_st pools[MAX_CARDS], host_pool = {.card = HOST};
+static CUmemoryPool current_pools[MAX_CARDS];
+static CUmemoryPool all_pools = &host_pool; /* also those that were destroyed: their addresses are not given again */
 static struct CUstream_st default_stream;
-static _Atomic int captures;
+static _Atomic int captures, global_captures, blocking_captures, invalidated;
 static __thread CUcontext current;
 static __thread int relaxed;
+static __thread struct CUstream_st thread_stream;
 static struct allocation *allocations, *freed; /* `freed`: addresses to be given again */
-static struct mapping *mappings;
+static struct handle *handles;
+static struct mapping *mappings, *tiles;
+static struct reservation *reservations;
+static struct export *exports;
 static int64_t free_ns, launch_ns;
 static int launch_log = -1;
+static int forked; /* a child of a process that used CUDA: it never can (seen) */
 static CUdeviceptr next_address = 0x7f0000000000;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -122,7 +178,9 @@ static int parse_uuid(const char *text, CUuuid *out) {
 static void add_card(const char *uuid) {
   if (count == MAX_CARDS || strncmp(uuid, "GPU-", 4) || !parse_uuid(uuid, &uuids[count])) return;
   cards[count] = open_card(uuid);
-  contexts[count].card = count;
+  contexts[count].card = pools[count].card = count;
+  current_pools[count] = &pools[count];
+  if (cards[count]) pools[count].next = all_pools, all_pools = &pools[count];
   if (cards[count]) count++;
 }
 
@@ -139,11 +197,18 @@ static void add_cards_of_dev(void) {
   }
 }
 
+static void after_fork(void) {
+  pthread_mutex_init(&lock, NULL);
+  forked = 1;
+}
+
 API CUresult cuInit(unsigned flags) {
   (void)flags;
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   pthread_mutex_lock(&lock);
   if (count < 0) {
     count = 0;
+    pthread_atfork(NULL, NULL, after_fork);
     const char *names = getenv("NVIDIA_VISIBLE_DEVICES"), *mib = getenv("FAKE_CUDA_MIB"), *us = getenv("FAKE_CUDA_FREE_US");
     const char *delay = getenv("FAKE_CUDA_LAUNCH_US"), *log = getenv("FAKE_CUDA_LAUNCHES");
     char *list = strdup(names ? names : ""), *rest = list, *name;
@@ -180,108 +245,207 @@ API CUresult cuDeviceGetUuid(CUuuid *out, CUdevice device) {
 }
 
 API CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice device) {
-  (void)device;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (device < 0 || device >= count) return INVALID_DEVICE;
   *out = total;
   return CUDA_SUCCESS;
 }
 
+/* Captures */
+
+/* Refuse what a capture of the context forbids to other threads, which ends the capture (seen). */
+static int is_prohibited(void) {
+  if (!atomic_load(&global_captures) || relaxed) return 0;
+  atomic_store(&invalidated, 1);
+  return 1;
+}
+
+/* Refuse the legacy stream while a stream is captured for which it waits, which ends the capture in every mode (seen). */
+static int is_implicit(const struct CUstream_st *stream) {
+  if (stream != &default_stream || !atomic_load(&blocking_captures)) return 0;
+  atomic_store(&invalidated, 1);
+  return 1;
+}
+
 /* Contexts */
 
+static void end_context(CUcontext context);
+
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (device < 0 || device >= count) return INVALID_DEVICE;
-  *out = &contexts[device];
-  return CUDA_SUCCESS;
-}
-API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  (void)device;
-  return CUDA_SUCCESS;
-}
-API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   pthread_mutex_lock(&lock);
-  for (struct allocation *one = allocations; one; one = one->next) one->size = 0;
-  used[device] = 0;
-  pools[device].used = pools[device].reserved = 0;
+  *out = &contexts[device];
+  contexts[device].references++;
   pthread_mutex_unlock(&lock);
   return CUDA_SUCCESS;
 }
-API CUresult cuCtxDestroy_v2(CUcontext context) { return cuDevicePrimaryCtxReset_v2(context->card); }
+API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+  if (device < 0 || device >= count) return INVALID_DEVICE;
+  if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
+  *flags = 0;
+  *active = contexts[device].references > 0;
+  return CUDA_SUCCESS;
+}
+/* The last reference resets the context. */
+API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  if (device < 0 || device >= count) return INVALID_DEVICE;
+  pthread_mutex_lock(&lock);
+  CUresult result = contexts[device].references ? CUDA_SUCCESS : INVALID_CONTEXT;
+  if (!result && !--contexts[device].references) end_context(&contexts[device]);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  if (device < 0 || device >= count) return INVALID_DEVICE;
+  pthread_mutex_lock(&lock);
+  end_context(&contexts[device]);
+  pthread_mutex_unlock(&lock);
+  return CUDA_SUCCESS;
+}
+API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device) {
+  (void)flags;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (device < 0 || device >= count) return INVALID_DEVICE;
+  current = *out = malloc(sizeof **out);
+  **out = (struct CUctx_st){.card = device, .references = 1};
+  return CUDA_SUCCESS;
+}
+API CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
+API CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
+static int is_primary(CUcontext context) { return context >= contexts && context < contexts + MAX_CARDS; }
+API CUresult cuCtxDestroy_v2(CUcontext context) {
+  if (!context || is_primary(context)) return INVALID_CONTEXT;
+  pthread_mutex_lock(&lock);
+  end_context(context);
+  pthread_mutex_unlock(&lock);
+  if (current == context) current = NULL;
+  return CUDA_SUCCESS;
+}
+API CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
+API CUresult cuCtxAttach(CUcontext *out, unsigned flags) {
+  if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
+  if (!current) return INVALID_CONTEXT;
+  (*out = current)->references++;
+  return CUDA_SUCCESS;
+}
+API CUresult cuCtxDetach(CUcontext context) {
+  if (!context || context != current || is_primary(context)) return INVALID_CONTEXT;
+  return --context->references ? CUDA_SUCCESS : cuCtxDestroy_v2(context);
+}
 API CUresult cuCtxSetCurrent(CUcontext context) {
   current = context;
   return CUDA_SUCCESS;
 }
 API CUresult cuCtxGetCurrent(CUcontext *out) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
   *out = current;
   return CUDA_SUCCESS;
 }
 API CUresult cuCtxGetDevice(CUdevice *out) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (!current) return INVALID_CONTEXT;
   *out = current->card;
   return CUDA_SUCCESS;
 }
-static int forbidden(CUstream stream) {
-  return (stream && stream->capturing) || (atomic_load(&captures) && !relaxed);
+
+/* What pools have freed is the system's again, beyond their thresholds, when the host synchronises. With `lock` held. */
+static void shrink(CUmemoryPool pool, size_t keep) {
+  size_t least = pool->used + pool->unobserved;
+  if (least < keep) least = keep;
+  if (pool->reserved <= least) return;
+  if (pool->card != HOST) used[pool->card] -= pool->reserved - least;
+  pool->reserved = least;
 }
+static void synchronised(void) {
+  pthread_mutex_lock(&lock);
+  for (CUmemoryPool pool = all_pools; pool; pool = pool->next) {
+    pool->unobserved = 0;
+    shrink(pool, pool->threshold);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
 API CUresult cuCtxSynchronize(void) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (!current) return INVALID_CONTEXT;
-  if (forbidden(NULL)) return CAPTURE_UNSUPPORTED;
+  if (atomic_load(&captures)) { /* it ends captures of every mode, and waits for nothing (seen) */
+    atomic_store(&invalidated, 1);
+    return CAPTURE_UNSUPPORTED;
+  }
   sleep_until(last_end);
+  synchronised();
   return CUDA_SUCCESS;
 }
 
-/* Memory */
+/* Memory. An output that is NULL is refused, but for those of cuMemGetInfo (seen). */
 
-static CUresult take(CUdeviceptr *out, size_t size, CUmemoryPool pool) {
-  if (!current) return INVALID_CONTEXT;
-  if (!size) return CUDA_ERROR_INVALID_VALUE;
-  pthread_mutex_lock(&lock);
-  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-  size_t more = size;
-  if (pool) more = pool->used + size > pool->reserved ? pool->used + size - pool->reserved : 0;
-  if (more <= total - used[current->card]) {
-    used[current->card] += more;
-    if (pool) pool->used += size, pool->reserved += more;
-    struct allocation **link = &freed, *one;
-    while (*link && (*link)->size != size) link = &(*link)->next;
-    if ((one = *link)) {
-      *link = one->next;
-    } else {
-      one = malloc(sizeof *one);
-      one->at = next_address;
-      next_address += (size + 0x1fffff) & ~0x1fffffULL;
-    }
-    *one = (struct allocation){.at = one->at, .size = size, .pool = pool, .references = 1, .next = allocations};
-    allocations = one;
-    *out = one->at;
-    result = CUDA_SUCCESS;
+/* Count memory of a card; with `lock` held. */
+static CUresult use(int card, size_t size) {
+  if (card == HOST) return CUDA_SUCCESS;
+  if (size > total - used[card]) return CUDA_ERROR_OUT_OF_MEMORY;
+  used[card] += size;
+  return CUDA_SUCCESS;
+}
+
+/* With `lock` held. */
+static CUdeviceptr link_allocation(struct allocation made) {
+  struct allocation **link = &freed, *one;
+  while (*link && (*link)->size != made.size) link = &(*link)->next;
+  if ((one = *link)) {
+    *link = one->next;
+    made.at = one->at;
+  } else {
+    one = malloc(sizeof *one);
+    made.at = next_address;
+    next_address += (made.size + GRANULARITY - 1) & ~(GRANULARITY - 1);
   }
+  made.next = allocations;
+  *one = made;
+  allocations = one;
+  return made.at;
+}
+
+static CUresult take_of(int card, CUdeviceptr *out, size_t size) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!current) return INVALID_CONTEXT;
+  if (!out || !size) return CUDA_ERROR_INVALID_VALUE; /* seen */
+  if (is_prohibited()) return CAPTURE_UNSUPPORTED;
+  pthread_mutex_lock(&lock);
+  CUresult result = use(card, size);
+  if (!result) *out = link_allocation((struct allocation){.size = size, .card = card, .context = current});
   pthread_mutex_unlock(&lock);
   return result;
 }
+static CUresult take(CUdeviceptr *out, size_t size) { return take_of(current ? current->card : HOST, out, size); }
 
 /* With `lock` held. */
-static struct allocation **find_allocation(CUdeviceptr at) {
-  struct allocation **link = &allocations;
-  while (*link && (*link)->at != at) link = &(*link)->next;
-  return link;
-}
-
-/* With `lock` held. */
-static void end_allocation(struct allocation **link) {
+static void end_allocation(struct allocation **link, int observed) {
   struct allocation *one = *link;
-  if (one->pool) one->pool->used -= one->size;
-  else used[current->card] -= one->size;
+  CUmemoryPool pool = one->pool;
+  if (pool) {
+    pool->used -= one->size;
+    if (!observed) pool->unobserved += one->size;
+    if (pool->destroyed && !pool->used) {
+      pool->unobserved = 0;
+      shrink(pool, 0);
+    }
+  } else if (one->card != HOST) {
+    used[one->card] -= one->size;
+  }
   *link = one->next;
   one->next = freed;
   freed = one;
 }
 
-static CUresult give_back(CUdeviceptr at) {
+static CUresult give_back(CUdeviceptr at, int observed) {
   if (!current) return INVALID_CONTEXT;
   CUresult result = CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&lock);
-  struct allocation **link = find_allocation(at);
+  struct allocation **link = &allocations;
+  while (*link && (*link)->at != at) link = &(*link)->next;
   if (*link) {
-    end_allocation(link);
+    end_allocation(link, observed);
     result = CUDA_SUCCESS;
   }
   pthread_mutex_unlock(&lock);
@@ -291,133 +455,457 @@ static CUresult give_back(CUdeviceptr at) {
 
 API CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
   if (!current) return INVALID_CONTEXT;
-  *left = total - used[current->card];
-  *all = total;
+  if (left) *left = total - used[current->card];
+  if (all) *all = total;
   return CUDA_SUCCESS;
 }
-API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size) { return take(out, size, NULL); }
+API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size) { return take(out, size); }
 API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned flags) {
-  (void)flags;
-  return take(out, size, NULL);
+  return flags == 1 || flags == 2 ? take(out, size) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element) {
-  (void)element;
+  if (!pitch || (element != 4 && element != 8 && element != 16)) return CUDA_ERROR_INVALID_VALUE;
   *pitch = (width + 511) & ~(size_t)511;
-  return take(out, *pitch * height, NULL);
+  return take(out, *pitch * height);
 }
-API CUresult cuMemFree_v2(CUdeviceptr at) { return at ? give_back(at) : CUDA_SUCCESS; }
-API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device) {
+API CUresult cuMemFree_v2(CUdeviceptr at) { return at ? give_back(at, 1) : CUDA_SUCCESS; } /* seen: twice, and of 42, 1 */
+
+/* Pools */
+
+API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (device < 0 || device >= count) return INVALID_DEVICE;
   *out = &pools[device];
   return CUDA_SUCCESS;
 }
-API CUresult cuMemPoolCreate(CUmemoryPool *out, const void *properties) {
-  (void)properties;
-  *out = calloc(1, sizeof **out);
+API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (device < 0 || device >= count) return INVALID_DEVICE;
+  *out = current_pools[device];
   return CUDA_SUCCESS;
 }
-API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+  if (device < 0 || device >= count) return INVALID_DEVICE;
+  if (!pool || pool->card != device) return CUDA_ERROR_INVALID_VALUE; /* it must be local to the device */
+  current_pools[device] = pool;
+  return CUDA_SUCCESS;
+}
+/* Managed pools are not simulated. */
+static int pool_place(const CUmemLocation *location, int type, int *card) {
+  *card = location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : HOST;
+  if (type != CU_MEM_ALLOCATION_TYPE_PINNED) return 0;
+  if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) return *card >= 0 && *card < count;
+  return location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location, int type) {
+  int card;
+  if (!out || !location || !pool_place(location, type, &card)) return CUDA_ERROR_INVALID_VALUE;
+  *out = card == HOST ? &host_pool : &pools[card];
+  return CUDA_SUCCESS;
+}
+API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int type) {
+  CUresult result = cuMemGetDefaultMemPool(out, location, type);
+  if (!result && (*out)->card != HOST) *out = current_pools[(*out)->card];
+  return result;
+}
+API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *p) {
+  int card;
+  if (!out || !p || !pool_place(&p->location, p->allocType, &card)) return CUDA_ERROR_INVALID_VALUE; /* seen: NULL */
+  if (p->location.type == CU_MEM_LOCATION_TYPE_HOST && p->handleTypes) return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&lock);
-  size_t least = pool->used > keep ? pool->used : keep;
-  if (pool->reserved > least) {
-    used[current ? current->card : 0] -= pool->reserved - least;
-    pool->reserved = least;
+  *out = calloc(1, sizeof **out);
+  (*out)->card = card;
+  (*out)->next = all_pools;
+  all_pools = *out;
+  pthread_mutex_unlock(&lock);
+  return CUDA_SUCCESS;
+}
+/* It gives nothing back of what was freed before the host synchronised (seen). */
+API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+  if (!pool) return CUDA_ERROR_INVALID_VALUE;
+  if (is_prohibited()) return CAPTURE_UNSUPPORTED;
+  pthread_mutex_lock(&lock);
+  shrink(pool, keep);
+  pthread_mutex_unlock(&lock);
+  return CUDA_SUCCESS;
+}
+/* The memory is free once all of it that was allocated is. */
+API CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  if (!pool || pool == &host_pool || (pool >= pools && pool < pools + MAX_CARDS)) return CUDA_ERROR_INVALID_VALUE;
+  pthread_mutex_lock(&lock);
+  pool->destroyed = 1;
+  pool->threshold = 0;
+  for (int i = 0; i < count; i++) {
+    if (current_pools[i] == pool) current_pools[i] = &pools[i];
+  }
+  if (!pool->used) {
+    pool->unobserved = 0;
+    shrink(pool, 0);
   }
   pthread_mutex_unlock(&lock);
   return CUDA_SUCCESS;
 }
-API CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  pool->used = 0;
-  return cuMemPoolTrimTo(pool, 0);
+/* A handle that was destroyed ends the program, as it may on the card. */
+static void check_pool(CUmemoryPool pool) {
+  if (!pool->destroyed) return;
+  fprintf(stderr, "fake CUDA: a memory pool is used that was destroyed\n");
+  abort();
 }
 API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+  if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
+  if (is_prohibited()) return CAPTURE_UNSUPPORTED;
+  check_pool(pool);
   *(uint64_t *)value = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? pool->reserved : pool->used;
   return CUDA_SUCCESS;
 }
-API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
-  (void)stream;
-  return take(out, size, pool);
-}
-API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream) {
-  (void)stream;
-  return current ? take(out, size, &pools[current->card]) : INVALID_CONTEXT;
-}
-API CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
-  (void)stream;
-  return give_back(at);
-}
-API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *p, unsigned long long flags) {
-  (void)p, (void)flags;
-  CUdeviceptr at;
-  CUresult result = take(&at, size, NULL);
-  *out = at;
-  return result;
-}
-static CUresult unuse(CUmemGenericAllocationHandle handle, int released, int unmapped) {
-  struct allocation **link = find_allocation(handle), *one = *link;
-  if (!one || one->references < released) return CUDA_ERROR_INVALID_VALUE;
-  one->references -= released;
-  one->mappings -= unmapped;
-  if (!one->references && !one->mappings) end_allocation(link);
+API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+  if (!pool || !value || attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) return CUDA_ERROR_INVALID_VALUE;
+  pool->threshold = *(uint64_t *)value;
   return CUDA_SUCCESS;
 }
-API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+static struct CUstream_st *stream_of(CUstream stream, int per_thread) {
+  if (stream == CU_STREAM_PER_THREAD || (!stream && per_thread)) return &thread_stream;
+  return !stream || stream == CU_STREAM_LEGACY ? &default_stream : stream;
+}
+API CUresult cuStreamGetCtx(CUstream stream, CUcontext *out) {
+  struct CUstream_st *its = stream_of(stream, 0);
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  *out = its->context ? its->context : current;
+  return CUDA_SUCCESS;
+}
+/* `pool` NULL: the one that is current to the stream's device. */
+static CUresult take_of_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, struct CUstream_st *stream) {
+  CUcontext context = stream->context ? stream->context : current;
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!context) return INVALID_CONTEXT;
+  if (!out || !size) return CUDA_ERROR_INVALID_VALUE;
+  if (stream->capturing) { /* it becomes a node of the graph, whose memory is not simulated */
+    *out = 0;
+    return CUDA_SUCCESS;
+  }
+  if (is_prohibited()) return CAPTURE_UNSUPPORTED;
+  if (!pool) pool = current_pools[context->card];
+  check_pool(pool);
   pthread_mutex_lock(&lock);
-  CUresult result = unuse(handle, 1, 0);
+  size_t more = pool->used + size > pool->reserved ? pool->used + size - pool->reserved : 0;
+  CUresult result = use(pool->card, more);
+  if (!result) {
+    pool->used += size, pool->reserved += more;
+    if (pool->used + pool->unobserved > pool->reserved) pool->unobserved = pool->reserved - pool->used; /* used again */
+    *out = link_allocation((struct allocation){.size = size, .card = pool->card, .pool = pool});
+  }
   pthread_mutex_unlock(&lock);
   return result;
 }
-API CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle h, unsigned long long flags) {
-  (void)size, (void)offset, (void)flags;
+API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
+  return pool ? take_of_pool(out, size, pool, stream_of(stream, 0)) : CUDA_ERROR_INVALID_VALUE;
+}
+API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
+  return pool ? take_of_pool(out, size, pool, stream_of(stream, 1)) : CUDA_ERROR_INVALID_VALUE;
+}
+API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream) {
+  return take_of_pool(out, size, NULL, stream_of(stream, 0));
+}
+API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream) {
+  return take_of_pool(out, size, NULL, stream_of(stream, 1));
+}
+/* Memory that is not of the graph cannot be freed by a captured call. */
+API CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
+  return stream_of(stream, 0)->capturing ? CUDA_ERROR_INVALID_VALUE : give_back(at, 0);
+}
+API CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) {
+  return stream_of(stream, 1)->capturing ? CUDA_ERROR_INVALID_VALUE : give_back(at, 0);
+}
+
+/* Virtual memory. What it refuses: a size that is no multiple of the granularity, a mapping of an address that was not reserved
+ * (both seen), a mapping over another, or beyond the memory, and the unmapping of a part of a mapping. */
+
+/* With `lock` held. */
+static void unuse(struct physical *physical) {
+  if (--physical->references) return;
+  if (physical->card != HOST) used[physical->card] -= physical->size;
+  free(physical);
+}
+
+/* A descriptor may be closed at any time, and be a copy: so look at all of the process. With `lock` held. */
+static void look_at_exports(void) {
+  struct stat file;
+  if (!exports) return;
+  for (struct export **link = &exports, *one; (one = *link);) {
+    DIR *folder = opendir("/proc/self/fd");
+    int is_open = 0;
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+      is_open |= !fstatat(dirfd(folder), entry->d_name, &file, 0) && file.st_ino == one->inode;
+    }
+    if (folder) closedir(folder);
+    if (is_open) {
+      link = &one->next;
+      continue;
+    }
+    *link = one->next;
+    unuse(one->physical);
+    free(one);
+  }
+}
+
+/* With `lock` held. */
+static struct handle *find_handle(CUmemGenericAllocationHandle value) {
+  struct handle *one = handles;
+  while (one && one->value != value) one = one->next;
+  return one;
+}
+
+/* Return a handle: a value that is neither a handle nor mapped, unless it is given. With `lock` held. */
+static CUmemGenericAllocationHandle add_handle(struct physical *physical, CUmemGenericAllocationHandle value) {
+  struct handle *made = malloc(sizeof *made);
+  for (CUmemGenericAllocationHandle next = 0x1000; !value; next += 0x10) {
+    struct mapping *mapping = mappings;
+    while (mapping && mapping->handle != next) mapping = mapping->next;
+    if (!mapping && !find_handle(next)) value = next;
+  }
+  physical->references++;
+  *made = (struct handle){value, 1, physical, handles};
+  handles = made;
+  return value;
+}
+
+/* With `lock` held. */
+static CUresult create(CUmemGenericAllocationHandle *out, size_t size, int card) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
+  look_at_exports();
+  CUresult result = use(card, size);
+  if (result) return result;
+  struct physical *physical = malloc(sizeof *physical);
+  *physical = (struct physical){size, card, 0};
+  *out = add_handle(physical, 0);
+  return CUDA_SUCCESS;
+}
+API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *p,
+                         unsigned long long flags) {
+  if (!out || !p || flags || p->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+  if (!size || size % GRANULARITY) return CUDA_ERROR_INVALID_VALUE;
+  int on_card = p->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  if (on_card ? p->location.id < 0 || p->location.id >= count : p->location.type < CU_MEM_LOCATION_TYPE_HOST) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   pthread_mutex_lock(&lock);
-  struct allocation *one = *find_allocation(h);
-  if (one) {
-    struct mapping *mapping = malloc(sizeof *mapping);
-    *mapping = (struct mapping){at, h, mappings};
-    mappings = mapping;
-    one->mappings++;
+  CUresult result = create(out, size, on_card ? p->location.id : HOST);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+API CUresult cuMemRelease(CUmemGenericAllocationHandle value) {
+  pthread_mutex_lock(&lock);
+  struct handle **link = &handles, *one;
+  while ((one = *link) && one->value != value) link = &one->next;
+  if (one && !--one->references) {
+    *link = one->next;
+    unuse(one->physical);
+    free(one);
   }
   pthread_mutex_unlock(&lock);
   return one ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *at) {
+API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *out, CUmemGenericAllocationHandle value) {
+  pthread_mutex_lock(&lock);
+  struct handle *one = find_handle(value);
+  if (one && out) {
+    int host = one->physical->card == HOST;
+    *out = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+    out->location.type = host ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;
+    out->location.id = host ? 0 : one->physical->card;
+  }
+  pthread_mutex_unlock(&lock);
+  return one && out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr wish, unsigned long long flags) {
+  (void)alignment, (void)wish;
+  if (!out || !size || size % GRANULARITY || flags) return CUDA_ERROR_INVALID_VALUE;
+  pthread_mutex_lock(&lock);
+  struct reservation *made = malloc(sizeof *made);
+  *made = (struct reservation){next_address, size, reservations};
+  next_address += size;
+  *out = made->at;
+  reservations = made;
+  pthread_mutex_unlock(&lock);
+  return CUDA_SUCCESS;
+}
+API CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle value,
+                      unsigned long long flags) {
+  if (!size || size % GRANULARITY || offset || flags) return CUDA_ERROR_INVALID_VALUE;
+  pthread_mutex_lock(&lock);
+  struct handle *one = find_handle(value);
+  struct reservation *reserved = reservations;
+  while (reserved && (at < reserved->at || at + size > reserved->at + reserved->size)) reserved = reserved->next;
+  struct mapping *over = mappings;
+  while (over && (over->at >= at + size || over->at + over->size <= at)) over = over->next;
+  int allowed = one && size <= one->physical->size && reserved && !over;
+  if (allowed) {
+    struct mapping *mapping = malloc(sizeof *mapping);
+    *mapping = (struct mapping){at, size, value, one->physical, mappings};
+    mappings = mapping;
+    one->physical->references++;
+  }
+  pthread_mutex_unlock(&lock);
+  return allowed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+/* The handle is the one that was mapped, also when it was released. */
+API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address) {
+  CUdeviceptr at = (CUdeviceptr)address;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&lock);
   struct mapping *mapping = mappings;
-  while (mapping && mapping->at != (CUdeviceptr)at) mapping = mapping->next;
+  while (mapping && (at < mapping->at || at >= mapping->at + mapping->size)) mapping = mapping->next;
   if (mapping) {
+    struct handle *one = find_handle(mapping->handle);
+    if (one) one->references++;
+    else add_handle(mapping->physical, mapping->handle);
     *out = mapping->handle;
-    (*find_allocation(mapping->handle))->references++;
   }
   pthread_mutex_unlock(&lock);
   return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+/* A range may have several mappings, as in NVIDIA's sample of a vector that grows (cuda-samples, vectorAddMMAP). */
 API CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
-  (void)size;
-  CUresult result = CUDA_ERROR_INVALID_VALUE;
+  size_t mapped = 0;
   pthread_mutex_lock(&lock);
-  struct mapping **link = &mappings, *mapping;
-  while (*link && (*link)->at != at) link = &(*link)->next;
-  if ((mapping = *link)) {
-    *link = mapping->next;
-    result = unuse(mapping->handle, 0, 1);
-    free(mapping);
+  for (struct mapping *one = mappings; one; one = one->next) {
+    if (one->at >= at && one->at + one->size <= at + size) mapped += one->size;
+  }
+  for (struct mapping **link = &mappings, *one; mapped == size && size && (one = *link);) {
+    if (one->at < at || one->at >= at + size) {
+      link = &one->next;
+      continue;
+    }
+    *link = one->next;
+    unuse(one->physical);
+    free(one);
+  }
+  pthread_mutex_unlock(&lock);
+  return size && mapped == size ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* A descriptor says which memory it is: by its process and its address there. */
+struct shared {
+  pid_t pid;
+  int card;
+  size_t size;
+};
+API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle value, int type, unsigned long long flags) {
+  if (!out || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags) return CUDA_ERROR_INVALID_VALUE;
+  pthread_mutex_lock(&lock);
+  struct handle *one = find_handle(value);
+  struct stat file;
+  int fd = one ? memfd_create("fake-cuda", MFD_CLOEXEC) : -1;
+  if (fd >= 0) {
+    struct shared shared = {getpid(), one->physical->card, one->physical->size};
+    struct export *made = malloc(sizeof *made);
+    if (fstat(fd, &file) || pwrite(fd, &shared, sizeof shared, 0) != sizeof shared) abort();
+    *made = (struct export){file.st_ino, one->physical, exports};
+    exports = made;
+    one->physical->references++;
+    *(int *)out = fd;
+  }
+  pthread_mutex_unlock(&lock);
+  return fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+/* The handle is another one in the same process too: nothing says that it is the same. */
+API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *handle, int type) {
+  struct shared shared;
+  struct stat file;
+  int fd = (int)(intptr_t)handle;
+  if (!out || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fstat(fd, &file)) return CUDA_ERROR_INVALID_VALUE;
+  if (pread(fd, &shared, sizeof shared, 0) != sizeof shared) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = CUDA_SUCCESS;
+  pthread_mutex_lock(&lock);
+  struct export *one = exports;
+  while (one && one->inode != file.st_ino) one = one->next;
+  if (one) *out = add_handle(one->physical, 0);
+  else result = create(out, shared.size, shared.card);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+/* Arrays. One that is sparse, or mapped later, has no memory but what is mapped into it. */
+
+static size_t bytes_of(int format) { return format == 0x20 || format == 0x0a || format == 0x03 ? 4 : format & 2 ? 2 : 1; }
+static CUresult take_array(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
+  size_t height = d->Height ? d->Height : 1, depth = d->Depth ? d->Depth : 1;
+  if (!d->Width || !d->NumChannels) return CUDA_ERROR_INVALID_VALUE;
+  if (d->Depth && (d->Width > 16384 || height > 16384 || depth > 16384)) return CUDA_ERROR_INVALID_VALUE; /* seen */
+  int mapped = d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
+  int card = current && !mapped ? current->card : HOST;
+  return take_of(card, (CUdeviceptr *)out, d->Width * height * depth * d->NumChannels * bytes_of(d->Format));
+}
+/* With `lock` held. */
+static void unmap_tiles(CUdeviceptr array) {
+  for (struct mapping **link = &tiles, *one; (one = *link);) {
+    if (one->at != array) {
+      link = &one->next;
+      continue;
+    }
+    *link = one->next;
+    unuse(one->physical);
+    free(one);
+  }
+}
+static CUresult give_back_array(CUdeviceptr array) {
+  CUresult result = give_back(array, 1);
+  pthread_mutex_lock(&lock);
+  if (!result) unmap_tiles(array);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+API CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
+  return out && d ? take_array(out, d) : CUDA_ERROR_INVALID_VALUE;
+}
+API CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d) {
+  if (!out || !d) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_ARRAY3D_DESCRIPTOR flat = {d->Width, d->Height, 0, d->Format, d->NumChannels, 0};
+  return take_array(out, &flat);
+}
+API CUresult cuArrayDestroy(CUarray array) { return give_back_array((CUdeviceptr)array); }
+API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
+  return levels ? cuArray3DCreate_v2((CUarray *)out, d) : CUDA_ERROR_INVALID_VALUE;
+}
+API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return give_back_array((CUdeviceptr)array); }
+/* An array is mapped as a whole, as one of CUDA_ARRAY3D_DEFERRED_MAPPING is. */
+API CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned number, CUstream stream) {
+  (void)stream;
+  CUresult result = list ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  pthread_mutex_lock(&lock);
+  for (unsigned i = 0; i < number && !result; i++) {
+    int maps = list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP;
+    struct handle *one = maps ? find_handle(list[i].memHandle) : NULL;
+    if (list[i].reserved[0] || list[i].reserved[1] || list[i].flags || !one != !maps) {
+      result = CUDA_ERROR_INVALID_VALUE;
+      continue;
+    }
+    unmap_tiles((CUdeviceptr)list[i].resource);
+    if (!maps) continue;
+    struct mapping *made = malloc(sizeof *made);
+    *made = (struct mapping){(CUdeviceptr)list[i].resource, 0, one->value, one->physical, tiles};
+    tiles = made;
+    one->physical->references++;
   }
   pthread_mutex_unlock(&lock);
   return result;
 }
-static size_t bytes_of(int format) { return format == 0x20 || format == 0x0a || format == 0x03 ? 4 : format & 2 ? 2 : 1; }
-API CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
-  size_t height = d->Height ? d->Height : 1, depth = d->Depth ? d->Depth : 1;
-  return take((CUdeviceptr *)out, d->Width * height * depth * d->NumChannels * bytes_of(d->Format), NULL);
+API CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned number, CUstream stream) {
+  return cuMemMapArrayAsync(list, number, stream);
 }
-API CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d) {
-  return take((CUdeviceptr *)out, d->Width * (d->Height ? d->Height : 1) * d->NumChannels * bytes_of(d->Format), NULL);
+
+/* What ends with a context: memory of cuMemAlloc and its kind, and arrays; not that of pools and of cuMemCreate. With `lock`
+ * held. */
+static void end_context(CUcontext context) {
+  for (struct allocation **link = &allocations; *link;) {
+    if ((*link)->context != context) {
+      link = &(*link)->next;
+      continue;
+    }
+    unmap_tiles((*link)->at);
+    end_allocation(link, 1);
+  }
 }
-API CUresult cuArrayDestroy(CUarray array) { return give_back((CUdeviceptr)array); }
-API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
-  (void)levels;
-  return cuArray3DCreate_v2((CUarray *)out, d);
-}
-API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return give_back((CUdeviceptr)array); }
 
 /* Work */
 
@@ -432,15 +920,20 @@ API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *n
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamCreate(CUstream *out, unsigned flags) {
-  (void)flags;
+  if (!out || flags > 1) return CUDA_ERROR_INVALID_VALUE;
+  if (!current) return INVALID_CONTEXT;
   *out = calloc(1, sizeof **out);
+  (*out)->context = current;
+  (*out)->is_free = flags;
   return CUDA_SUCCESS;
 }
 
-static CUresult enqueue(CUstream stream, int64_t us) {
+static CUresult enqueue(struct CUstream_st *stream, int64_t us) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (!current) return INVALID_CONTEXT;
-  if (!stream) stream = &default_stream;
+  if (is_implicit(stream)) return CAPTURE_IMPLICIT;
   if (stream->capturing) {
+    if (atomic_load(&invalidated)) return CAPTURE_INVALIDATED;
     stream->captured_us += us;
     return CUDA_SUCCESS;
   }
@@ -473,68 +966,113 @@ NOT_SIMULATED(cuArrayCreate, CUarray *out, const void *descriptor)
 NOT_SIMULATED(cuArray3DCreate, CUarray *out, const void *descriptor)
 #define IGNORED (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)params
 #define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
-API CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void **params, void **extra) {
-  IGNORED, (void)f, (void)extra;
-  return enqueue(stream, gx);
-}
+#define KERNEL(per_thread) \
+  IGNORED, (void)f, (void)extra; \
+  return enqueue(stream_of(stream, per_thread), gx)
+API CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void **params, void **extra) { KERNEL(0); }
+API CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params, void **extra) { KERNEL(1); }
 API CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void **params) {
-  IGNORED, (void)f;
-  return enqueue(stream, gx);
+  void **extra = NULL;
+  KERNEL(0);
+}
+API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params) {
+  void **extra = NULL;
+  KERNEL(1);
+}
+static CUresult enqueue_of(const CUlaunchConfig *config, int per_thread) {
+  return config ? enqueue(stream_of(config->hStream, per_thread), config->gridDimX) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
   (void)f, (void)params, (void)extra;
-  return enqueue(config->hStream, config->gridDimX);
+  return enqueue_of(config, 0);
+}
+API CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
+  (void)f, (void)params, (void)extra;
+  return enqueue_of(config, 1);
 }
 API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned number, unsigned flags) {
   (void)flags;
-  for (unsigned i = 0; i < number; i++) enqueue(list[i].hStream, list[i].gridDimX);
+  if (!list || !number) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < number; i++) enqueue(stream_of(list[i].hStream, 0), list[i].gridDimX);
   return CUDA_SUCCESS;
 }
 API CUresult cuLaunchGrid(CUfunction f, int width, int height) {
   (void)f, (void)height;
-  return enqueue(NULL, width);
+  return enqueue(&default_stream, width);
 }
 API CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
   (void)f, (void)height;
-  return enqueue(stream, width);
+  return enqueue(stream_of(stream, 0), width);
 }
 API CUresult cuLaunch(CUfunction f) { return cuLaunchGrid(f, 1, 1); }
-API CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return enqueue(stream, graph->us); }
+API CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return enqueue(stream_of(stream, 0), graph->us); }
+API CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return enqueue(stream_of(stream, 1), graph->us); }
 
+static CUresult begin_capture(struct CUstream_st *stream, CUstreamCaptureMode mode) {
+  if (stream == &default_stream) return CAPTURE_UNSUPPORTED; /* the legacy stream cannot be captured */
+  stream->capturing = mode ? 1 : 2;
+  stream->captured_us = stream->captured_events = 0;
+  atomic_fetch_add(&captures, 1);
+  if (!mode) atomic_fetch_add(&global_captures, 1);
+  if (!stream->is_free) atomic_fetch_add(&blocking_captures, 1);
+  return CUDA_SUCCESS;
+}
 API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  stream->capturing = 1, stream->captured_us = 0;
-  if (!mode) atomic_fetch_add(&captures, 1); /* global */
-  return CUDA_SUCCESS;
+  return begin_capture(stream_of(stream, 0), mode);
 }
-API CUresult cuStreamEndCapture(CUstream stream, CUgraphExec *graph) {
-  if (atomic_load(&captures)) atomic_fetch_sub(&captures, 1);
+API CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+  return begin_capture(stream_of(stream, 1), mode);
+}
+static CUresult end_capture(struct CUstream_st *stream, CUgraphExec *graph) {
+  if (!graph || !stream->capturing) return CUDA_ERROR_INVALID_VALUE;
+  atomic_fetch_sub(&captures, 1);
+  if (stream->capturing == 2) atomic_fetch_sub(&global_captures, 1);
+  if (!stream->is_free) atomic_fetch_sub(&blocking_captures, 1);
   stream->capturing = 0;
+  *graph = NULL;
+  if (atomic_exchange(&invalidated, 0)) return CAPTURE_INVALIDATED;
   *graph = malloc(sizeof **graph); /* a graph and its instance are one here */
-  (*graph)->us = stream->captured_us;
+  **graph = (struct CUgraphExec_st){stream->captured_us, stream->captured_events};
   return CUDA_SUCCESS;
 }
+API CUresult cuStreamEndCapture(CUstream stream, CUgraphExec *graph) { return end_capture(stream_of(stream, 0), graph); }
+API CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraphExec *graph) { return end_capture(stream_of(stream, 1), graph); }
 API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraphExec graph, unsigned long long flags) {
   (void)flags;
   *out = graph;
   return CUDA_SUCCESS;
 }
-API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *out) {
-  *out = stream ? stream->capturing : 0;
+static CUresult is_capturing(struct CUstream_st *stream, CUstreamCaptureStatus *out) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (stream == &default_stream && atomic_load(&blocking_captures)) return CAPTURE_IMPLICIT; /* the capture goes on (seen) */
+  *out = stream->capturing ? 1 : 0;
   return CUDA_SUCCESS;
 }
+API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *out) {
+  return is_capturing(stream_of(stream, 0), out);
+}
+API CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *out) {
+  return is_capturing(stream_of(stream, 1), out);
+}
 API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+  if (!mode) return CUDA_ERROR_INVALID_VALUE;
   int was = relaxed ? 2 : 0;
   relaxed = *mode == 2;
   *mode = was;
   return CUDA_SUCCESS;
 }
-API CUresult cuStreamSynchronize(CUstream stream) {
-  if (forbidden(stream)) return CAPTURE_UNSUPPORTED;
-  sleep_until(stream ? stream->ends : last_end);
+static CUresult synchronise(struct CUstream_st *stream) {
+  if (is_implicit(stream)) return CAPTURE_IMPLICIT;
+  if (stream->capturing || is_prohibited()) return CAPTURE_UNSUPPORTED;
+  sleep_until(stream == &default_stream ? last_end : stream->ends);
+  synchronised();
   return CUDA_SUCCESS;
 }
+API CUresult cuStreamSynchronize(CUstream stream) { return synchronise(stream_of(stream, 0)); }
+API CUresult cuStreamSynchronize_ptsz(CUstream stream) { return synchronise(stream_of(stream, 1)); }
 API CUresult cuEventCreate(CUevent *out, unsigned flags) {
   (void)flags;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
   *out = calloc(1, sizeof **out);
   return CUDA_SUCCESS;
 }
@@ -542,40 +1080,38 @@ API CUresult cuEventDestroy_v2(CUevent event) {
   free(event);
   return CUDA_SUCCESS;
 }
-API CUresult cuEventRecord(CUevent event, CUstream stream) {
-  if (stream && stream->capturing) return CAPTURE_UNSUPPORTED;
-  int64_t ends = stream ? stream->ends : last_end, t = now();
+/* An event that is recorded in a capture becomes a part of the graph, and cannot be waited for. */
+static CUresult record(CUevent event, struct CUstream_st *stream) {
+  if (is_implicit(stream)) return CAPTURE_IMPLICIT;
+  event->captured = stream->capturing;
+  stream->captured_events += stream->capturing ? 1 : 0;
+  int64_t ends = stream == &default_stream ? last_end : stream->ends, t = now();
   event->at = ends > t ? ends : t;
   return CUDA_SUCCESS;
 }
+API CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream_of(stream, 0)); }
+API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(event, stream_of(stream, 1)); }
+static CUresult look_at(CUevent event) { return event->captured ? CAPTURED_EVENT : is_prohibited() ? CAPTURE_UNSUPPORTED : 0; }
 API CUresult cuEventQuery(CUevent event) {
-  if (forbidden(NULL)) return CAPTURE_UNSUPPORTED;
-  return now() >= event->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  CUresult result = look_at(event);
+  return result ? result : now() >= event->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 API CUresult cuEventSynchronize(CUevent event) {
-  if (forbidden(NULL)) return CAPTURE_UNSUPPORTED;
+  CUresult result = look_at(event);
+  if (result) return result;
   sleep_until(event->at);
+  synchronised();
   return CUDA_SUCCESS;
 }
 API CUresult cuEventElapsedTime(float *ms, CUevent first, CUevent second) {
+  if (first->captured || second->captured) return CAPTURED_EVENT;
   *ms = (float)((second->at - first->at) / 1e6);
   return now() >= second->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-/* The names with _ptsz are those of programs that were compiled for one default stream per thread. */
-#define SAME(name) extern __typeof__(name) name##_ptsz __attribute__((alias(#name), visibility("default")))
-SAME(cuMemAllocAsync);
-SAME(cuMemAllocFromPoolAsync);
-SAME(cuMemFreeAsync);
-SAME(cuLaunchKernel);
-SAME(cuLaunchKernelEx);
-SAME(cuLaunchCooperativeKernel);
-SAME(cuGraphLaunch);
-SAME(cuStreamIsCapturing);
-SAME(cuEventRecord);
-
 API CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, CUdriverProcAddressQueryResult *how) {
   (void)version;
+  if (!name || !out) return CUDA_ERROR_INVALID_VALUE;
   static void *self;
   static const char *const endings[] = {"_v2", ""};
   const char *asked = getenv("FAKE_CUDA_ASKED");
@@ -611,7 +1147,11 @@ API CUresult cuGetExportTable(const void **out, const CUuuid *id) {
 }
 
 /* Not CUDA's: for tests. */
+API int fake_cuda_events(CUgraphExec graph) { return graph->events; }
 API void fake_cuda_counts(int card, int64_t *launches, size_t *allocated) {
   *launches = atomic_load(&cards[card]->launches);
+  pthread_mutex_lock(&lock);
+  look_at_exports();
   *allocated = used[card];
+  pthread_mutex_unlock(&lock);
 }

@@ -172,8 +172,6 @@ static void begin_turn(struct device *device, int64_t estimate) {
   link_unlock();
 }
 
-CUcontext launch_context(const struct device *device) { return launches_on(device)->context; }
-
 void forget_launch_context(CUcontext context) {
   for (int i = 0; i < MAX_DEVICES; i++) {
     if (launches[i].context == context) launches[i].context = NULL;
@@ -181,11 +179,10 @@ void forget_launch_context(CUcontext context) {
   }
 }
 
-/* Return the device if the launch needs a turn, after it has one; NULL if it needs none. */
-static struct device *begin_launch(CUstream stream, IsCapturing is_capturing, Record record) {
-  struct device *device = device_of_thread();
+/* Return the device if the launch needs a turn, after it has one; NULL if it needs none: captured, it is a node of a graph. */
+static struct device *begin_launch(CUstream stream, int captured, Record record) {
+  struct device *device = captured ? NULL : device_of_thread();
   if (!device) return NULL;
-  if (is_captured(stream, is_capturing)) return NULL; /* it becomes a node of a graph */
   struct launches *on = launches_on(device);
   atomic_fetch_add(&on->launching, 1); /* before the look: one that gives the turn back looks at this after it did */
   if (!LIKELY(atomic_load(&device->turn) == HOLDING && turn_lasts(device))) {
@@ -213,7 +210,7 @@ static void end_launch(struct device *device, CUstream stream, Record record, ui
 }
 
 #define LAUNCH(stream, ending, kind, call) \
-  struct device *device = begin_launch(stream, real.cuStreamIsCapturing##ending, real.cuEventRecord##ending); \
+  struct device *device = begin_launch(stream, is_captured##ending(stream), real.cuEventRecord##ending); \
   CUresult result = call; \
   if (device) end_launch(device, stream, real.cuEventRecord##ending, kind, result); \
   return result
@@ -221,7 +218,7 @@ static void end_launch(struct device *device, CUstream stream, Record record, ui
 #define GRID_ARGS gx, gy, gz, bx, by, bz, shared
 #define GRID_KIND kind_of(f, (uint64_t)gx * gy * gz)
 #define AREA_KIND kind_of(f, (uint64_t)width * (uint64_t)height)
-#define CONFIG_KIND kind_of(f, (uint64_t)config->gridDimX * config->gridDimY * config->gridDimZ)
+#define CONFIG_KIND kind_of(f, config ? (uint64_t)config->gridDimX * config->gridDimY * config->gridDimZ : 0)
 
 HOOK CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void **params, void **extra) {
   LAUNCH(stream, , GRID_KIND, real.cuLaunchKernel(f, GRID_ARGS, stream, params, extra));
@@ -230,10 +227,10 @@ HOOK CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void **pa
   LAUNCH(stream, _ptsz, GRID_KIND, real.cuLaunchKernel_ptsz(f, GRID_ARGS, stream, params, extra));
 }
 HOOK CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
-  LAUNCH(config->hStream, , CONFIG_KIND, real.cuLaunchKernelEx(config, f, params, extra));
+  LAUNCH(config ? config->hStream : NULL, , CONFIG_KIND, real.cuLaunchKernelEx(config, f, params, extra));
 }
 HOOK CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
-  LAUNCH(config->hStream, _ptsz, CONFIG_KIND, real.cuLaunchKernelEx_ptsz(config, f, params, extra));
+  LAUNCH(config ? config->hStream : NULL, _ptsz, CONFIG_KIND, real.cuLaunchKernelEx_ptsz(config, f, params, extra));
 }
 HOOK CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void **params) {
   LAUNCH(stream, , GRID_KIND, real.cuLaunchCooperativeKernel(f, GRID_ARGS, stream, params));
@@ -242,7 +239,7 @@ HOOK CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream
   LAUNCH(stream, _ptsz, GRID_KIND, real.cuLaunchCooperativeKernel_ptsz(f, GRID_ARGS, stream, params));
 }
 HOOK CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned number, unsigned flags) {
-  LAUNCH(number ? list[0].hStream : NULL, , kind_of(number ? list[0].function : NULL, number),
+  LAUNCH(list && number ? list[0].hStream : NULL, , kind_of(list && number ? list[0].function : NULL, number),
          real.cuLaunchCooperativeKernelMultiDevice(list, number, flags));
 }
 HOOK CUresult cuLaunch(CUfunction f) { LAUNCH(NULL, , kind_of(f, 1), real.cuLaunch(f)); }

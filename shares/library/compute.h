@@ -6,7 +6,5 @@
 
 /* Start to give back turns that are not used, if that was not done in this process; return whether that is so. */
 int turns_up(void);
-/* Return the context that launched last, or NULL. */
-CUcontext launch_context(const struct device *);
 void forget_launch_context(CUcontext);
 #endif

@@ -44,10 +44,16 @@ int share_connect(int launches, struct connection *out) {
     send(out->fd, &frame, sizeof frame, MSG_NOSIGNAL); /* EPIPE from a server that refused already: its word can be read */
     if (!receive_welcome(out->fd, &frame, &page_fd)) frame.kind = 0;
     if (frame.kind == REFUSED) out->refusal = (int)frame.a;
-    if (frame.kind == WELCOME) out->page = map_page(page_fd, frame.b);
     out->clock_ahead = frame.a - now_ns();
+    if (frame.kind == WELCOME) out->page = map_page(page_fd, frame.b);
   }
   if (page_fd >= 0) close(page_fd);
-  if (!out->page) close(out->fd);
+  if (!out->page) share_disconnect(out);
   return out->page != NULL;
+}
+
+void share_disconnect(struct connection *connection) {
+  int fd = connection->fd;
+  connection->fd = -1; /* first: a child that is forked now does not close it a second time */
+  close(fd);
 }

@@ -31,10 +31,12 @@ typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct { char bytes[16]; } CUuuid;
+#define CU_STREAM_LEGACY ((CUstream)1)
+#define CU_STREAM_PER_THREAD ((CUstream)2)
 typedef int CUstreamCaptureStatus; /* 0: none, 1: active, 2: invalidated */
 typedef int CUstreamCaptureMode;   /* 0: global, 1: thread-local, 2: relaxed */
 typedef int CUmemPool_attribute;
-enum { CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5, CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7 };
+enum { CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7 };
 typedef int CUdriverProcAddressQueryResult;
 
 typedef struct {
@@ -47,6 +49,36 @@ typedef struct {
   void *win32HandleMetaData;
   unsigned char flags[8];
 } CUmemAllocationProp;
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOCATION_TYPE_MANAGED };
+typedef struct {
+  int allocType, handleTypes;
+  CUmemLocation location;
+  void *win32SecurityAttributes;
+  size_t maxSize;
+  unsigned short usage;
+  unsigned char reserved[54];
+} CUmemPoolProps;
+typedef struct {
+  int resourceType;
+  void *resource; /* an array or a mipmapped array */
+  int subresourceType;
+  union {
+    struct {
+      unsigned level, layer, offsetX, offsetY, offsetZ, extentWidth, extentHeight, extentDepth;
+    } sparseLevel;
+    struct {
+      unsigned layer;
+      unsigned long long offset, size;
+    } miptail;
+  } subresource;
+  int memOperationType, memHandleType;
+  CUmemGenericAllocationHandle memHandle;
+  unsigned long long offset;
+  unsigned deviceBitMask, flags, reserved[2];
+} CUarrayMapInfo;
+enum { CU_MEM_OPERATION_TYPE_MAP = 1 };
+enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+enum { CUDA_ARRAY3D_SPARSE = 0x40, CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80 };
 typedef struct {
   size_t Width, Height;
   int Format;
@@ -84,9 +116,12 @@ CUresult cuCtxGetCurrent(CUcontext *);
 CUresult cuCtxSetCurrent(CUcontext);
 CUresult cuCtxGetDevice(CUdevice *);
 CUresult cuCtxSynchronize(void);
-CUresult cuCtxDestroy_v2(CUcontext);
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice);
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice);
+CUresult cuCtxAttach(CUcontext *, unsigned), cuCtxDetach(CUcontext);
+CUresult cuCtxDestroy_v2(CUcontext), cuCtxDestroy(CUcontext);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
+CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned *, int *);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice), cuDevicePrimaryCtxReset(CUdevice);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice), cuDevicePrimaryCtxRelease(CUdevice);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
 
 CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
@@ -100,12 +135,19 @@ CUresult cuMemFreeAsync(CUdeviceptr, CUstream), cuMemFreeAsync_ptsz(CUdeviceptr,
 CUresult cuMemPoolTrimTo(CUmemoryPool, size_t);
 CUresult cuMemPoolDestroy(CUmemoryPool);
 CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *);
-CUresult cuDeviceGetMemPool(CUmemoryPool *, CUdevice);
+CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
+CUresult cuDeviceGetMemPool(CUmemoryPool *, CUdevice), cuDeviceGetDefaultMemPool(CUmemoryPool *, CUdevice);
+CUresult cuMemGetMemPool(CUmemoryPool *, CUmemLocation *, int), cuMemGetDefaultMemPool(CUmemoryPool *, CUmemLocation *, int);
 CUresult cuMemCreate(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
 CUresult cuMemRelease(CUmemGenericAllocationHandle);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *, void *);
 CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
 CUresult cuMemUnmap(CUdeviceptr, size_t);
+CUresult cuMemExportToShareableHandle(void *, CUmemGenericAllocationHandle, int, unsigned long long);
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *, void *, int);
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *, CUmemGenericAllocationHandle);
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *, unsigned, CUstream);
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *, unsigned, CUstream);
 CUresult cuArrayCreate_v2(CUarray *, const CUDA_ARRAY_DESCRIPTOR *);
 CUresult cuArray3DCreate_v2(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *);
 CUresult cuArrayDestroy(CUarray);
@@ -133,6 +175,7 @@ CUresult cuLaunchGridAsync(CUfunction, int, int, CUstream);
 CUresult cuGraphLaunch(CUgraphExec, CUstream), cuGraphLaunch_ptsz(CUgraphExec, CUstream);
 
 CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *), cuStreamIsCapturing_ptsz(CUstream, CUstreamCaptureStatus *);
+CUresult cuStreamGetCtx(CUstream, CUcontext *);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *);
 CUresult cuEventCreate(CUevent *, unsigned), cuEventDestroy_v2(CUevent);
 CUresult cuEventRecord(CUevent, CUstream), cuEventRecord_ptsz(CUevent, CUstream);

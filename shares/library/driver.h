@@ -20,11 +20,15 @@
 
 /* The functions that are taken the place of. */
 #define HOOKED(X) \
-  X(cuInit) X(cuDeviceTotalMem_v2) X(cuCtxDestroy_v2) X(cuDevicePrimaryCtxReset_v2) X(cuMemGetInfo_v2) \
+  X(cuInit) X(cuDeviceTotalMem_v2) X(cuMemGetInfo_v2) \
+  X(cuCtxDestroy_v2) X(cuCtxDestroy) X(cuCtxAttach) X(cuCtxDetach) X(cuDevicePrimaryCtxReset_v2) X(cuDevicePrimaryCtxReset) \
+  X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxRelease) \
   X(cuMemAlloc_v2) X(cuMemAllocPitch_v2) X(cuMemAllocManaged) X(cuMemFree_v2) \
   X(cuMemAllocAsync) X(cuMemAllocAsync_ptsz) X(cuMemAllocFromPoolAsync) X(cuMemAllocFromPoolAsync_ptsz) \
-  X(cuMemFreeAsync) X(cuMemFreeAsync_ptsz) X(cuMemPoolTrimTo) X(cuMemPoolDestroy) \
+  X(cuMemFreeAsync) X(cuMemFreeAsync_ptsz) X(cuMemPoolCreate) X(cuMemPoolTrimTo) X(cuMemPoolDestroy) \
+  X(cuDeviceGetDefaultMemPool) X(cuDeviceGetMemPool) X(cuMemGetDefaultMemPool) X(cuMemGetMemPool) \
   X(cuMemCreate) X(cuMemRelease) X(cuMemRetainAllocationHandle) X(cuMemMap) X(cuMemUnmap) \
+  X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemMapArrayAsync) X(cuMemMapArrayAsync_ptsz) \
   X(cuArrayCreate_v2) X(cuArray3DCreate_v2) X(cuArrayDestroy) X(cuMipmappedArrayCreate) X(cuMipmappedArrayDestroy) \
   X(cuMemAlloc) X(cuMemAllocPitch) X(cuArrayCreate) X(cuArray3DCreate) \
   X(cuGraphAddMemAllocNode) X(cuGraphAddNode) X(cuGraphAddNode_v2) X(cuGraphAddNode_v3) \
@@ -34,8 +38,9 @@
   X(cuGetProcAddress) X(cuGetProcAddress_v2)
 /* Others that are called. */
 #define CALLED(X) \
-  X(cuDeviceGetUuid) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice) X(cuDeviceGetMemPool) \
-  X(cuMemPoolGetAttribute) X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz) X(cuThreadExchangeStreamCaptureMode) \
+  X(cuDeviceGetUuid) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice) X(cuStreamGetCtx) \
+  X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxGetState) X(cuMemGetAllocationPropertiesFromHandle) X(cuMemPoolGetAttribute) \
+  X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz) X(cuThreadExchangeStreamCaptureMode) \
   X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventRecord_ptsz) X(cuEventQuery) X(cuEventElapsedTime)
 
 struct real {
@@ -45,11 +50,22 @@ struct real {
 };
 extern struct real real;
 
-/* Whether calls on this stream become nodes of a graph. */
-typedef CUresult (*IsCapturing)(CUstream, CUstreamCaptureStatus *);
-static inline int is_captured(CUstream stream, IsCapturing is_capturing) {
+/* Whether calls on this stream become nodes of a graph. No capture takes the legacy default stream; in functions with _ptsz the
+ * default stream is the thread's own, which may be captured. */
+static inline int is_captured_ptsz(CUstream stream) {
   CUstreamCaptureStatus capturing = 0;
-  return stream && !is_capturing(stream, &capturing) && capturing;
+  return !real.cuStreamIsCapturing_ptsz(stream, &capturing) && capturing;
+}
+static inline int is_captured(CUstream stream) {
+  CUstreamCaptureStatus capturing = 0;
+  return stream && !real.cuStreamIsCapturing(stream, &capturing) && capturing;
+}
+
+/* Have the thread's own calls break no capture that another thread has begun in global mode, until `mode` is set again; return
+ * whether that is so. */
+static inline int relax(CUstreamCaptureMode *mode) {
+  *mode = 2;
+  return !real.cuThreadExchangeStreamCaptureMode(mode);
 }
 
 /* Return the device of the calling thread's context; NULL if its card is not in the grant. */

@@ -15,6 +15,7 @@
 enum {
   PATIENCE_MS = 30000,   /* of the first connection: the server may be starting */
   REDIAL_MS = 200,
+  FULL_MS = 1000,        /* a process that asks NVML takes a place for a moment */
   LOOK_MS = 50,          /* for the beat */
   STOPPED_MS = 4 * LOOK_MS, /* without a look, the process was stopped (SIGSTOP) */
 };
@@ -27,6 +28,7 @@ struct question {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, dialling = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
 static int started, joined, fd = -1, device_count;
+static struct connection dialled = {.fd = -1}; /* that is being made */
 static struct page *page;
 static _Atomic int64_t clock_ahead; /* the server's clock less ours: time namespaces differ */
 static uint32_t last_seq;
@@ -44,6 +46,14 @@ void link_notify(void) { pthread_cond_broadcast(&changed); }
 int link_joined(void) { return joined; }
 int link_devices(void) { return device_count; }
 struct device *link_device(int index) { return &devices[index]; }
+
+__attribute__((visibility("default"))) struct page *lading_page(int64_t *ahead) {
+  pthread_mutex_lock(&lock);
+  struct page *shown = joined ? page : NULL;
+  *ahead = atomic_load(&clock_ahead);
+  pthread_mutex_unlock(&lock);
+  return shown;
+}
 
 void link_wait(int64_t most_ns) {
   int64_t until = now_ns() + most_ns;
@@ -103,14 +113,14 @@ static void use_page(struct page *fresh) {
   (void)old; /* another thread may be looking at it: 4 KiB for each restart of the server stay mapped */
 }
 
-/* Connect once. Returns 1, 0, or the code of a refusal as a negative number. Called without `lock`. */
+/* Connect once. Returns 1, 0, or the code of a refusal as a negative number. Called without `lock`, by one thread at a time. */
 static int dial(void) {
-  struct connection made;
-  if (!share_connect(1, &made)) return -made.refusal;
+  if (!share_connect(1, &dialled)) return -dialled.refusal;
   pthread_mutex_lock(&lock);
-  fd = made.fd;
-  atomic_store(&clock_ahead, made.clock_ahead);
-  use_page(made.page);
+  fd = dialled.fd;
+  dialled.fd = -1;
+  atomic_store(&clock_ahead, dialled.clock_ahead);
+  use_page(dialled.page);
   joined = 1;
   for (int i = 0; i < device_count && joined; i++) {
     int64_t held = atomic_load(&devices[i].held_bytes); /* also nothing: the server waits for it */
@@ -191,7 +201,8 @@ static void init_locks(void) {
 /* A child of fork has no turn, no memory of the card and no thread. Those who waited on a condition or held a lock are not there. */
 static void after_fork(void) {
   if (fd >= 0) close(fd);
-  fd = -1;
+  if (dialled.fd >= 0 && dialled.fd != fd) close(dialled.fd);
+  fd = dialled.fd = -1;
   started = joined = 0;
   questions = NULL;
   received_bytes = 0;
@@ -221,9 +232,11 @@ int start_thread(void *(*run)(void *)) {
 
 /* Dial until the server answers; return whether it accepts this process. */
 static int dial_patiently(void) {
-  int64_t until = now_ns() + PATIENCE_MS * MS;
+  int64_t began = now_ns();
   int result;
-  while (!(result = dial()) && now_ns() < until) usleep(REDIAL_MS * 1000);
+  while ((result = dial()) <= 0 && now_ns() - began < (!result ? PATIENCE_MS : result == -TOO_MANY ? FULL_MS : 0) * MS) {
+    usleep(REDIAL_MS * 1000);
+  }
   if (result > 0) return 1;
   fprintf(stderr, "lading: this container's share of a card cannot be used: %s (%s)\n",
           result == -OTHER_POD  ? "the share server refused this process: it is not in a cgroup of the grant's pod"

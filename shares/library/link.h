@@ -34,6 +34,9 @@ int start_thread(void *(*)(void *));
 int link_devices(void);
 struct device *link_device(int index);
 
+/* For libnvidia-ml.so.1 (nvml.c): return the page, and the server's clock less ours; NULL if the server is not there. */
+struct page *lading_page(int64_t *clock_ahead);
+
 /* The lock of the connection and of the turns; a turn changes only with it held. */
 void link_lock(void);
 void link_unlock(void);

@@ -1,37 +1,52 @@
 /* Allocations: none beyond the container's share, and queries that return the share.
  *
  * An amount counts before the real call, so that two processes cannot both take the last bytes, and until the memory is really
- * given back: a pool keeps what was freed into it; memory of cuMemCreate lives until its handle and its last mapping are gone.
+ * given back: a pool keeps what was freed into it; memory of cuMemCreate lives until its last use is gone.
  * What no call shows, such as a context's own memory, is not counted here. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "compute.h"
 #include "driver.h"
 
-enum kind { MEMORY, ARRAY, MIPMAPPED, HANDLE, MAPPING };
+enum kind { MEMORY, ARRAY, MIPMAPPED, TILES, HANDLE, MAPPING, EXPORT, ATTACHED };
 
-struct entry {
-  enum kind kind;
-  uint64_t key;
-  int64_t bytes;
+/* Memory that counts while an entry of the table uses it. */
+struct memory {
   struct device *device;
-  CUcontext context;
-  uint64_t handle;   /* MAPPING */
-  int references, mappings; /* HANDLE */
-  struct entry *next;
+  int64_t bytes;
+  int uses, imported;
 };
 struct pool {
-  CUmemoryPool pool;
-  struct device *device;
-  int64_t counted; /* of what it has reserved */
+  CUmemoryPool pool;     /* NULL: it was destroyed, and memory of it is still allocated */
+  struct device *device; /* NULL: not of a card in the grant */
+  int64_t counted;       /* what it has reserved, and not less than what is allocated of it */
+  int64_t allocated;
   struct pool *next;
+};
+/* What a program has of the driver. */
+struct entry {
+  enum kind kind;
+  uint64_t key;          /* TILES: the array. EXPORT: the file descriptor */
+  struct memory *memory; /* NULL: it does not count */
+  struct pool *pool;     /* MEMORY: it is of this pool */
+  int64_t bytes;         /* MEMORY of a pool, MAPPING */
+  CUcontext context;     /* it ends with this; NULL: with none */
+  int references;        /* HANDLE, ATTACHED: so many calls end it */
+  dev_t device;          /* EXPORT: the file that was open there */
+  ino_t inode;
+  CUarrayMapInfo *place; /* TILES */
+  struct entry *next;
 };
 
 #define BUCKETS 4096
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct entry *table[BUCKETS];
 static struct pool *pools;
+static int exports; /* entries of this kind */
+
+/* The table. All with `lock` held. */
 
 static struct entry **slot(enum kind kind, uint64_t key) {
   struct entry **link = &table[(key >> 9 ^ key >> 21 ^ (uint64_t)kind) % BUCKETS];
@@ -39,35 +54,83 @@ static struct entry **slot(enum kind kind, uint64_t key) {
   return link;
 }
 
-static struct entry *remember(enum kind kind, uint64_t key, int64_t bytes, struct device *device) {
-  struct entry *entry = calloc(1, sizeof *entry);
-  if (!entry) return NULL;
-  *entry = (struct entry){.kind = kind, .key = key, .bytes = bytes, .device = device, .references = 1};
-  real.cuCtxGetCurrent(&entry->context);
-  pthread_mutex_lock(&lock);
-  struct entry **link = slot(kind, key);
-  if (*link) { /* the driver gave the address again: the old one is gone */
-    memory_sub((*link)->device, (*link)->bytes);
-    entry->next = (*link)->next;
-    free(*link);
-  }
-  *link = entry;
-  pthread_mutex_unlock(&lock);
-  return entry;
+static struct memory *use(struct memory *memory) {
+  if (memory) memory->uses++;
+  return memory;
 }
 
-/* Take an entry out of the table; with `lock` held. */
+static void unuse(struct memory *memory) {
+  if (!memory || --memory->uses) return;
+  memory_sub(memory->device, memory->bytes);
+  free(memory);
+}
+
+static void recount(struct pool *);
+
+/* End entries that are not in the table any more. */
+static void end_all(struct entry *list) {
+  for (struct entry *entry = list; entry; entry = list) {
+    list = entry->next;
+    unuse(entry->memory);
+    if (entry->pool) {
+      entry->pool->allocated -= entry->bytes;
+      recount(entry->pool);
+    }
+    exports -= entry->kind == EXPORT;
+    free(entry->place);
+    free(entry);
+  }
+}
+
+static void link_all(struct entry *list) {
+  for (struct entry *entry = list; entry; entry = list) {
+    list = entry->next;
+    struct entry **link = slot(entry->kind, entry->key);
+    entry->next = *link;
+    *link = entry;
+  }
+}
+
 static struct entry *unlink_entry(enum kind kind, uint64_t key) {
   struct entry **link = slot(kind, key), *entry = *link;
-  if (entry) *link = entry->next;
+  if (!entry) return NULL;
+  *link = entry->next;
+  entry->next = NULL;
   return entry;
 }
 
-/* Put an entry back; with `lock` held. */
-static void link_entry(struct entry *entry) {
-  struct entry **link = slot(entry->kind, entry->key);
-  entry->next = *link;
-  *link = entry;
+/* Take those entries out of the table for which `matches` returns true. */
+static struct entry *unlink_all(int (*matches)(const struct entry *, const void *), const void *what) {
+  struct entry *list = NULL;
+  for (int i = 0; i < BUCKETS; i++) {
+    for (struct entry **link = &table[i], *entry; (entry = *link);) {
+      if (!matches(entry, what)) {
+        link = &entry->next;
+        continue;
+      }
+      *link = entry->next;
+      entry->next = list;
+      list = entry;
+    }
+  }
+  return list;
+}
+
+/* Add an entry, which takes over one use of the memory. If the driver gave the address of another entry again, that is gone. */
+static struct entry *add(struct entry made) {
+  struct entry *entry = malloc(sizeof *entry);
+  if (!entry) return NULL; /* the memory counts until the process ends */
+  *entry = made;
+  if (entry->kind != TILES) end_all(unlink_entry(entry->kind, entry->key));
+  exports += entry->kind == EXPORT;
+  link_all(entry);
+  return entry;
+}
+
+static struct memory *new_memory(struct device *device, int64_t bytes) {
+  struct memory *memory = device ? malloc(sizeof *memory) : NULL;
+  if (memory) *memory = (struct memory){device, bytes, 1, 0};
+  return memory;
 }
 
 /* An entry is out of the table before the driver frees its memory: from then on another thread may be given the same address. It
@@ -79,37 +142,12 @@ static struct entry *take_out(enum kind kind, uint64_t key) {
   return entry;
 }
 
-static CUresult ended(struct entry *entry, CUresult result) {
-  if (entry && result) {
-    pthread_mutex_lock(&lock);
-    link_entry(entry);
-    pthread_mutex_unlock(&lock);
-  } else if (entry) {
-    memory_sub(entry->device, entry->bytes);
-    free(entry);
-  }
-  return result;
-}
-
-#define FREE(kind, key, call) \
-  struct entry *entry = take_out(kind, (uint64_t)(key)); \
-  return ended(entry, call)
-
-static void forget_allocations(CUcontext context) {
+static CUresult ended(struct entry *list, CUresult result) {
   pthread_mutex_lock(&lock);
-  for (int i = 0; i < BUCKETS; i++) {
-    for (struct entry **link = &table[i]; *link;) {
-      struct entry *entry = *link;
-      if (entry->context != context) {
-        link = &entry->next;
-        continue;
-      }
-      *link = entry->next;
-      if (entry->kind != MAPPING) memory_sub(entry->device, entry->bytes);
-      free(entry);
-    }
-  }
+  if (result) link_all(list);
+  else end_all(list);
   pthread_mutex_unlock(&lock);
+  return result;
 }
 
 /* A child of fork has no memory of the card. */
@@ -117,22 +155,106 @@ static void after_fork(void) {
   pthread_mutex_init(&lock, NULL);
   memset(table, 0, sizeof table);
   pools = NULL;
+  exports = 0;
 }
 __attribute__((constructor)) static void prepare(void) { pthread_atfork(NULL, NULL, after_fork); }
 
-/* Memory that is gone when it is freed */
+/* What the driver gives back by itself */
+
+/* Return the attribute, or what is to be taken for it where the driver does not say. */
+static int64_t attribute(CUmemoryPool pool, CUmemPool_attribute which, int64_t otherwise) {
+  CUstreamCaptureMode mode;
+  uint64_t value = 0;
+  int relaxed = relax(&mode);
+  int64_t result = real.cuMemPoolGetAttribute(pool, which, &value) ? otherwise : (int64_t)value;
+  if (relaxed) real.cuThreadExchangeStreamCaptureMode(&mode);
+  return result;
+}
+
+/* Count what the pool has reserved now. What a destroyed one had reserved is given back when all that was allocated of it is
+ * freed. With `lock` held. */
+static void recount(struct pool *pool) {
+  int64_t bytes = pool->pool ? attribute(pool->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, pool->counted) : pool->counted;
+  if (!pool->pool && !pool->allocated) bytes = 0;
+  if (bytes < pool->allocated) bytes = pool->allocated;
+  if (!pool->device) return;
+  if (bytes > pool->counted) memory_held(pool->device, bytes - pool->counted);
+  else memory_sub(pool->device, pool->counted - bytes);
+  pool->counted = bytes;
+}
+
+static int is_closed(const struct entry *entry, const void *unused) {
+  struct stat now;
+  (void)unused;
+  if (entry->kind != EXPORT) return 0;
+  return fstat((int)entry->key, &now) || now.st_dev != entry->device || now.st_ino != entry->inode;
+}
+static void look_at_exports(void) {
+  if (exports) end_all(unlink_all(is_closed, NULL));
+}
+
+/* Count anew what may have been given back without a call that is seen here: a pool gives back what it does not need when the
+ * program synchronises, and a handle that was exported lives until its descriptor is closed. `trim`: have pools give back
+ * what they keep, as the driver does before it refuses memory. With `lock` held. */
+static void settle(int trim) {
+  for (struct pool *one = pools; one; one = one->next) {
+    CUstreamCaptureMode mode;
+    if (!one->pool || !one->device) continue;
+    if (trim && relax(&mode)) {
+      real.cuMemPoolTrimTo(one->pool, 0);
+      real.cuThreadExchangeStreamCaptureMode(&mode);
+    }
+    recount(one);
+  }
+  look_at_exports();
+}
+
+/* Ask again for memory that was refused, if some was given back; return whether it is allowed. With `lock` held. */
+static int add_after_settling(struct device *device, int64_t bytes) {
+  int64_t before = atomic_load(&device->held_bytes);
+  settle(1);
+  return atomic_load(&device->held_bytes) < before && memory_add(device, bytes);
+}
+
+/* Memory that is gone when it is freed, or with its context */
+
+static CUcontext context_of_thread(void) {
+  CUcontext context = NULL;
+  real.cuCtxGetCurrent(&context);
+  return context;
+}
+
+static int begin_allocation(struct device *device, int64_t bytes) {
+  if (bytes < 0) return 0;
+  if (memory_add(device, bytes)) return 1;
+  pthread_mutex_lock(&lock);
+  int allowed = add_after_settling(device, bytes);
+  pthread_mutex_unlock(&lock);
+  return allowed;
+}
+
+static CUresult end_allocation(enum kind kind, CUresult result, uint64_t key, struct device *device, int64_t bytes,
+                               int64_t actual) {
+  if (actual > bytes) memory_held(device, actual - bytes);
+  else memory_sub(device, bytes - actual);
+  if (result) return result;
+  pthread_mutex_lock(&lock);
+  add((struct entry){.kind = kind, .key = key, .memory = new_memory(device, actual), .context = context_of_thread()});
+  pthread_mutex_unlock(&lock);
+  return result;
+}
 
 #define ALLOCATE(kind, size, call, key, actual) \
   struct device *device = device_of_thread(); \
   int64_t bytes = (int64_t)(size); \
   if (!device) return call; \
-  if (bytes < 0 || !memory_add(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY; \
+  if (!begin_allocation(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY; \
   CUresult result = call; \
-  int64_t really = result ? 0 : (int64_t)(actual); \
-  if (really > bytes) memory_held(device, really - bytes); \
-  else memory_sub(device, bytes - really); \
-  if (!result) remember(kind, (uint64_t)(key), really, device); \
-  return result
+  return end_allocation(kind, result, result ? 0 : (uint64_t)(key), device, bytes, result ? 0 : (int64_t)(actual))
+
+#define FREE(kind, key, call) \
+  struct entry *entry = take_out(kind, (uint64_t)(key)); \
+  return ended(entry, call)
 
 HOOK CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size) {
   ALLOCATE(MEMORY, size, real.cuMemAlloc_v2(out, size), *out, size);
@@ -148,6 +270,7 @@ HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, 
   ALLOCATE(MEMORY, rows_of_512(width, height), real.cuMemAllocPitch_v2(out, pitch, width, height, element), *out,
            *pitch * height);
 }
+/* Memory of pools may be freed in this way too. */
 HOOK CUresult cuMemFree_v2(CUdeviceptr at) {
   FREE(MEMORY, at, real.cuMemFree_v2(at));
 }
@@ -169,6 +292,11 @@ static size_t volume(size_t width, size_t height, size_t depth, unsigned channel
   over |= __builtin_mul_overflow(all, depth ? depth : 1, &all);
   return over ? (size_t)INT64_MAX : all;
 }
+/* An array that is sparse, or mapped later, has no memory but that of cuMemCreate which is mapped into it. */
+static size_t volume_of(const CUDA_ARRAY3D_DESCRIPTOR *d) {
+  if (d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
+  return volume(d->Width, d->Height, d->Depth, d->NumChannels, d->Format);
+}
 HOOK CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
   size_t size = volume(d->Width, d->Height, 1, d->NumChannels, d->Format);
@@ -176,24 +304,52 @@ HOOK CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d) {
 }
 HOOK CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
-  size_t size = volume(d->Width, d->Height, d->Depth, d->NumChannels, d->Format);
+  size_t size = volume_of(d);
   ALLOCATE(ARRAY, size, real.cuArray3DCreate_v2(out, d), *out, size);
-}
-HOOK CUresult cuArrayDestroy(CUarray array) {
-  FREE(ARRAY, array, real.cuArrayDestroy(array));
 }
 HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
-  size_t size = volume(d->Width, d->Height, d->Depth, d->NumChannels, d->Format);
+  size_t size = volume_of(d);
   if (levels > 1 && size < INT64_MAX / 2) size *= 2; /* all further levels together are less than the first */
   ALLOCATE(MIPMAPPED, size, real.cuMipmappedArrayCreate(out, d, levels), *out, size);
 }
+
+static int is_tile_of(const struct entry *entry, const void *array) {
+  return entry->kind == TILES && entry->key == *(const uint64_t *)array;
+}
+/* Take an array out of the table, with what is mapped into it. */
+static struct entry *take_out_array(enum kind kind, uint64_t key) {
+  pthread_mutex_lock(&lock);
+  struct entry *entry = unlink_entry(kind, key);
+  if (entry && (!entry->memory || !entry->memory->bytes)) entry->next = unlink_all(is_tile_of, &key);
+  pthread_mutex_unlock(&lock);
+  return entry;
+}
+HOOK CUresult cuArrayDestroy(CUarray array) {
+  struct entry *list = take_out_array(ARRAY, (uint64_t)array);
+  return ended(list, real.cuArrayDestroy(array));
+}
 HOOK CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-  FREE(MIPMAPPED, array, real.cuMipmappedArrayDestroy(array));
+  struct entry *list = take_out_array(MIPMAPPED, (uint64_t)array);
+  return ended(list, real.cuMipmappedArrayDestroy(array));
 }
 
 /* Pools: what they have reserved counts, which is more than what programs have of them */
 
+/* Find out of which card memory of this kind is: NULL for memory of the host, and of a card that is not in the grant. Returns
+ * whether that can be told. */
+static int locate(const CUmemLocation *location, int type, struct device **device) {
+  *device = NULL;
+  if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    *device = device_by_ordinal(location->id);
+  } else if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) { /* the thread's card may have all of it, as with cuMemAllocManaged */
+    *device = device_of_thread();
+    if (!*device && link_devices()) *device = link_device(0);
+  }
+  return location->type >= 0 && location->type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+/* Return what is known of a pool; NULL if there is no memory for that. With `lock` held. */
 static struct pool *pool_of(CUmemoryPool pool, struct device *device) {
   for (struct pool *one = pools; one; one = one->next) {
     if (one->pool == pool) return one;
@@ -206,68 +362,114 @@ static struct pool *pool_of(CUmemoryPool pool, struct device *device) {
   return one;
 }
 
-static int64_t attribute(CUmemoryPool pool, CUmemPool_attribute which) {
-  uint64_t value = 0;
-  real.cuMemPoolGetAttribute(pool, which, &value);
-  return (int64_t)value;
+/* Forget the destroyed pools of which no memory is left. With `lock` held. */
+static void drop_pools(void) {
+  for (struct pool **link = &pools, *one; (one = *link);) {
+    if (one->pool || one->allocated) {
+      link = &one->next;
+      continue;
+    }
+    *link = one->next;
+    free(one);
+  }
 }
 
-/* Count what the pool has reserved now; with `lock` held. */
-static void recount(struct pool *pool) {
-  int64_t reserved = attribute(pool->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-  if (reserved > pool->counted) memory_held(pool->device, reserved - pool->counted);
-  else memory_sub(pool->device, pool->counted - reserved);
-  pool->counted = reserved;
+/* Remember where a pool is that the driver has returned. */
+static CUresult returned(CUresult result, const CUmemoryPool *pool, struct device *device) {
+  if (result) return result;
+  pthread_mutex_lock(&lock);
+  pool_of(*pool, device);
+  pthread_mutex_unlock(&lock);
+  return result;
 }
 
-static int64_t missing(struct pool *pool, size_t size) {
-  int64_t used = attribute(pool->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
-  int64_t more = used + (int64_t)size - attribute(pool->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+HOOK CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties) {
+  struct device *device = NULL;
+  if (properties && !locate(&properties->location, properties->allocType, &device)) return CUDA_ERROR_NOT_SUPPORTED;
+  return returned(real.cuMemPoolCreate(out, properties), out, device);
+}
+HOOK CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice ordinal) {
+  return returned(real.cuDeviceGetDefaultMemPool(out, ordinal), out, device_by_ordinal(ordinal));
+}
+HOOK CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice ordinal) {
+  return returned(real.cuDeviceGetMemPool(out, ordinal), out, device_by_ordinal(ordinal));
+}
+#define POOL_OF_LOCATION(name) \
+  struct device *device = NULL; \
+  if (location && !locate(location, type, &device)) return CUDA_ERROR_NOT_SUPPORTED; \
+  return returned(real.name(out, location, type), out, device)
+HOOK CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location, int type) {
+  POOL_OF_LOCATION(cuMemGetDefaultMemPool);
+}
+HOOK CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int type) {
+  POOL_OF_LOCATION(cuMemGetMemPool);
+}
+
+static int64_t missing(struct pool *pool, int64_t size) {
+  int64_t used = attribute(pool->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pool->counted);
+  int64_t more = used + size - attribute(pool->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);
   return more > 0 ? more : 0;
+}
+
+/* Return the pool from which a stream allocates: the one that is current to its device. */
+static CUmemoryPool pool_of_stream(CUstream stream, struct device **device) {
+  CUcontext before = context_of_thread(), context = before;
+  CUmemoryPool pool = NULL;
+  CUstreamCaptureMode mode;
+  CUdevice ordinal;
+  int relaxed = relax(&mode);
+  if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD) real.cuStreamGetCtx(stream, &context);
+  if (context != before) real.cuCtxSetCurrent(context);
+  if (real.cuCtxGetDevice(&ordinal) || real.cuDeviceGetMemPool(&pool, ordinal)) pool = NULL;
+  else *device = device_by_ordinal(ordinal);
+  if (context != before) real.cuCtxSetCurrent(before);
+  if (relaxed) real.cuThreadExchangeStreamCaptureMode(&mode);
+  return pool;
 }
 
 typedef CUresult (*FromPool)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 
 static CUresult from_pool(CUdeviceptr *out, size_t size, CUmemoryPool handle, CUstream stream, FromPool allocate,
-                          IsCapturing is_capturing) {
+                          int captured) {
   struct device *device = device_of_thread();
-  if (!device) return allocate(out, size, handle, stream);
-  if (is_captured(stream, is_capturing)) { /* it becomes a node of a graph: see below */
-    return informs(device) ? allocate(out, size, handle, stream) : CUDA_ERROR_NOT_SUPPORTED;
+  if (captured) { /* it becomes a node of a graph: see below */
+    return !device || informs(device) ? allocate(out, size, handle, stream) : CUDA_ERROR_NOT_SUPPORTED;
   }
-  if (size > INT64_MAX / 2) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (!handle) {
-    CUdevice ordinal;
-    if (real.cuCtxGetDevice(&ordinal) || real.cuDeviceGetMemPool(&handle, ordinal)) return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!handle) handle = pool_of_stream(stream, &device);
+  if (!handle) return allocate(out, size, handle, stream); /* the driver says what is wrong */
   pthread_mutex_lock(&lock);
-  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   struct pool *pool = pool_of(handle, device);
-  if (pool) {
+  if (!pool || !pool->device) {
+    pthread_mutex_unlock(&lock);
+    return pool ? allocate(out, size, handle, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  int64_t bytes = size > INT64_MAX / 2 ? INT64_MAX / 2 : (int64_t)size;
+  recount(pool);
+  int64_t more = missing(pool, bytes);
+  int allowed = !more || memory_add(pool->device, more);
+  if (!allowed) { /* what was freed into the pools may be enough elsewhere */
+    settle(1);
+    more = missing(pool, bytes);
+    allowed = memory_add(pool->device, more);
+  }
+  if (allowed) {
+    pool->counted += more;
+    result = allocate(out, size, handle, stream);
+    if (!result && add((struct entry){.kind = MEMORY, .key = *out, .pool = pool, .bytes = bytes})) pool->allocated += bytes;
     recount(pool);
-    int64_t more = missing(pool, size);
-    int allowed = memory_add(device, more);
-    if (!allowed) { /* what was freed into the pool may be enough elsewhere */
-      real.cuMemPoolTrimTo(handle, 0);
-      recount(pool);
-      more = missing(pool, size);
-      allowed = memory_add(device, more);
-    }
-    if (allowed) {
-      pool->counted += more;
-      result = allocate(out, size, handle, stream);
-      recount(pool);
-    }
   }
   pthread_mutex_unlock(&lock);
   return result;
 }
 
 HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
-  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync, real.cuStreamIsCapturing);
+  if (!pool) return real.cuMemAllocFromPoolAsync(out, size, pool, stream);
+  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync, is_captured(stream));
 }
 HOOK CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
-  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync_ptsz, real.cuStreamIsCapturing_ptsz);
+  if (!pool) return real.cuMemAllocFromPoolAsync_ptsz(out, size, pool, stream);
+  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync_ptsz, is_captured_ptsz(stream));
 }
 static CUresult current_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
   (void)pool;
@@ -278,138 +480,248 @@ static CUresult current_pool_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool po
   return real.cuMemAllocAsync_ptsz(out, size, stream);
 }
 HOOK CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream) {
-  return from_pool(out, size, NULL, stream, current_pool, real.cuStreamIsCapturing);
+  return from_pool(out, size, NULL, stream, current_pool, is_captured(stream));
 }
 HOOK CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream) {
-  return from_pool(out, size, NULL, stream, current_pool_ptsz, real.cuStreamIsCapturing_ptsz);
-}
-static void recount_all(void) {
-  pthread_mutex_lock(&lock);
-  for (struct pool *one = pools; one; one = one->next) recount(one);
-  pthread_mutex_unlock(&lock);
+  return from_pool(out, size, NULL, stream, current_pool_ptsz, is_captured_ptsz(stream));
 }
 /* Memory of cuMemAlloc may be freed in this way too. */
-static CUresult free_async(CUdeviceptr at, CUstream stream, CUresult (*call)(CUdeviceptr, CUstream)) {
-  struct entry *entry = take_out(MEMORY, at);
-  CUresult result = ended(entry, call(at, stream));
-  if (!result) recount_all();
-  return result;
+HOOK CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
+  FREE(MEMORY, at, real.cuMemFreeAsync(at, stream));
 }
-HOOK CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) { return free_async(at, stream, real.cuMemFreeAsync); }
-HOOK CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) { return free_async(at, stream, real.cuMemFreeAsync_ptsz); }
+HOOK CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) {
+  FREE(MEMORY, at, real.cuMemFreeAsync_ptsz(at, stream));
+}
 HOOK CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
   CUresult result = real.cuMemPoolTrimTo(pool, keep);
-  recount_all();
+  pthread_mutex_lock(&lock);
+  settle(0);
+  pthread_mutex_unlock(&lock);
   return result;
 }
+/* With `lock` held for the time of the call: a pool that is destroyed cannot be asked for what it has. */
 HOOK CUresult cuMemPoolDestroy(CUmemoryPool handle) {
-  CUresult result = real.cuMemPoolDestroy(handle);
   pthread_mutex_lock(&lock);
-  for (struct pool **link = &pools; !result && *link; link = &(*link)->next) {
-    struct pool *pool = *link;
-    if (pool->pool != handle) continue;
-    memory_sub(pool->device, pool->counted);
-    *link = pool->next;
-    free(pool);
-    break;
+  CUresult result = real.cuMemPoolDestroy(handle);
+  for (struct pool *one = pools; one && !result; one = one->next) {
+    if (one->pool != handle) continue;
+    one->pool = NULL;
+    recount(one);
   }
+  drop_pools();
   pthread_mutex_unlock(&lock);
   return result;
 }
 
-/* Virtual memory: a handle, and mappings of it */
+/* Virtual memory: a handle, mappings of it, and the descriptors that it is exported to */
 
 HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties,
                           unsigned long long flags) {
-  int where = properties ? properties->location.type : CU_MEM_LOCATION_TYPE_HOST;
-  int of_host = where >= CU_MEM_LOCATION_TYPE_HOST && where <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
-  if (!of_host && where != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED; /* of which card cannot be told */
-  struct device *device = of_host ? NULL : device_by_ordinal(properties->location.id);
+  struct device *device = NULL;
+  if (properties && !locate(&properties->location, properties->type, &device)) return CUDA_ERROR_NOT_SUPPORTED;
   if (!device) return real.cuMemCreate(out, size, properties, flags);
-  if (size > INT64_MAX || !memory_add(device, (int64_t)size)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (size > INT64_MAX || !begin_allocation(device, (int64_t)size)) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = real.cuMemCreate(out, size, properties, flags);
-  if (result) memory_sub(device, (int64_t)size);
-  else remember(HANDLE, *out, (int64_t)size, device);
+  if (result) {
+    memory_sub(device, (int64_t)size);
+    return result;
+  }
+  pthread_mutex_lock(&lock);
+  add((struct entry){.kind = HANDLE, .key = *out, .memory = new_memory(device, (int64_t)size), .references = 1});
+  pthread_mutex_unlock(&lock);
   return result;
 }
 
-/* Count one use of a handle less (its own, or a mapping's) before the driver ends it. Returns the entry if that was the last one.
- * With `lock` held. */
-static struct entry *unuse(uint64_t handle, int released, int unmapped) {
+/* Count one more handle: the driver may return the same one again. Takes over one use of the memory. With `lock` held. */
+static void add_handle(uint64_t handle, struct memory *memory) {
   struct entry *entry = *slot(HANDLE, handle);
-  if (!entry) return NULL;
-  entry->references -= released;
-  entry->mappings -= unmapped;
-  return entry->references <= 0 && !entry->mappings ? unlink_entry(HANDLE, handle) : NULL;
-}
-
-/* The driver did not end it. With `lock` held. */
-static void reuse(struct entry *last, uint64_t handle, int released, int unmapped) {
-  if (last) link_entry(last);
-  struct entry *entry = *slot(HANDLE, handle);
-  if (!entry) return;
-  entry->references += released;
-  entry->mappings += unmapped;
+  if (!entry) {
+    add((struct entry){.kind = HANDLE, .key = handle, .memory = memory, .references = 1});
+    return;
+  }
+  entry->references++;
+  unuse(memory);
 }
 
 HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   pthread_mutex_lock(&lock);
-  struct entry *last = unuse(handle, 1, 0);
+  struct entry *entry = *slot(HANDLE, handle);
+  struct entry *last = entry && !--entry->references ? unlink_entry(HANDLE, handle) : NULL;
   pthread_mutex_unlock(&lock);
   CUresult result = real.cuMemRelease(handle);
-  if (!result) return ended(last, result);
   pthread_mutex_lock(&lock);
-  reuse(last, handle, 1, 0);
+  if (result) {
+    link_all(last);
+    if (entry && (entry = *slot(HANDLE, handle))) entry->references++;
+  } else {
+    end_all(last);
+    look_at_exports();
+  }
   pthread_mutex_unlock(&lock);
   return result;
 }
 
-/* The handle of an address, which has to be released once more. */
-HOOK CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *at) {
-  CUresult result = real.cuMemRetainAllocationHandle(out, at);
+struct range {
+  uint64_t at, size;
+};
+static int is_mapped_at(const struct entry *entry, const void *what) {
+  uint64_t at = *(const uint64_t *)what;
+  return entry->kind == MAPPING && entry->key <= at && at - entry->key < (uint64_t)entry->bytes;
+}
+static int is_mapped_in(const struct entry *entry, const void *what) {
+  const struct range *range = what;
+  return entry->kind == MAPPING && entry->key >= range->at && entry->key - range->at < range->size;
+}
+
+/* The handle of an address, which has to be released once more. The address may be anywhere in a mapping. */
+HOOK CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address) {
+  uint64_t at = (uint64_t)address;
+  CUresult result = real.cuMemRetainAllocationHandle(out, address);
   if (result) return result;
   pthread_mutex_lock(&lock);
-  struct entry *entry = *slot(HANDLE, *out);
-  if (entry) entry->references++;
+  struct entry *mapping = unlink_all(is_mapped_at, &at);
+  if (mapping && mapping->memory) add_handle(*out, use(mapping->memory));
+  link_all(mapping);
   pthread_mutex_unlock(&lock);
   return result;
 }
 
-HOOK CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+/* Use so many bytes of a handle's memory; return whether that is allowed. How much memory there is of what another process has
+ * exported is seen from its mapping only: it counts from then on. With `lock` held. */
+static int use_handle(uint64_t handle, size_t size, struct memory **memory) {
+  struct entry *entry = *slot(HANDLE, handle);
+  *memory = entry ? use(entry->memory) : NULL;
+  int64_t more = *memory && (*memory)->imported && size < INT64_MAX ? (int64_t)size - (*memory)->bytes : 0;
+  if (more <= 0) return 1;
+  int allowed = memory_add((*memory)->device, more) || add_after_settling((*memory)->device, more);
+  if (allowed) (*memory)->bytes += more;
+  else unuse(*memory);
+  return allowed;
+}
+
+HOOK CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                       unsigned long long flags) {
+  struct memory *memory;
+  pthread_mutex_lock(&lock);
+  int allowed = use_handle(handle, size, &memory); /* before the call: another thread may release the handle after it */
+  pthread_mutex_unlock(&lock);
+  if (!allowed) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = real.cuMemMap(at, size, offset, handle, flags);
+  pthread_mutex_lock(&lock);
+  if (result) unuse(memory);
+  else add((struct entry){.kind = MAPPING, .key = at, .memory = memory, .bytes = (int64_t)size});
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+/* A range may have several mappings. */
+HOOK CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
+  struct range range = {at, size};
+  pthread_mutex_lock(&lock);
+  struct entry *list = unlink_all(is_mapped_in, &range);
+  pthread_mutex_unlock(&lock);
+  return ended(list, real.cuMemUnmap(at, size));
+}
+
+HOOK CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags) {
+  CUresult result = real.cuMemExportToShareableHandle(out, handle, type, flags);
+  if (result || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return result; /* no other keeps the memory */
+  struct stat file;
+  int descriptor = *(int *)out;
   pthread_mutex_lock(&lock);
   struct entry *entry = *slot(HANDLE, handle);
-  struct device *device = entry ? entry->device : NULL;
-  if (entry) entry->mappings++; /* before the call: another thread may release the handle after it */
-  pthread_mutex_unlock(&lock);
-  CUresult result = real.cuMemMap(at, size, offset, handle, flags);
-  if (!device) return result;
-  if (!result) {
-    struct entry *mapping = remember(MAPPING, at, 0, device);
-    if (mapping) mapping->handle = handle;
-    return result;
+  if (entry && !fstat(descriptor, &file)) {
+    struct memory *memory = use(entry->memory);
+    add((struct entry){
+        .kind = EXPORT, .key = (uint64_t)descriptor, .memory = memory, .device = file.st_dev, .inode = file.st_ino});
   }
-  pthread_mutex_lock(&lock);
-  struct entry *last = unuse(handle, 0, 1);
   pthread_mutex_unlock(&lock);
-  ended(last, CUDA_SUCCESS);
   return result;
 }
 
-HOOK CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
+/* Memory of another process counts here too, from its first mapping on: that process may have released it. */
+static struct memory *new_imported(CUmemGenericAllocationHandle handle) {
+  CUmemAllocationProp properties;
+  struct device *device;
+  if (real.cuMemGetAllocationPropertiesFromHandle(&properties, handle)) return NULL; /* not memory: a multicast object */
+  if (!locate(&properties.location, properties.type, &device)) device = device_of_thread();
+  struct memory *memory = new_memory(device, 0);
+  if (memory) memory->imported = 1;
+  return memory;
+}
+
+HOOK CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *handle, int type) {
+  uint64_t descriptor = (uint64_t)(intptr_t)handle;
   pthread_mutex_lock(&lock);
-  struct entry *mapping = unlink_entry(MAPPING, at);
-  struct entry *last = mapping ? unuse(mapping->handle, 0, 1) : NULL;
+  struct entry *entry = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? *slot(EXPORT, descriptor) : NULL;
+  struct memory *memory = entry && !is_closed(entry, NULL) ? use(entry->memory) : NULL;
   pthread_mutex_unlock(&lock);
-  CUresult result = real.cuMemUnmap(at, size);
-  if (result && mapping) {
-    pthread_mutex_lock(&lock);
-    link_entry(mapping);
-    reuse(last, mapping->handle, 0, 1);
-    pthread_mutex_unlock(&lock);
-    return result;
+  CUresult result = real.cuMemImportFromShareableHandle(out, handle, type);
+  pthread_mutex_lock(&lock);
+  if (result) unuse(memory);
+  else if (memory || (memory = new_imported(*out))) add_handle(*out, memory);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+/* Memory that is mapped into an array uses the handle until that place of the array is unmapped, or the array is gone. */
+
+static int is_same_place(const CUarrayMapInfo *a, const CUarrayMapInfo *b) {
+  return a->subresourceType == b->subresourceType && !memcmp(&a->subresource, &b->subresource, sizeof a->subresource);
+}
+static int is_tile_at(const struct entry *entry, const void *what) {
+  const CUarrayMapInfo *place = what;
+  return entry->kind == TILES && entry->key == (uint64_t)place->resource && is_same_place(entry->place, place);
+}
+static CUcontext context_of_array(uint64_t array) {
+  struct entry *entry = *slot(ARRAY, array);
+  if (!entry) entry = *slot(MIPMAPPED, array);
+  return entry ? entry->context : context_of_thread();
+}
+
+/* Return an entry for what is to be mapped, which is not in the table; NULL if it does not count. With `lock` held. */
+static struct entry *new_tile(const CUarrayMapInfo *place) {
+  struct entry *handle = place->memOperationType == CU_MEM_OPERATION_TYPE_MAP ? *slot(HANDLE, place->memHandle) : NULL;
+  struct entry *entry = handle ? malloc(sizeof *entry) : NULL;
+  CUarrayMapInfo *copy = entry ? malloc(sizeof *copy) : NULL;
+  uint64_t array = (uint64_t)place->resource;
+  if (copy) {
+    *copy = *place;
+    *entry = (struct entry){.kind = TILES, .key = array, .memory = use(handle->memory), .place = copy};
+    entry->context = context_of_array(array);
+    return entry;
   }
-  free(mapping);
-  return ended(last, result);
+  free(entry);
+  return NULL;
+}
+
+static CUresult map_array(CUarrayMapInfo *list, unsigned number, CUstream stream,
+                          CUresult (*call)(CUarrayMapInfo *, unsigned, CUstream)) {
+  struct entry *made = NULL, **last = &made;
+  pthread_mutex_lock(&lock);
+  for (unsigned i = 0; list && i < number; i++) { /* before the call: another thread may release the handle after it */
+    if ((*last = new_tile(&list[i]))) last = &(*last)->next;
+  }
+  pthread_mutex_unlock(&lock);
+  CUresult result = call(list, number, stream);
+  pthread_mutex_lock(&lock);
+  for (unsigned i = 0; i < number && !result; i++) {
+    struct entry *one = made;
+    end_all(unlink_all(is_tile_at, &list[i]));
+    if (!one || memcmp(one->place, &list[i], sizeof list[i])) continue;
+    made = one->next;
+    one->next = NULL;
+    link_all(one);
+  }
+  end_all(made);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+HOOK CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned number, CUstream stream) {
+  return map_array(list, number, stream, real.cuMemMapArrayAsync);
+}
+HOOK CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned number, CUstream stream) {
+  return map_array(list, number, stream, real.cuMemMapArrayAsync_ptsz);
 }
 
 /* What cannot be counted, and is refused where the card is shared and its driver does not limit memory: memory of graphs, which is
@@ -447,49 +759,109 @@ HOOK CUresult cuMemAllocPitch(unsigned *out, unsigned *pitch, unsigned width, un
 HOOK CUresult cuArrayCreate(CUarray *out, const void *descriptor) { REFUSE(real.cuArrayCreate(out, descriptor)); }
 HOOK CUresult cuArray3DCreate(CUarray *out, const void *descriptor) { REFUSE(real.cuArray3DCreate(out, descriptor)); }
 
-/* Queries, and the ends of contexts */
+/* Queries. The driver takes NULL for an output that is not wanted. */
 
 HOOK CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
   CUresult result = real.cuMemGetInfo_v2(left, all);
   struct device *device = result ? NULL : device_of_thread();
   if (device) {
+    pthread_mutex_lock(&lock);
+    settle(0);
+    pthread_mutex_unlock(&lock);
     struct page_device *shown = atomic_load(&device->page);
     int64_t unused = shown->limit_bytes - atomic_load(&shown->used_bytes);
     if (unused < 0) unused = 0;
-    if ((int64_t)*left > unused) *left = (size_t)unused; /* what others take beyond their shares is not there either */
-    if ((int64_t)*all > shown->limit_bytes) *all = (size_t)shown->limit_bytes;
+    if (left && (int64_t)*left > unused) *left = (size_t)unused; /* what others take beyond their shares is not there either */
+    if (all && (int64_t)*all > shown->limit_bytes) *all = (size_t)shown->limit_bytes;
   }
   return result;
 }
 
 HOOK CUresult cuDeviceTotalMem_v2(size_t *all, CUdevice ordinal) {
   CUresult result = real.cuDeviceTotalMem_v2(all, ordinal);
-  struct device *device = result ? NULL : device_by_ordinal(ordinal);
+  struct device *device = result || !all ? NULL : device_by_ordinal(ordinal);
   if (device && (int64_t)*all > atomic_load(&device->page)->limit_bytes) *all = (size_t)atomic_load(&device->page)->limit_bytes;
   return result;
 }
 
-static void end_context(CUcontext context) {
-  forget_allocations(context);
-  forget_launch_context(context);
-  recount_all();
+/* The ends of contexts */
+
+static int ends_with(const struct entry *entry, const void *context) { return entry->context && entry->context == context; }
+
+/* Take out of the table what ends with a context, as what is freed. */
+static struct entry *take_out_context(CUcontext context) {
+  pthread_mutex_lock(&lock);
+  struct entry *list = unlink_all(ends_with, context);
+  pthread_mutex_unlock(&lock);
+  return list;
+}
+static CUresult context_ended(CUcontext context, struct entry *list, CUresult result) {
+  if (!result) forget_launch_context(context);
+  return ended(list, result);
 }
 
 HOOK CUresult cuCtxDestroy_v2(CUcontext context) {
-  CUresult result = real.cuCtxDestroy_v2(context);
-  if (!result) end_context(context);
+  struct entry *list = take_out_context(context);
+  return context_ended(context, list, real.cuCtxDestroy_v2(context));
+}
+HOOK CUresult cuCtxDestroy(CUcontext context) {
+  struct entry *list = take_out_context(context);
+  return context_ended(context, list, real.cuCtxDestroy(context));
+}
+
+HOOK CUresult cuCtxAttach(CUcontext *out, unsigned flags) {
+  CUresult result = real.cuCtxAttach(out, flags);
+  if (result) return result;
+  pthread_mutex_lock(&lock);
+  struct entry *entry = *slot(ATTACHED, (uint64_t)*out);
+  if (entry) entry->references++;
+  else add((struct entry){.kind = ATTACHED, .key = (uint64_t)*out, .references = 1, .context = *out});
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+/* The one that is for cuCtxCreate destroys it: the last. */
+HOOK CUresult cuCtxDetach(CUcontext context) {
+  pthread_mutex_lock(&lock);
+  struct entry *entry = *slot(ATTACHED, (uint64_t)context);
+  struct entry *list = entry && entry->references ? NULL : unlink_all(ends_with, context);
+  if (entry && entry->references) entry->references--;
+  pthread_mutex_unlock(&lock);
+  CUresult result = real.cuCtxDetach(context);
+  if (list || !entry) return context_ended(context, list, result);
+  pthread_mutex_lock(&lock);
+  if (result && (entry = *slot(ATTACHED, (uint64_t)context))) entry->references++;
+  pthread_mutex_unlock(&lock);
   return result;
 }
 
-HOOK CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
-  struct device *device = device_by_ordinal(ordinal);
+/* Return the primary context; NULL if it is not active. */
+static CUcontext primary_context(CUdevice ordinal) {
+  CUstreamCaptureMode mode;
   CUcontext context = NULL;
-  if (device) {
-    CUdevice current;
-    if (!real.cuCtxGetDevice(&current) && current == ordinal) real.cuCtxGetCurrent(&context);
-    if (!context) context = launch_context(device);
-  }
-  CUresult result = real.cuDevicePrimaryCtxReset_v2(ordinal);
-  if (!result && context) end_context(context);
-  return result;
+  unsigned flags;
+  int active = 0, relaxed = relax(&mode);
+  real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active);
+  if (active && !real.cuDevicePrimaryCtxRetain(&context, ordinal)) real.cuDevicePrimaryCtxRelease_v2(ordinal);
+  if (relaxed) real.cuThreadExchangeStreamCaptureMode(&mode);
+  return context;
 }
+static CUresult reset(CUdevice ordinal, CUresult (*call)(CUdevice)) {
+  CUcontext context = primary_context(ordinal);
+  struct entry *list = take_out_context(context);
+  return context_ended(context, list, call(ordinal));
+}
+/* The release of the last reference resets the context. Whether it was the last is seen after it only, so `lock` is held: no
+ * other thread allocates in the next primary context meanwhile. */
+static CUresult release(CUdevice ordinal, CUresult (*call)(CUdevice)) {
+  pthread_mutex_lock(&lock);
+  CUcontext context = primary_context(ordinal);
+  CUresult result = call(ordinal);
+  int is_last = !result && context && !primary_context(ordinal);
+  struct entry *list = is_last ? unlink_all(ends_with, context) : NULL;
+  pthread_mutex_unlock(&lock);
+  return is_last ? context_ended(context, list, result) : result;
+}
+HOOK CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) { return reset(ordinal, real.cuDevicePrimaryCtxReset_v2); }
+HOOK CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) { return reset(ordinal, real.cuDevicePrimaryCtxReset); }
+HOOK CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) { return release(ordinal, real.cuDevicePrimaryCtxRelease_v2); }
+HOOK CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return release(ordinal, real.cuDevicePrimaryCtxRelease); }

@@ -1,13 +1,14 @@
 /* What takes the place of libnvidia-ml.so.1 in a container with a share of a card, so that nvidia-smi and NVML show the share's
  * memory, not the card's. The real library is behind it (DT_NEEDED, by an absolute path), and has all other functions.
  *
- * It informs; what limits is libcuda.so.1 (driver.h). Without the share server, memory cannot be asked for.
+ * It informs; what limits is libcuda.so.1 (driver.h). Without the share server, memory cannot be asked for. It takes the page of
+ * libcuda.so.1 where that is connected; else it connects for as long as it takes to get the page, so that it does not take
+ * the place of a process that launches work.
  * Source of names and types: nvidia-ml-py (BSD). */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "share.h"
 
@@ -36,16 +37,39 @@ static void *find(const char *name) {
   return library ? dlsym(library, name) : NULL;
 }
 
+/* A child of fork does not have the thread that may have held the lock. A connection that this thread was making would take a place
+ * until the child ends. The page is good in the child too. */
+static void after_fork(void) {
+  pthread_mutex_init(&lock, NULL);
+  if (share.fd >= 0) share_disconnect(&share);
+}
+__attribute__((constructor)) static void prepare(void) { pthread_atfork(NULL, NULL, after_fork); }
+
+static int is_written(struct page *page, int64_t clock_ahead) {
+  return page && now_ns() + clock_ahead - atomic_load(&page->beat) < BEAT_LOST_MS * MS;
+}
+
+static struct page *page_of_cuda(void) {
+  void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  struct page *(*get)(int64_t *) = library ? dlsym(library, "lading_page") : NULL;
+  int64_t clock_ahead = 0;
+  struct page *page = get ? get(&clock_ahead) : NULL;
+  if (library) dlclose(library);
+  return is_written(page, clock_ahead) ? page : NULL;
+}
+
 /* Return the page that the server writes to now; NULL if no server answers. With `lock` held. */
 static struct page *current_page(void) {
-  int64_t server_ns = now_ns() + share.clock_ahead;
-  if (share.page && server_ns - atomic_load(&share.page->beat) < BEAT_LOST_MS * MS) return share.page;
-  if (share.page) {
-    close(share.fd);
-    munmap(share.page, sizeof *share.page);
+  struct page *page = page_of_cuda();
+  if (page) return page;
+  if (is_written(share.page, share.clock_ahead)) return share.page;
+  if ((page = share.page)) {
     share.page = NULL;
+    munmap(page, sizeof *page);
   }
-  return share_connect(0, &share) ? share.page : NULL;
+  if (!share_connect(0, &share)) return NULL;
+  share_disconnect(&share);
+  return share.page;
 }
 
 static int parse_uuid(const char *text, unsigned char *out) {

@@ -48,6 +48,8 @@ struct connection {
 
 /* Connect once, within 3 s; return whether that is done. `launches`: this process is to launch work, not only to ask. */
 int share_connect(int launches, struct connection *out);
+/* Close the connection; its page stays mapped. */
+void share_disconnect(struct connection *);
 
 static inline int64_t now_ns(void) {
   struct timespec t;

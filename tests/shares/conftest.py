@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from lading.compiling import find_compiler
-from shares.library.build import CUDA, build
+from shares.library.build import CUDA, NVML, build
 from simnode.cuda import compile_fake_cuda
+from simnode.nvml import compile_fake_nvml
 from tests.fakes.needs import need
 from tests.logs import LOGS
 from tests.shares.site import SOCKET, Site
@@ -21,6 +22,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("library")
     out = folder / "shown" / CUDA
     build(out, find_compiler(), real=compile_fake_cuda(folder / "real"), socket=SOCKET)
+    build(out.with_name(NVML), find_compiler(), real=compile_fake_nvml(folder / "real"), socket=SOCKET)
     return out
 
 

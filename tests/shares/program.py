@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -17,9 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 MIB = 1 << 20
+BLOCK = 2 * MIB  # the granularity of cuMemCreate
 FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
 _MEM_ALLOC = 10  # CU_GRAPH_NODE_TYPE_MEM_ALLOC
 _LOCALITY_DOMAIN = 6  # a CUmemLocationType that names no card
+_POOL = "iiiiPQ56x"  # CUmemPoolProps: allocation type, handle types, location type, location, security attributes, maximum size
 _size, _pointer = ctypes.c_size_t, ctypes.c_uint64
 
 
@@ -56,7 +59,7 @@ class Device:
         self.cuda = ctypes.CDLL("libcuda.so.1")
         self.held: list[tuple[str, int]] = []  # kind and handle, in the order of allocation
         self.mapped: list[int] = []
-        self.next_address = 1 << 45
+        self.variables: dict[str, Any] = {}
         self.run: Run | None = None
         self.graph = ctypes.c_void_p()
 
@@ -67,13 +70,58 @@ class Device:
             self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), 0)
             self.enter()
             self.pool, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
-            self.cuda.cuMemPoolCreate(ctypes.byref(self.pool), None)
-            self.cuda.cuStreamCreate(ctypes.byref(self.stream), 0)
+            self._create_pool()
+            self.cuda.cuStreamCreate(ctypes.byref(self.stream), 1)  # the default stream does not wait for it
         return int(result)
+
+    def _create_pool(self) -> int:
+        properties = struct.pack(_POOL, 1, 0, 1, 0, 0, 0)  # pinned memory of device 0
+        return int(self.cuda.cuMemPoolCreate(ctypes.byref(self.pool), properties))
 
     def enter(self) -> None:
         """Use the context in this thread."""
         self.cuda.cuCtxSetCurrent(self.context)
+
+    # Any function
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Call a function of the driver, and return its result.
+
+        An argument is a number, None, the name of a variable, `&` and that name for a place to write to, or a list of a format
+        of `struct` and its values for a structure.
+        """
+        return int(getattr(self.cuda, name)(*map(self._argument, arguments)))
+
+    def _argument(self, given: Any) -> Any:
+        if isinstance(given, str) and given.startswith("&"):
+            return ctypes.byref(self.variables.setdefault(given[1:], _pointer()))
+        if isinstance(given, list):
+            layout, *values = given
+            return struct.pack(layout, *map(self.value, values))
+        return None if given is None else _pointer(self.value(given))
+
+    def value(self, given: int | str) -> int:
+        """Return the value of a variable, or the number itself."""
+        return given if isinstance(given, int) else int(self.variables[given].value)
+
+    def put(self, name: str, value: int | str, more: int = 0) -> None:
+        """Set a variable."""
+        self.variables[name] = _pointer(self.value(value) + more)
+
+    def close(self, descriptor: str) -> None:
+        os.close(self.value(descriptor))
+
+    def take_descriptor(self, name: str, process: int, descriptor: int) -> None:
+        """Open a file that another process has open."""
+        self.put(name, os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR))
+
+    def calls(self, *calls: list[Any]) -> list[Any]:
+        """Make calls in a thread of their own, which ends after them, and return their answers."""
+        answers: list[Any] = []
+        working = threading.Thread(target=lambda: answers.extend(answer(self, call) for call in calls))
+        working.start()
+        working.join()
+        return answers
 
     # Memory
 
@@ -94,12 +142,13 @@ class Device:
                 result = cuda.cuMemAllocPitch_v2(at, ctypes.byref(pitch), _size(MIB), _size(amount // MIB), 4)
             case "create":
                 wanted = AllocationProperties(type=1, location_type=1)
-                result = cuda.cuMemCreate(at, _size(amount), ctypes.byref(wanted), _pointer(0))
+                blocks = (amount + BLOCK - 1) // BLOCK
+                result = cuda.cuMemCreate(at, _size(blocks * BLOCK), ctypes.byref(wanted), _pointer(0))
             case "array":
                 flat = ArrayDescriptor(amount // 4 // 32768, 32768, FLOAT, 1)
                 result = cuda.cuArrayCreate_v2(at, ctypes.byref(flat))
             case "array3d" | "mipmapped":
-                deep = Array3dDescriptor(amount // 4 // 1024, 32, 32, FLOAT, 1, 0)
+                deep = Array3dDescriptor(amount // MIB, 512, 512, FLOAT, 1, 0)
                 create = cuda.cuArray3DCreate_v2 if kind == "array3d" else cuda.cuMipmappedArrayCreate
                 result = create(at, ctypes.byref(deep), 1)
         if not result:
@@ -159,17 +208,16 @@ class Device:
         handles = [handle for kind, handle in self.held if kind == "create"]
         if not handles:
             return -1
-        self.next_address += 1 << 32
-        result = self.cuda.cuMemMap(
-            _pointer(self.next_address), _size(MIB), _size(0), _pointer(handles[index % len(handles)]), _pointer(0)
-        )
-        self.mapped.append(self.next_address)
+        at, handle = _pointer(), _pointer(handles[index % len(handles)])
+        result = self.cuda.cuMemAddressReserve(ctypes.byref(at), _size(BLOCK), _size(0), _pointer(0), _pointer(0))
+        result = result or self.cuda.cuMemMap(at, _size(BLOCK), _size(0), handle, _pointer(0))
+        self.mapped.append(at.value)
         return int(result)
 
     def unmap(self, index: int) -> int:
         if not self.mapped:
             return -1
-        return int(self.cuda.cuMemUnmap(_pointer(self.mapped.pop(index % len(self.mapped))), _size(MIB)))
+        return int(self.cuda.cuMemUnmap(_pointer(self.mapped.pop(index % len(self.mapped))), _size(BLOCK)))
 
     def retain(self, index: int) -> int:
         """Get the handle of a mapping a second time; -1 where there is none."""
@@ -182,23 +230,46 @@ class Device:
             self.held.append(("create", out.value))
         return int(result)
 
+    def import_one(self, index: int) -> int:
+        """Export one of the handles of cuMemCreate, and get another handle of its memory by that; -1 where there is none."""
+        handles = [handle for kind, handle in self.held if kind == "create"]
+        if not handles:
+            return -1
+        descriptor, out = ctypes.c_int(), _pointer()
+        handle = _pointer(handles[index % len(handles)])
+        result = self.cuda.cuMemExportToShareableHandle(ctypes.byref(descriptor), handle, 1, _pointer(0))
+        result = result or self.cuda.cuMemImportFromShareableHandle(ctypes.byref(out), ctypes.c_void_p(descriptor.value), 1)
+        if not result:
+            self.held.append(("create", out.value))
+            os.close(descriptor.value)
+        return int(result)
+
+    def visit(self, amount: int) -> int:
+        """Allocate in another context, and destroy that: memory of pools and of cuMemCreate stays."""
+        other = ctypes.c_void_p()
+        self.cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 0)
+        self.cuda.cuMemAlloc_v2(ctypes.byref(_pointer()), _size(amount))
+        for kind in ("async", "create"):
+            self.alloc(kind, amount)
+        result = self.cuda.cuCtxDestroy_v2(other)
+        self.enter()
+        return int(result)
+
     def trim(self) -> int:
-        """Give back what the pools keep of what was freed into them."""
+        """Give back what the pools keep of what was freed into them, which the driver does after a synchronisation only."""
         default = ctypes.c_void_p()
+        self.cuda.cuCtxSynchronize()
         self.cuda.cuDeviceGetMemPool(ctypes.byref(default), 0)
         return int(self.cuda.cuMemPoolTrimTo(default, _size(0)) or self.cuda.cuMemPoolTrimTo(self.pool, _size(0)))
 
     def replace_pool(self) -> int:
-        """Destroy the pool, and what is allocated of it, and create another."""
-        result = self.cuda.cuMemPoolDestroy(self.pool)
-        self.held = [(kind, handle) for kind, handle in self.held if kind != "pool"]
-        return int(result or self.cuda.cuMemPoolCreate(ctypes.byref(self.pool), None))
+        """Destroy the pool, and create another. What is allocated of it is to be freed."""
+        return int(self.cuda.cuMemPoolDestroy(self.pool) or self._create_pool())
 
     def reset(self) -> int:
-        """Reset the context, which frees all that is held."""
-        result = self.replace_pool() or self.cuda.cuDevicePrimaryCtxReset_v2(0)
-        self.held.clear()
-        self.mapped.clear()
+        """Reset the context, which frees all that is held, but for memory of pools and of cuMemCreate."""
+        result = self.cuda.cuDevicePrimaryCtxReset_v2(0)
+        self.held = [(kind, handle) for kind, handle in self.held if kind in {"async", "pool", "create"}]
         return int(result)
 
     def free_unknown(self) -> int:
@@ -216,10 +287,10 @@ class Device:
         assert not self.cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0)
         return total.value
 
-    def counts(self) -> list[int]:
+    def counts(self, card: int = 0) -> list[int]:
         """Return what the device counts: launches of all processes, and bytes that are allocated by this one."""
         launches, allocated = ctypes.c_int64(), _size()
-        self.cuda.fake_cuda_counts(0, ctypes.byref(launches), ctypes.byref(allocated))
+        self.cuda.fake_cuda_counts(card, ctypes.byref(launches), ctypes.byref(allocated))
         return [launches.value, allocated.value]
 
     def churn(self, threads: int, rounds: int) -> int:
@@ -335,6 +406,21 @@ class Device:
         assert at
         assert loader.dladdr(ctypes.c_void_p(at), said)
         return ctypes.string_at(said[0] or 0).decode()
+
+    # NVML
+
+    def nvml_memory(self) -> list[int]:
+        """Return NVML's answer: its result, and if that is 0 the bytes in all, free and used of the first card."""
+        nvml, card, memory = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+        assert not nvml.nvmlInit_v2()
+        assert not nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card))
+        result = int(nvml.nvmlDeviceGetMemoryInfo(card, memory))
+        return [result] if result else [0, *memory]
+
+    def begin_call(self, name: str) -> None:
+        """Make a call in a thread, and return while it goes on."""
+        threading.Thread(target=getattr(self, name), daemon=True).start()
+        time.sleep(0.3)
 
     # Processes
 

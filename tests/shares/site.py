@@ -18,10 +18,14 @@ from lading.sharestatus import ShareUse, ask
 from shares.policy.model import Policy
 from simnode.child import Block, Child
 from simnode.daemons import Daemon
-from tests.fakes.share_rig import BOUND_S, CARD, MIB, POD, ShareRig, ShareServer, eventually, share, shared
+from tests.fakes.share_rig import BOUND_S, CARD, MIB, OTHER_CARD, POD, ShareRig, ShareServer, eventually, share, shared
 
-__all__ = ["BOUND_S", "MIB", "Container", "Process", "Site", "eventually"]
+__all__ = ["BOTH_CARDS", "BOUND_S", "MIB", "Container", "Process", "Site", "eventually"]
 
+BOTH_CARDS: Final = f"{CARD},{OTHER_CARD}"  # NVIDIA_VISIBLE_DEVICES of a container with shares of both
+_NVML_STATE: Final = f"""driver 580.159.03
+gpu 00000000:01:00.0 {CARD} 0 81559 551 0 NVIDIA H100 80GB HBM3
+"""  # fake_nvml.c has the format
 PROGRAM: Final = Path(__file__).parent / "program.py"
 SOCKET: Final = Path("s.sock")
 
@@ -131,6 +135,8 @@ class Site(Served, Block):
     def __init__(self, folder: Path, library: Path, *, policy: str = "fair") -> None:
         self._folder = folder
         self._rig = ShareRig(folder)
+        self._nvml_state = folder / "nvml-state"
+        self._nvml_state.write_text(_NVML_STATE)
         self._library = library
         config = folder / "shares.toml"
         settings = {
@@ -166,10 +172,20 @@ class Site(Served, Block):
         return (self.server.log, self.errors)
 
     def container(
-        self, name: str, *, mib: int = 2048, request: int = 50, limit: int = 100, driver_limits: bool = False
+        self,
+        name: str,
+        *,
+        mib: int = 2048,
+        request: int = 50,
+        limit: int = 100,
+        driver_limits: bool = False,
+        other_mib: int = 0,
     ) -> Container:
-        """Grant a share, and wait until the server has it."""
-        path = self._rig.grant(share(name, shared(mib=mib, request=request, limit=limit, driver_limits=driver_limits)))
+        """Grant a share, and wait until the server has it. `other_mib`: grant so much of a second card too."""
+        gpus = [shared(mib=mib, request=request, limit=limit, driver_limits=driver_limits)]
+        if other_mib:
+            gpus.append(shared(OTHER_CARD, mib=other_mib, request=request, limit=limit))
+        path = self._rig.grant(share(name, *gpus))
         if self.server.running:
             eventually(lambda: any(use.container == name for use in self.uses()))
         return Container(self, name, path.parent)
@@ -189,4 +205,5 @@ class Site(Served, Block):
             "LD_LIBRARY_PATH": str(self._library.parent),
             "NVIDIA_VISIBLE_DEVICES": CARD,
             "FAKE_CUDA_DIR": str(self._folder),
+            "FAKE_NVML_STATE": str(self._nvml_state),
         }

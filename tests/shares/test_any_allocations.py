@@ -24,11 +24,12 @@ SETTLED: Final = ["alloc", "plain", 0]  # the server answers it after all that i
 Call = tuple[object, ...]
 Step = tuple[int, Call]
 
-AMOUNTS = sampled_from([1, 7, 33, 34, 50, 99, 100, 101]).map(lambda mib: mib * MIB)
+AMOUNTS = sampled_from([2, 8, 32, 34, 50, 98, 100, 102]).map(lambda mib: mib * MIB)
 CALLS: SearchStrategy[Call] = one_of(
     tuples(just("alloc"), sampled_from(KINDS), AMOUNTS),
     tuples(just("alloc"), sampled_from(KINDS), AMOUNTS),
-    tuples(sampled_from(["free", "free", "map", "unmap", "retain"]), integers(0, 7)),
+    tuples(sampled_from(["free", "free", "map", "unmap", "retain", "import_one"]), integers(0, 7)),
+    tuples(just("visit"), AMOUNTS),
     tuples(sampled_from(["trim", "free_all", "free_unknown", "replace_pool", "reset"])),
 )
 SEQUENCE = lists(tuples(integers(0, 1), CALLS), min_size=1, max_size=12)

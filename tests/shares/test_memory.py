@@ -4,7 +4,7 @@ import pytest
 
 from tests.shares.site import MIB, Site, eventually
 
-OK, OUT_OF_MEMORY, NOT_SUPPORTED = 0, 2, 801
+OK, OUT_OF_MEMORY, NOT_INITIALIZED, NOT_SUPPORTED = 0, 2, 3, 801
 BEYOND = {"pitch": 2100, "array": 32768 * 32768 * 4 // MIB}  # MiB: rows of 1 MiB, and the largest array of floats; else 2049
 KINDS = ["plain", "managed", "async", "pool", "pitch", "create", "array", "array3d", "mipmapped"]
 
@@ -38,11 +38,20 @@ def test_a_program_sees_its_share_as_the_card(site: Site) -> None:
     eventually(lambda: process.call("info")[0] == 524 * MIB)
 
 
-def test_a_forked_child_shares_with_its_parent_until_it_ends(site: Site) -> None:
+def test_a_forked_child_of_a_program_that_uses_cuda_cannot_and_counts_nothing(site: Site) -> None:
     process = site.container("a", mib=2048).start()
     assert process.call("alloc", "plain", 1000 * MIB) == OK
-    eventually(lambda: process.call("info")[0] == 1048 * MIB)
     site.admit(process.call("fork"))
+    calls = [["alloc", kind, 100 * MIB] for kind in ("plain", "async", "create", "array")]
+    assert process.call("in_child", ["init"], *calls) == [NOT_INITIALIZED] * 5
+    eventually(lambda: process.call("info")[0] == 1048 * MIB)
+
+
+def test_a_forked_child_shares_with_its_parent_until_it_ends(site: Site) -> None:
+    process = site.container("a", mib=2048).start(init=False)
+    site.admit(process.call("fork"))
+    assert process.do(["init"], ["alloc", "plain", 1000 * MIB]) == [OK, OK]
+    eventually(lambda: process.call("info")[0] == 1048 * MIB)
     first, *child = process.call("in_child", ["init"], ["info"], ["alloc", "plain", 1100 * MIB], ["alloc", "plain", 900 * MIB])
     assert (first, child) == (OK, [[1048 * MIB, 2048 * MIB], OUT_OF_MEMORY, OK])
     eventually(lambda: process.call("info")[0] == 1048 * MIB)
