@@ -29,6 +29,7 @@ from lading.reasons import Reason
 from lading.vocabulary import ATTACHMENTS, GRANT, PciAddress, PodUid, SandboxId
 from tests.fakes import holders
 from tests.fakes.attacher import FakeAttacher
+from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import BOOT
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks import inventories
@@ -310,9 +311,8 @@ def test_a_device_that_falls_ill_is_told_with_whose_it_is(play: Play, records: R
 def test_what_someone_else_moved_is_looked_at_twice_and_then_not_given(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            stale = inventory(vfs=(vf(0, netdev=""), *(vf(i) for i in (1, 2, 3))))
-            assert node.watch is not None
-            node.watch._current = stale  # it was away when that was read, and is back
+            await rig.look(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
+            rig.devices = HOME  # it was away when that was read, and is back
             await node.reconcile()
             assert rig.vfs.strays == frozenset()
             await rig.look(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
@@ -556,8 +556,8 @@ def test_what_the_ledger_does_not_take_is_not_given_up(play: Play) -> None:
             sandbox = rig.runtime.run("pod-1")
             rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
             await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
-            node.ledger._db.execute("PRAGMA query_only = 1")
-            assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.LEDGER_UNAVAILABLE
+            with full_disk(node.ledger.path):
+                assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.LEDGER_UNAVAILABLE
             assert given(node, "pod-1") == BDFS[:2]
 
     play(scenario)

@@ -40,6 +40,7 @@ from lading.reasons import Reason
 from lading.signature import sign
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GpuUuid, PodUid, SandboxId
 from tests.fakes.attacher import FakeAttacher
+from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import BOOT, NOW, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
 from tests.fakes.runtime import FakeRuntime
@@ -68,9 +69,11 @@ class Rig:
         self.runtime = FakeRuntime()
         self.clock: Callable[[], float] = time.time
         self.rules = RULES
+        self.devices = DEVICES  # what a reading of the devices finds
 
     @asynccontextmanager
     async def node(self, devices: Inventory = DEVICES) -> AsyncIterator[Node]:
+        self.devices = devices
         with Ledger.open(self.folder / "state" / "node.db") as ledger:
             node = Node(
                 ledger=ledger,
@@ -84,7 +87,10 @@ class Rig:
                 clock=self.clock,
             )
             watch = InventoryWatch(
-                lambda: devices, on_change=node.inventory_changed, on_failure=node.inventory_failed, on_read=node.inventory_read
+                lambda: self.devices,
+                on_change=node.inventory_changed,
+                on_failure=node.inventory_failed,
+                on_read=node.inventory_read,
             )
             node.watch = watch
             await watch.start()
@@ -478,9 +484,8 @@ def test_a_ledger_that_could_not_adopt_gives_nothing_new(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         rig.runtime.create(rig.runtime.run("pod-1"), "train", wears=grant(devices=whole(0)))
         async with rig.node(inventory(gpus=(replace(gpu(0), uuid=held_uuid(0)),))) as node:
-            node.ledger._db.execute("PRAGMA query_only = ON")
-            assert not await node.reconcile()
-            node.ledger._db.execute("PRAGMA query_only = OFF")
+            with full_disk(node.ledger.path):
+                assert not await node.reconcile()
             assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.NOT_RECONCILED
             assert await node.reconcile()
             assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.DEVICE_HELD
@@ -569,8 +574,7 @@ def test_a_card_that_is_clean_by_now_is_given(play: Play) -> None:
         async with rig.node(replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000),))) as node:
             await node.reconcile()
             assert reason(await after_reading(node)) is Reason.DEVICE_DIRTY
-            assert node.watch
-            node.watch._read = lambda: DEVICES
+            rig.devices = DEVICES
             assert isinstance(await after_reading(node), Answer)
 
     play(scenario)
@@ -585,9 +589,8 @@ def test_what_is_logged_and_counted_is_what_was_answered(play: Play, records: Re
         async with rig.node(replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000),))) as node:
             node.answered = lambda answer, _: answers.append(answer)
             await node.reconcile()
-            assert node.watch
             answered = [await after_reading(node)]
-            node.watch._read = lambda: DEVICES
+            rig.devices = DEVICES
             answered.append(await after_reading(node))
             assert answers == answered
 
@@ -607,7 +610,6 @@ def test_a_card_whose_last_holder_is_gone_is_read_before_it_is_given(play: Play,
     async def scenario(rig: Rig) -> None:
         rig.rules = CHECKED
         async with rig.node() as node:
-            assert node.watch
             await node.reconcile()
             sandbox = rig.runtime.run("pod-2")
             rig.create(node, "pod-2", sandbox)
@@ -616,13 +618,13 @@ def test_a_card_whose_last_holder_is_gone_is_read_before_it_is_given(play: Play,
             else:
                 rig.stop(node, "pod-2", sandbox)
                 await node.reconcile()
-            node.watch._read = lambda: replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000), *DEVICES.gpus[1:]))
+            rig.devices = replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000), *DEVICES.gpus[1:]))
             refusal = await after_reading(node)
             assert reason(refusal) is Reason.DEVICE_DIRTY
             assert isinstance(refusal, Refusal)
             assert "80000 MiB" in refusal.message
             assert " UTC" in refusal.message  # since when
-            node.watch._read = lambda: DEVICES
+            rig.devices = DEVICES
             assert isinstance(await after_reading(node), Answer)
 
     play(scenario)
@@ -710,9 +712,7 @@ def test_a_card_whose_minor_changed_is_given_by_its_new_one(play: Play) -> None:
             await node.reconcile()
             bound = bind(rig, 0)
             assert reason(await after_reading(node)) is Reason.INVENTORY_UNAVAILABLE
-            after = replace(DEVICES, gpus=(replace(gpu(0, minor=3), binding=bound),))
-            assert node.watch
-            node.watch._read = lambda: after
+            rig.devices = replace(DEVICES, gpus=(replace(gpu(0, minor=3), binding=bound),))
             answer = await after_reading(node)
             assert isinstance(answer, Answer)
             assert "/dev/nvidia3" in [device.container_path for device in answer.adjustment.devices]
@@ -765,11 +765,10 @@ def test_a_grant_that_cannot_be_written_is_not_given(play: Play, records: Record
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await node.reconcile()
-            node.ledger._db.execute("PRAGMA query_only = ON")
-            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.LEDGER_UNAVAILABLE
-            node.stopping(_sandbox("pod-1", "s0"))  # a stop is never in the way of anything
-            assert node.ledger.grants() == ()
-            node.ledger._db.execute("PRAGMA query_only = OFF")
+            with full_disk(node.ledger.path):
+                assert reason(rig.ask(node, "pod-1", "s0")) is Reason.LEDGER_UNAVAILABLE
+                node.stopping(_sandbox("pod-1", "s0"))  # a stop is never in the way of anything
+                assert node.ledger.grants() == ()
             assert isinstance(rig.ask(node, "pod-2", "s1"), Answer)
 
     play(scenario)
@@ -784,11 +783,10 @@ def test_a_stop_that_could_not_be_written_frees_a_card_at_the_next_comparison(pl
             sandbox = rig.runtime.run("pod-1")
             await node.reconcile()
             rig.create(node, "pod-1", sandbox)
-            node.ledger._db.execute("PRAGMA query_only = ON")
-            node.stopping(_sandbox("pod-1", sandbox))
-            assert reason(rig.ask(node, "pod-1", sandbox)) is Reason.SANDBOX_STOPPED
-            rig.runtime.stop(sandbox)
-            node.ledger._db.execute("PRAGMA query_only = OFF")
+            with full_disk(node.ledger.path):
+                node.stopping(_sandbox("pod-1", sandbox))
+                assert reason(rig.ask(node, "pod-1", sandbox)) is Reason.SANDBOX_STOPPED
+                rig.runtime.stop(sandbox)
             await node.reconcile()
             assert holders(node) == set()
             node.stopping(_sandbox("pod-1", sandbox))  # again, and now it is written
