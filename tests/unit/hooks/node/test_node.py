@@ -279,6 +279,28 @@ def test_the_end_of_a_pod_that_no_one_reported_is_found_by_two_comparisons_after
     play(scenario)
 
 
+def test_the_node_compares_again_soon_while_a_container_of_a_stopped_sandbox_lives(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "RELEASE_RETRY_S", 0.0)
+    monkeypatch.setattr(unreported, "AGAIN_S", 3600.0)
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            await node.reconcile()
+            container = rig.create(node, "pod-1", sandbox)
+            rig.stop(node, "pod-1", sandbox, but=container)
+            keeping = asyncio.create_task(node.keep_reconciled())
+            await until(lambda: rig.runtime.asked > 5)
+            assert holders(node) == {"pod-1"}
+            rig.runtime.exit(container)
+            await until(lambda: not holders(node))
+            keeping.cancel()
+
+    play(scenario)
+
+
 def test_after_the_start_comparisons_follow_one_another_only_until_two_agree(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +317,9 @@ def test_after_the_start_comparisons_follow_one_another_only_until_two_agree(
     play(scenario)
 
 
-def test_the_last_pod_of_a_node_may_end_while_the_daemon_does_not_run(play: Play, records: Records) -> None:
+def test_the_last_pod_of_a_node_may_end_while_the_daemon_does_not_run(
+    play: Play, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An empty list is believed when it has been empty for a while; until when it is not is shown."""
 
     async def scenario(rig: Rig) -> None:
@@ -308,7 +332,7 @@ def test_the_last_pod_of_a_node_may_end_while_the_daemon_does_not_run(play: Play
             await node.reconcile()
             assert holders(node) == {"pod-1"}
             assert unreported.read_empty_until(node.ledger.path.parent) == int(NOW + unreported.EMPTY_S)
-            node._unreported._empty_since = time.monotonic() - unreported.EMPTY_S
+            monkeypatch.setattr(unreported, "EMPTY_S", 0.0)  # the time is over
             await node.reconcile()
             assert holders(node) == set()
             await node.reconcile()
