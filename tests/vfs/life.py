@@ -84,7 +84,7 @@ class Node:
         self.now = 1_000_000
         self.disk_full = False
         self.records = Records()
-        self.netns: dict[SandboxId, str | None] = {}  # what the runtime answers, if it is not the sandbox's own namespace
+        self.netns: dict[SandboxId, str | None] = {}  # the runtime's answers that are not the sandbox's own namespace
         self.db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)  # closed by any thread
         weakref.finalize(self, self.db.close)
         for statement in MIGRATIONS[1]:

@@ -69,7 +69,7 @@ class Rig:
         self.runtime = FakeRuntime()
         self.clock: Callable[[], float] = time.time
         self.rules = RULES
-        self.devices = DEVICES  # what a reading of the devices finds
+        self.devices = DEVICES  # the result of the next reading
 
     @asynccontextmanager
     async def node(self, devices: Inventory = DEVICES) -> AsyncIterator[Node]:
