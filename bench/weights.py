@@ -36,7 +36,7 @@ from simulate.trace import Trace, read_pods
 OUT: Final = Path("bench/out/weights.json")
 SHIPPED: Final = "shipped"
 ALL: Final = "all"
-_WEIGHTS: Final[Weights] = fragmentation._FILLING
+_WEIGHTS: Final[Weights] = fragmentation.FILLING
 _UNIT: Final[int] = fragmentation._UNIT
 _STEP_MILLI: Final[int] = fragmentation.STEP_MILLI
 _HALF, _TWICE = Fraction(1, 2), Fraction(2)
@@ -178,7 +178,7 @@ def played_with(variant: Variant) -> Iterator[None]:
 
 
 def _exchange(weights: Weights, step_milli: int) -> None:
-    for name, value in (("_FILLING", weights), ("STEP_MILLI", step_milli)):
+    for name, value in (("FILLING", weights), ("STEP_MILLI", step_milli)):
         setattr(fragmentation, name, value)
 
 

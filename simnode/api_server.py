@@ -41,6 +41,10 @@ class ApiServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop serving. May be called twice."""
         await self._runner.cleanup()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:

@@ -183,7 +183,7 @@ class Pod:
         if not image_id:
             raise HostError(f"cannot create container {name}: the runtime has no image {spec.image}")
         config = render_container(self.spec, spec, image_id=image_id, folders=self._cri.folders)
-        self._write_files(spec, config)
+        self.write_files(spec, config)
         request = cri.CreateContainerRequest(pod_sandbox_id=self.id, config=config, sandbox_config=self.config)
         reply = self._cri.call("CreateContainer", request, cri.CreateContainerResponse)
         return Container(self._cri, reply.container_id, Path(self.config.log_directory) / config.log_path)
@@ -206,7 +206,7 @@ class Pod:
         self._cri.remove_sandbox(self.id)
         self._cri._forget(self)
 
-    def _write_files(self, spec: ContainerSpec, config: cri.ContainerConfig) -> None:
+    def write_files(self, spec: ContainerSpec, config: cri.ContainerConfig) -> None:
         """Write what a kubelet prepares before it calls: the hosts file, the termination log, the log's folder."""
         folders = self._cri.folders
         (Path(self.config.log_directory) / config.log_path).parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ Source: proc(5), the states R and D of a thread in /proc/PID/task/TID/stat.
 """
 
 import asyncio
+import inspect
 import os
 import threading
 import time
@@ -62,9 +63,9 @@ def wait_until(
 async def await_until(
     holds: Callable[[], object], what: str, *parts: WaitedPart, idle_s: float = IDLE_S, logs: Sequence[Path] = ()
 ) -> None:
-    """Wait likewise, on an event loop."""
+    """Wait likewise, on an event loop. The condition may be a coroutine function."""
     wait = Wait(what, parts, idle_s=idle_s, logs=logs)
-    while not holds():  # noqa: ASYNC110  other processes set no event
+    while not await _value(holds()):  # noqa: ASYNC110  other processes set no event
         await asyncio.sleep(wait.look())
 
 
@@ -105,6 +106,10 @@ class Wait:
     def _failure(self, why: str, hint: str) -> HostError:
         shown = [f"the last lines of {log}:\n{tail(log) or '(none: it is empty)'}" for log in self._logs]
         return HostError("\n".join([f"cannot wait for {self._what}: {why}", *shown]), hint=hint)
+
+
+async def _value(result: object) -> object:
+    return await result if inspect.isawaitable(result) else result
 
 
 def _family() -> Iterator[Path]:

@@ -294,7 +294,7 @@ class GangKeeper:
         line, place = list[tuple[Place, Gang]](), gang_place(self._scheduler)
         for key in [*self._waiting] if whole else [key for key in keys if key in self._waiting]:
             gang = self._gangs.get(key)
-            if gang is not None and not self._faults.sets_aside(Work.GANGS, str(key)) and self._is_due(gang):
+            if gang is not None and not self._faults.sets_aside(Work.GANGS, str(key)) and self.is_due(gang):
                 heappush(line, (place(gang), gang))  # not in one step at the end, which would take long for thousands of gangs
             elif gang is not None:
                 self._rest(gang)
@@ -317,7 +317,7 @@ class GangKeeper:
             await slices.pause()  # a plan is short, and there may be thousands
             before, gang = heappop(line)
             current = self._gangs.get(gang.key)
-            if current is None or not self._is_due(current):
+            if current is None or not self.is_due(current):
                 continue
             now = place(current)
             if line and now > before and now > line[0][0]:
@@ -456,7 +456,7 @@ class GangKeeper:
 
     # ---- plans
 
-    def _is_due(self, gang: Gang) -> bool:
+    def is_due(self, gang: Gang) -> bool:
         """Return whether a plan may be found now, because something changed since the last search."""
         lacks = gang.finishing and gang.life.stage is not Stage.ABANDONED and gang.known and not gang.covered
         now, search = self._clock(), gang.search

@@ -44,6 +44,10 @@ class HookServer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.release()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop serving, and answer nothing that is asked. May be called twice."""
         await self._server.stop(None)
 
     def adjust(self, adjustment: hook.Adjustment) -> None:

@@ -107,6 +107,10 @@ class FakeKubeServer(ApiServer):
     def fail(self, fault: Fault, *, when: Callable[[Request], bool] = lambda _: True, times: int = 1) -> None:
         self._faults.extend([(when, fault)] * times)
 
+    def heal(self) -> None:
+        """Drop the faults that no request has met yet."""
+        self._faults.clear()
+
     async def until(self, holds: Callable[[], bool]) -> None:
         """Looked at whenever a request comes, an object changes or a watch ends."""
         while not holds():

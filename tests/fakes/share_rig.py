@@ -22,23 +22,21 @@ from shares.policy.model import Policy
 from shares.server import Shares, Usage
 from shares.wire import SIZE, Frame, Kind, pack
 from simnode.child import Block
+from simnode.patience import wait_until
 from tests.fakes.records import Records
 
 POD: Final = PodUid("11111111-2222-3333-4444-555555555555")
 CARD: Final = GpuUuid("GPU-00000001-0000-0000-0000-000000000001")
 OTHER_CARD: Final = GpuUuid("GPU-00000002-0000-0000-0000-000000000002")
 MIB: Final = 1 << 20
-BOUND_S: Final = 20.0  # maximum seconds of each wait
+BOUND_S: Final = 20.0  # each wait: seconds in which nothing works; for a single call: its deadline
 _FRAME: Final = struct.Struct("<BBHIqqq")
 T = TypeVar("T")
 
 
 def eventually(holds: Callable[[], object]) -> None:
     """Wait until it holds."""
-    until = time.monotonic() + BOUND_S
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(holds, "the expected state of the shares", idle_s=BOUND_S)
 
 
 def shared(

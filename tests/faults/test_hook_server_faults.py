@@ -8,7 +8,6 @@ import contextlib
 import socket
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from lading.vocabulary import MANUAL_GPUS
 from runtimeproxy.chain.endpoint import MAX_ANSWER_BYTES
 from simnode.cri import Cri, CriError, Pod
 from simnode.daemons import Daemon
+from simnode.patience import wait_until
 from tests.fakes.raw_server import Call, Fail
 from tests.faults.conftest import StartLading
 from tests.faults.rig import GUARDED, PLAIN, InMemoryRuntime, ScriptedHooks, cards_in_use, logged, measure, proxy_in, register
@@ -226,12 +226,12 @@ def test_a_restart_under_load_is_not_noticed(stage: Stage) -> None:
     """Every container is marked, none refused, while the server is stopped and started over and over."""
     over = threading.Event()
 
-    def load(_: int) -> int:
-        made = 0
+    made = [0] * CALLERS
+
+    def load(caller: int) -> None:
         while not over.is_set():
             assert stage.create(GUARDED)
-            made += 1
-        return made
+            made[caller] += 1
 
     with ThreadPoolExecutor(CALLERS) as threads:
         loads = [threads.submit(load, n) for n in range(CALLERS)]
@@ -239,12 +239,16 @@ def test_a_restart_under_load_is_not_noticed(stage: Stage) -> None:
             for _ in range(10):
                 stage.fail.stop()  # cuts off what it was answering
                 stage.fail.start()
-                time.sleep(0.1)
+                enough = sum(made) + CALLERS
+                wait_until(
+                    lambda enough=enough: sum(made) > enough or any(one.done() for one in loads),  # type: ignore[misc]
+                    "a container whose creation began after the restart",
+                )
         finally:
             over.set()
-        made = sum(one.result() for one in loads)
-    print(f"measured: 10 restarts, {made} containers made")
-    assert made > CALLERS
+        for one in loads:
+            one.result()
+    print(f"measured: 10 restarts, {sum(made)} containers made")
 
 
 def test_it_is_in_service_soon_after_it_came_back_from_a_long_absence(stage: Stage) -> None:

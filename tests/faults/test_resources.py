@@ -85,16 +85,12 @@ def calling(kubelet: Cri) -> Iterator[list[float]]:
     assert took
 
 
-def knock(path: Path) -> socket.socket | None:
-    """A connection that greets as an HTTP/2 client and stays; None where the queue was full."""
+def knock(path: Path) -> socket.socket:
+    """Return a connection that greets as an HTTP/2 client and stays. Wait while the proxy's queue is full."""
     knocking = socket.socket(socket.AF_UNIX)
-    knocking.setblocking(False)
-    try:
-        knocking.connect(str(path))
+    knocking.connect(str(path))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the proxy may have closed it already
         knocking.send(GREETING)
-    except OSError:
-        knocking.close()
-        return None
     return knocking
 
 
@@ -113,13 +109,8 @@ def test_the_connection_cap_protects_who_is_there(proxy: Daemon, runtime: InMemo
     with runtime.client(via=proxy.socket) as kubelet, contextlib.ExitStack() as stack, calling(kubelet) as took:
         open_ones: list[socket.socket] = []
         with measure(f"{attempts} connections attempted"):
-            made = 0
-            while made < attempts:
-                if (knocking := knock(proxy.socket)) is None:
-                    time.sleep(0.001)  # the queue is full: the proxy is at it
-                    continue
-                made += 1
-                open_ones.append(stack.enter_context(knocking))
+            for _ in range(attempts):
+                open_ones.append(stack.enter_context(knock(proxy.socket)))
 
         def capped() -> None:
             assert len(open_ones) - len(cut_off(open_ones)) == CAP - 1
@@ -158,7 +149,7 @@ def kept_descriptors(daemon: Daemon) -> int:
     counts = []
     for _ in range(20):
         counts.append(Usage.of(daemon).descriptors)
-        time.sleep(0.05)
+        time.sleep(0.05)  # a reading of the devices has no end that this process could wait for
     return min(counts)
 
 
@@ -172,8 +163,7 @@ def test_a_proxy_without_descriptors_serves_who_is_there_and_says_so(
             pod.create_container()  # the line to the hooks is there
         with calling(kubelet), few_descriptors(proxy, spare):
             for _ in range(10):
-                if knocking := knock(proxy.socket):
-                    stack.enter_context(knocking)
+                stack.enter_context(knock(proxy.socket))
             eventually(lambda: said(proxy, Event.CONNECTION_REJECTED))
             with kubelet.pod("meanwhile", annotations=GUARDED) as pod:
                 assert ScriptedHooks.marked(runtime.created[pod.create_container().id])
@@ -237,8 +227,7 @@ def test_clients_that_come_and_go_leave_nothing(proxy: Daemon, runtime: InMemory
         for _ in range(times):
             with runtime.client(via=proxy.socket) as visitor:
                 visitor.version()
-            if knocking := knock(proxy.socket):
-                knocking.close()
+            knock(proxy.socket).close()
 
     visit(20)
     before = Usage.of(proxy)

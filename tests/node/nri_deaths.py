@@ -59,14 +59,14 @@ def _killed_after(lading: LadingNode, ask: Ask) -> list[Future[Answer]]:
 
 def _killed_at_some_moment(lading: LadingNode, ask: Ask) -> list[Future[Answer]]:
     asking = ask()
-    time.sleep(_CHANCE.uniform(0, _CREATES_S))
+    time.sleep(_CHANCE.uniform(0, _CREATES_S))  # any moment, so none to wait for
     lading.hooks.kill()
     return _answered(asking)
 
 
 def _terminated(lading: LadingNode, ask: Ask) -> list[Future[Answer]]:
     asking = ask()
-    time.sleep(_CHANCE.uniform(0, _CREATES_S))
+    time.sleep(_CHANCE.uniform(0, _CREATES_S))  # any moment, so none to wait for
     lading.hooks.stop()
     return _answered(asking)
 

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from simnode.containerd import PrivateContainerd
 from simnode.cri import Container, Cri, CriError, Pod
 from simnode.daemons import Daemon, LadingNode
 from simnode.kubelet import ContainerOptions, Device
-from simnode.patience import Wait
+from simnode.patience import wait_until
 
 T = TypeVar("T")
 
@@ -58,16 +57,25 @@ class Sight:
 def eventually(look: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
     """Return what `look` answers as soon as it neither refuses nor fails an assertion. Raise its last failure once nothing has
     worked on it for `within_s`."""
-    wait = Wait("the expected answer", idle_s=within_s)
-    while True:
+    answers: list[T] = []
+    failure: CriError | AssertionError | None = None
+
+    def answered() -> bool:
+        nonlocal failure
+        failure = None
         try:
-            return look()
+            answers.append(look())
         except (CriError, AssertionError) as e:
-            try:
-                wait_s = wait.look()
-            except HostError:
-                raise e from None
-        time.sleep(wait_s)
+            failure = e
+        return failure is None
+
+    try:
+        wait_until(answered, "the expected answer", idle_s=within_s)
+    except HostError:
+        if failure is None:
+            raise
+        raise failure from None
+    return answers[0]
 
 
 def refusal_of(error: CriError) -> Refused:

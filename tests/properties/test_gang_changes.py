@@ -292,7 +292,7 @@ class Changes(RuleBasedStateMachine):
     @rule(pick=PICK, steps=st.integers(min_value=1, max_value=12), what=st.integers(min_value=0, max_value=4))
     def plan_with_an_interruption(self, pick: int, steps: int, what: int) -> None:
         """Something happens while a plan is searched in slices."""
-        queued = [gang for gang in self.world.scheduler.gangs if self.keeper._is_due(gang)]
+        queued = [gang for gang in self.world.scheduler.gangs if self.keeper.is_due(gang)]
         if not queued:
             return
         gang = queued[pick % len(queued)]

@@ -25,7 +25,7 @@ HALVES: Final = {"a": 0.5, "b": 0.5}
 def parts(processes: dict[str, Process], seconds: float) -> dict[str, float]:
     """Return the part of the time for which each keeps the card busy, by its own count."""
     longest_gaps(list(processes.values()))
-    time.sleep(seconds)
+    time.sleep(seconds)  # the period that is measured
     said = {name: process.call("so_far") for name, process in processes.items()}
     return {name: one["busy_s"] / one["wall_s"] for name, one in said.items()}
 
@@ -36,7 +36,7 @@ def parts(processes: dict[str, Process], seconds: float) -> dict[str, float]:
 def test_programs_go_on_at_their_requests_while_the_server_is_away(site: Site) -> None:
     processes = begin(site, {"a": Load(50, each=1), "b": Load(30, each=1)})
     site.server.kill()
-    time.sleep(0.5)  # work that was running ends
+    time.sleep(0.5)  # work that was running ends: while the server is away, nothing shows that it has
     seconds = [parts(processes, 1) for _ in range(3)]
     for name, request in (("a", 0.5), ("b", 0.3)):
         assert max(away[name] for away in seconds) < request + 0.05
@@ -50,7 +50,7 @@ def test_a_server_that_hangs_holds_nothing_up(site: Site) -> None:
     processes = begin(site, {"a": Load(50, each=1), "b": Load(50, each=1)})
     longest_gaps(list(processes.values()))
     site.signal_server(SIGSTOP)
-    time.sleep(3)
+    time.sleep(3)  # longer than the longest gap that is allowed
     assert max(longest_gaps(list(processes.values()))) < 2.5  # a second without a beat, and then the fixed share
     away = parts(processes, 1)
     assert all(part > 0.1 for part in away.values())
@@ -113,7 +113,7 @@ def test_a_program_waits_for_a_server_that_comes_late(site: Site) -> None:
     site.server.kill()
     process = container.start(init=False)
     process.tell(["init"], ["alloc", "plain", MIB])
-    time.sleep(0.5)
+    time.sleep(0.5)  # the program dials in vain meanwhile, which nothing shows
     site.server.start()
     assert process.told() == [0, 0]
 
@@ -176,11 +176,11 @@ def test_a_program_that_is_stopped_with_its_turn_loses_it_and_owes_nothing(site:
     processes = begin(site, {"a": Load(50, each=1), "b": Load(50, each=1)})
     eventually(lambda: site.use("a").has_turn)
     processes["a"].send(SIGSTOP)
-    time.sleep(1)
+    time.sleep(1)  # it loses its turn, and the work that was running ends
     assert measure(site)["b"] > 0.9
     assert processes["b"].call("so_far")["longest_s"] < 2
     processes["a"].send(SIGCONT)
-    time.sleep(1)
+    time.sleep(1)  # both have turns again before they are measured
     assert measure(site) == pytest.approx(HALVES, abs=0.08)
 
 

@@ -97,7 +97,7 @@ def test_an_api_server_that_is_away_was_not_reached(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
         uid = one.uid("a")
-        await one.server._runner.cleanup()
+        await one.server.close()
         assert await one.leadership.bind(uid, "n1") != ""
         assert reserved(one) == 0
 

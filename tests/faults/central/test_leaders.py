@@ -16,6 +16,7 @@ import aiohttp
 from central.daemon.lease import LeaseTerms
 from lading.kube.resource import LEASES
 from simnode.control_plane import free_port
+from simnode.patience import await_until
 from tests.fakes.kube_objects import Json, devices, devices_path, node, node_path, pod, pod_path
 from tests.fakes.kube_server import FakeKubeServer
 
@@ -46,12 +47,16 @@ class Central:
         return status, answer.get("NodeNames", [])
 
     async def until(self, status: int, within_s: float) -> float:
-        """Seconds until filter answers so."""
+        """Return the seconds until filter answers so."""
+
+        async def answers() -> bool:
+            return (await self.filter(pod("nobody", {"cpu": "1"}, version=1)))[0] == status
+
         began = time.monotonic()
-        while (await self.filter(pod("nobody", {"cpu": "1"}, version=1)))[0] != status:
-            assert time.monotonic() - began < within_s, f"no {status} within {within_s} s"
-            await asyncio.sleep(0.05)
-        return time.monotonic() - began
+        await await_until(answers, f"status {status}")
+        took_s = time.monotonic() - began
+        assert took_s < within_s
+        return took_s
 
     async def bind(self, shown: Json) -> tuple[int, str]:
         metadata = shown["metadata"]
@@ -101,6 +106,11 @@ async def cluster() -> AsyncIterator[FakeKubeServer]:
         yield server
 
 
+def reads_of_the_lease(server: FakeKubeServer) -> int:
+    """Return how often the lease was read: the leader only writes it."""
+    return sum(request.path == LEASE for request in server.calls("GET"))
+
+
 def test_a_stopped_leader(tmp_path: Path) -> None:
     async def story() -> None:
         terms = LeaseTerms()
@@ -108,7 +118,8 @@ def test_a_stopped_leader(tmp_path: Path) -> None:
             await first.until(LEADS, 20)
             async with central(tmp_path, server, "second") as second:
                 await second.until(WAITS, 20)
-                await asyncio.sleep(terms.retry_s)  # the second has seen the lease, too
+                reads = reads_of_the_lease(server)
+                await server.until(lambda: reads_of_the_lease(server) > reads)  # the second has seen the lease, too
                 await server.put(pod_path("a"), pod("a"))
                 await server.put(pod_path("b"), pod("b"))
                 assert await first.filter(server.objects[pod_path("a")]) == (LEADS, ["n1"])

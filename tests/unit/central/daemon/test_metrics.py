@@ -1,6 +1,5 @@
 """Test what central counts, and the gauges that it reads from the leadership."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -82,7 +81,7 @@ def test_gauges_of_the_term(tmp_path: Path, leads: bool) -> None:
         await one.leadership.statistics.look()
         for _ in range(2):
             await one.leadership.gpu_hours.look()
-            await asyncio.sleep(0.01)
+            await one.pause()
         counts = one.leadership.scheduler.counts
         metrics = Metrics(counts, leadership=lambda: one.leadership, leads=lambda: leads, transitions=lambda: 0)
         assert sample(metrics, "lading_central_watch_failures_total", resource="pods") == 0

@@ -267,7 +267,7 @@ async def only_the_launcher(one: Led, scheduler: KubeScheduler) -> None:
     one.server.fail(Fault(status=409), when=lambda sent: is_binding(sent) and "launcher" not in sent.path, times=99)
     await scheduler.run(2)
     assert bound(one) == ["launcher"]
-    one.server._faults.clear()
+    one.server.heal()
     for number in range(8):
         await one.remove_pod(f"g{number}")
     await one.pause(1)
