@@ -33,7 +33,7 @@ BuildNode = Callable[[str | dict[str, Any]], SimNode]
 Runtimes = Callable[[Binaries], PrivateContainerd]
 
 # A test that takes longer on a busy machine has not failed. The other settings are the same here and in CI.
-settings.register_profile("untimed", settings(deadline=None, max_examples=repeats(30, long=100)))
+settings.register_profile("untimed", settings(deadline=None, max_examples=repeats(20, long=100)))
 settings.load_profile("untimed")
 
 

@@ -408,7 +408,7 @@ class Cluster(RuleBasedStateMachine):
         assert self.ledger.snapshot() == again.snapshot()
 
 
-Cluster.TestCase.settings = settings(max_examples=repeats(60, long=600), stateful_step_count=40, deadline=None)
+Cluster.TestCase.settings = settings(max_examples=repeats(30, long=600), stateful_step_count=40, deadline=None)
 TestCluster = pytest.mark.repeats(Cluster.TestCase)
 
 

@@ -174,7 +174,7 @@ def live(story: Callable[[Led], Any], policy: Policy) -> None:
         play(story, Path(folder), patience_s=1.0, bypassed=Bypassed.END, quota_delay_s=1.0, policy=policy)
 
 
-@pytest.mark.parametrize("listed", [True, False], ids=["listed", "watched"])
+@pytest.mark.parametrize("listed", [True, pytest.param(False, marks=pytest.mark.long)], ids=["listed", "watched"])
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry[0].__name__}.{entry[1]}")
 def test_an_exception_at_any_entry_is_about_one_object(entry: tuple[type, str], listed: bool) -> None:
     raised: Counter[str] = Counter()

@@ -271,7 +271,7 @@ small_asks = st.lists(small, min_size=2, max_size=3).map(
 
 
 @pytest.mark.repeats
-@settings(max_examples=repeats(50, long=1_000), deadline=None)
+@settings(max_examples=repeats(20, long=1_000), deadline=None)
 @given(roomy, small_asks, policies, st.sampled_from(Scope), st.sampled_from([RdmaPolicy.NEAREST, RdmaPolicy.PER_SWITCH]))
 def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
     where: NodeCapacity, pod: DeviceRequest, policy: Policy, scope: Scope, rdma_policy: RdmaPolicy
@@ -374,7 +374,7 @@ def moved(gpu: Gpu, to: Gpu) -> Gpu:
 
 
 @pytest.mark.repeats
-@settings(max_examples=repeats(60, long=1_500))
+@settings(max_examples=repeats(25, long=1_500))
 @given(st.data(), capacities(), asks(), policies)
 def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeCapacity, asked: DeviceRequest, policy: Policy) -> None:
     """A verdict is kept for all rooms that are alike (central/rank/equivalence.py)."""

@@ -399,7 +399,7 @@ def assigned_cards(words: dict[str, Any]) -> list[str]:
 
 
 Changes.TestCase.settings = settings(
-    max_examples=repeats(40, long=400),
+    max_examples=repeats(15, long=400),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],

@@ -22,7 +22,7 @@ from lading.vocabulary import ASSIGNMENT, GANG, GANG_MIN, PodUid
 from tests.depth import repeats
 from tests.unit.central.world import World, uid_of
 
-PLAYS: Final = repeats(80, long=800)
+PLAYS: Final = repeats(24, long=800)
 STEPS = 120
 T = TypeVar("T")
 

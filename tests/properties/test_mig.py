@@ -147,7 +147,7 @@ places = st.tuples(st.sampled_from([RdmaPolicy.PER_SWITCH, *RdmaPolicy]), st.sam
 
 
 @pytest.mark.repeats
-@settings(max_examples=repeats(100, long=2_000), deadline=None)
+@settings(max_examples=repeats(40, long=2_000), deadline=None)
 @given(nodes, containers, places, st.sampled_from([Policy.BINPACK, Policy.SPREAD]))
 def test_instances_are_found_exactly_where_there_is_a_way(
     where: NodeCapacity, asked: list[tuple[Role, int, int]], bound_to: tuple[RdmaPolicy, Scope], policy: Policy
@@ -174,7 +174,7 @@ BESIDE = capacity(  # two instances of one card, far from VFs, or two of differe
 
 
 @pytest.mark.repeats
-@settings(max_examples=repeats(60, long=1_000), deadline=None)
+@settings(max_examples=repeats(25, long=1_000), deadline=None)
 @example(BESIDE, 2, 2, Scope.NUMA)
 @given(nodes, st.integers(1, 3), st.integers(1, 2), st.sampled_from([Scope.ANY, Scope.NUMA]))
 def test_the_instances_of_one_container_are_as_near_to_its_vfs_as_can_be(

@@ -296,4 +296,4 @@ def _ident(name: str) -> Ident:
 
 
 TestScheduling = pytest.mark.repeats(Scheduling.TestCase)
-TestScheduling.settings = settings(max_examples=repeats(80, long=400), stateful_step_count=40, deadline=None)
+TestScheduling.settings = settings(max_examples=repeats(30, long=400), stateful_step_count=40, deadline=None)

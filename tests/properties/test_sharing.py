@@ -107,7 +107,7 @@ def keeps_the_rules(where: NodeCapacity, pod: DeviceRequest, on: tuple[int, ...]
 
 @given(capacities, asks, st.sampled_from(Policy))
 @pytest.mark.repeats
-@settings(max_examples=repeats(100, long=2_000))
+@settings(max_examples=repeats(40, long=2_000))
 def test_a_pod_is_placed_by_the_rules_exactly_where_there_is_a_way(
     where: NodeCapacity, pod: DeviceRequest, policy: Policy
 ) -> None:

@@ -257,7 +257,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 VfLife.TestCase.settings = settings(
-    max_examples=repeats(100, long=1_000),
+    max_examples=repeats(40, long=1_000),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -45,6 +45,7 @@ def test_a_pod_of_higher_priority_is_placed_at_once_in_place_of_a_plan(tmp_path:
 
 
 @pytest.mark.parametrize("after_s", [0, 200])
+@pytest.mark.long
 def test_a_pod_of_the_same_priority_has_its_question_between_two_plans(tmp_path: Path, after_s: int) -> None:
     async def story(one: Led) -> None:
         scheduler = KubeScheduler(one)

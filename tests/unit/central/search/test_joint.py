@@ -90,6 +90,7 @@ def states_of_mn2a() -> Iterator[tuple[set[int], set[int]]]:
 
 
 @pytest.mark.parametrize("name", ["mn2a", "mn2a-one-bridge"])
+@pytest.mark.long
 def test_a_gpu_and_its_nic_are_on_one_switch_until_no_switch_has_both_free(name: str) -> None:
     """The case of PFN: 10.5 GB/s there, 3.5 GB/s on a detour."""
     pod = request(whole("a", vfs=1))
