@@ -4,8 +4,8 @@ kube-scheduler asks about every node for every pod, and between two pods of one 
 verdicts are cached for each distinct DeviceRequest, and only changed nodes are judged again. Nodes of one equivalence class
 (equivalence.py) are judged once.
 
-Take a DeviceRequest and columns, whose rows are the nodes (columns.py); return node names by verdict, and the best node. The
-subclasses in searched.py and counted.py add scores, and decide which nodes need a search.
+Take a DeviceRequest and the changed nodes (`NodeCapacity`); return node names by verdict, and the best node. The subclasses in
+searched.py and counted.py add scores, and decide which nodes need a search.
 
 Tests: tests/unit/central/rank/test_searched.py
 """
@@ -17,14 +17,13 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from central.ledger.model import NodeCapacity
 from central.loop.steps import Steps
-from central.rank.columns import Columns, Ints
 from central.rank.equivalence import Equivalence
-from central.rank.score import Score
 from central.request.model import CpuMemory
 from central.search.placement import Missing
 
 VERDICTS: Final = 4096  # maximum cached verdicts of one request; a cluster of few kinds of nodes needs some hundred
 
+Score = tuple[int, ...]  # higher is better (score.py)
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -40,15 +39,12 @@ Search = Callable[[NodeCapacity, bool], ScoredNode | Missing]  # True requests a
 
 
 class CachedVerdicts(ABC):
-    """Cache the verdicts for one request. `fits` has every node that fits. `reasons` has every node, with the reason to show if
-    it does not fit, and an empty text otherwise. Both are updated in place."""
+    """Cache the verdicts for one request. `fits` has every node that fits, with its score if there is one. `reasons` has every
+    node, with the reason to show if it does not fit, and an empty text otherwise. Both are updated in place."""
 
-    def __init__(self, columns: Columns, search: Search, equivalence: Equivalence) -> None:
-        self.fits: set[str] = set()
+    def __init__(self, search: Search, equivalence: Equivalence) -> None:
+        self.fits: dict[str, Score] = {}
         self.reasons: dict[str, str] = {}
-        self._columns = columns
-        self._caught_up = -1  # tick of the columns that the verdicts reflect
-        self._names: list[str] = []  # node names, by row
         self._search = search
         self._equivalence = equivalence
         self._open: dict[str, NodeCapacity] = {}  # changed nodes that are not judged yet
@@ -68,33 +64,9 @@ class CachedVerdicts(ABC):
             self._judge(name, capacity, brief=bool(self._open))
             yield
 
+    @abstractmethod
     def catch_up(self) -> None:
         """Read the changed nodes; nodes that need a search are left open."""
-        columns = self._columns
-        if self._caught_up == columns.tick:
-            return
-        size = len(columns.changed)
-        self._make_room(size)
-        self._names += [""] * (size - len(self._names))
-        rows = columns.changed_since(self._caught_up, devices_only=True)
-        for row in rows.tolist():
-            if columns.names[row] != self._names[row]:
-                self._rename(row, columns.names[row])
-        self._look_at(rows)
-        self._caught_up = columns.tick  # set last, once all changed rows are read
-
-    def _rename(self, row: int, name: str) -> None:
-        """Drop the node that had this row. `name`: the row's node now, empty if there is none."""
-        self._drop(self._names[row])
-        self._names[row] = name
-
-    @abstractmethod
-    def _make_room(self, rows: int) -> None:
-        """Have room for this number of rows."""
-
-    @abstractmethod
-    def _look_at(self, rows: Ints) -> None:
-        """Judge these changed rows, or leave them open."""
 
     @abstractmethod
     def best(self, cpu_memory: CpuMemory, among: Collection[str]) -> str | None:
@@ -124,16 +96,16 @@ class CachedVerdicts(ABC):
     def _drop(self, name: str) -> None:
         """Remove a deleted node."""
         self._close(name)
-        self.fits.discard(name)
+        self.fits.pop(name, None)
         self.reasons.pop(name, None)
 
-    def _say(self, name: str, missing: Missing | None) -> None:
+    def _say(self, name: str, missing: Missing | None, score: Score = ()) -> None:
         """Store the verdict about a node; None means that it fits."""
         if missing is None:
-            self.fits.add(name)
+            self.fits[name] = score
             self.reasons[name] = ""
         else:
-            self.fits.discard(name)
+            self.fits.pop(name, None)
             self.reasons[name] = missing.shown
 
     def _judge(self, name: str, capacity: NodeCapacity, *, brief: bool) -> None:
@@ -147,13 +119,11 @@ class CachedVerdicts(ABC):
         self._close(name)
         if verdict is Missing.NOT_REACHED:
             self._hard[name] = capacity
-            return
-        row = self._columns.row_of.get(name)
-        if row is not None and row < len(self._names):  # otherwise the node was deleted since; the next catch-up drops it
-            self._decided(row, verdict)
+        else:
+            self._decided(name, verdict)
 
     @abstractmethod
-    def _decided(self, row: int, verdict: ScoredNode | Missing) -> None:
+    def _decided(self, name: str, verdict: ScoredNode | Missing) -> None:
         """Store the search's verdict about a node."""
 
 

@@ -41,9 +41,12 @@ class CountedVerdicts(CachedVerdicts):
             found = fit(capacity, request, policy=Policy.FRAGMENTATION, limits=limits, brief=brief)
             return found.missing if isinstance(found, NoFit) else _found(capacity, found)
 
-        super().__init__(columns, search, equivalence_for(demand))
+        super().__init__(search, equivalence_for(demand))
         self.wish = wish_of(request)
         self._partition = demand.partition
+        self._columns = columns
+        self._seen = -1
+        self._names: list[str] = []  # node names, by row
         self._missing: Ints = np.zeros(0, np.int64)  # FITS, or the number of the reason, by row
         self._cards = np.zeros((0, 0), np.bool_)  # suitable cards, if the row was counted, by row and slot
         self._left: Ints = np.zeros((0, 0), np.int64)  # milli left, if the row was searched, by row and slot
@@ -52,12 +55,19 @@ class CountedVerdicts(CachedVerdicts):
         self.tick = 0
         self._counted: dict[int, tuple[int, int, Bools]] = {}  # reason, level, suitable cards, by Columns.classes
 
-    def _look_at(self, rows: Ints) -> None:
+    def catch_up(self) -> None:
+        columns = self._columns
+        if self._seen == columns.tick:
+            return
+        self._make_room()
+        rows = columns.changed_since(self._seen, devices_only=True)
+        self._rename(rows.tolist())
         if len(rows) > FEW or self.wish is None:
-            self._count(rows)
+            self._look_at(rows)
         elif new := self._recall(rows.tolist()):
-            self._count(np.array(new))
+            self._look_at(np.array(new))
             self._remember(new)
+        self._seen = columns.tick  # set last, once all changed rows are judged
 
     def _recall(self, rows: Sequence[int]) -> list[int]:
         """Copy the results of rows that are equal to counted ones, and return the other rows."""
@@ -87,8 +97,7 @@ class CountedVerdicts(CachedVerdicts):
             return None
         return int(self._missing[row]), int(self._levels[row]), self._left[row].tobytes()
 
-    def _count(self, rows: Ints) -> None:
-        """Judge these rows by counting, where counting is enough, and leave the others open."""
+    def _look_at(self, rows: Ints) -> None:
         searched = self._needs_search[rows]
         self._search_rows(rows[searched])
         rows = rows[~searched]
@@ -142,16 +151,22 @@ class CountedVerdicts(CachedVerdicts):
         honor = self._partition is PartitionPolicy.HONOR
         return columns.needs_search | columns.partitioned if honor else columns.needs_search
 
-    def _rename(self, row: int, name: str) -> None:
-        super()._rename(row, name)
-        self._missing[row] = _UNSEEN
+    def _rename(self, rows: Sequence[int]) -> None:
+        """Drop the nodes whose rows are now empty, or have another node."""
+        for row in rows:
+            name = self._columns.names[row]
+            if name != self._names[row]:
+                if self._names[row]:
+                    self._drop(self._names[row])
+                self._names[row], self._missing[row] = name, _UNSEEN
 
-    def _make_room(self, rows: int) -> None:
-        had, size, slots = len(self._missing), rows, self._columns.slots
+    def _make_room(self) -> None:
+        had, size, slots = len(self._missing), len(self._columns.changed), self._columns.slots
         if had == size and self._cards.shape[1] == slots:
             return
         missing, cards, left, levels = self._missing, self._cards, self._left, self._levels
         self._counted.clear()
+        self._names += [""] * (size - had)
         self._missing = np.full(size, _UNSEEN)
         self._cards = np.zeros((size, slots), np.bool_)
         self._left = np.zeros((size, slots), np.int64)
@@ -171,7 +186,10 @@ class CountedVerdicts(CachedVerdicts):
                 self._missing[row] = NUMBER_OF[Missing.NOT_REACHED]
                 self._leave_open(capacity.name, capacity)
 
-    def _decided(self, row: int, verdict: ScoredNode | Missing) -> None:
+    def _decided(self, name: str, verdict: ScoredNode | Missing) -> None:
+        row = self._columns.row_of.get(name, _UNSEEN)
+        if not 0 <= row < len(self._missing):
+            return  # the node was deleted since; the next catch-up drops it
         self.tick += 1
         self.judged[row] = self.tick
         if isinstance(verdict, Missing):

@@ -24,7 +24,6 @@ from central.search.placement import Placement
 from central.search.shortage import requested_cards
 
 Score = tuple[int, ...]  # all scores of one policy have the same length
-MOST_PARTS: Final = 4  # length of the longest score
 _SCALE: Final = 1_000_000  # integers compare alike on every machine
 
 

@@ -16,10 +16,9 @@ import numpy as np
 
 from central.ledger.model import NodeCapacity
 from central.rank.cached import VERDICTS, CachedVerdicts, Recent
-from central.rank.columns import FREE, FULL, Columns, Followed, Ints
+from central.rank.columns import FREE, FULL, Columns, Followed, Ints, first_of, rows_of
 from central.rank.counted import FEW, NO_SLOT, CountedVerdicts
 from central.rank.fragmentation import Scoring
-from central.rank.ranking import NOWHERE, best, ranked
 from central.rank.vectors import FITS, Choices, choices, fits, left_after, wish_of
 from central.request.model import CpuMemory, DeviceRequest, Shape
 from central.search.demand import Limits
@@ -27,8 +26,10 @@ from central.search.demand import Limits
 REMEMBERED_SHAPES: Final = 1024  # maximum shapes with cached scores, 8 bytes a node each
 LOOK_AFTER: Final = 32  # number of questions between two checks whether the scoring is current
 RENEWED: Final = 2048  # nodes rescored by a new scoring in one question: a millisecond; the old one counts until all are
-_SHORT: Final = NOWHERE + 1  # score where the devices fit, but not cpu or memory
+_NOWHERE: Final = np.iinfo(np.int64).min
+_SHORT: Final = _NOWHERE + 1  # score where the devices fit, but not cpu or memory
 _FIRST: Final = np.zeros(1, np.int64)
+_NO_ROWS: Final[Ints] = np.zeros(0, np.int64)
 _NEARER: Final = 1 << 32  # more than any difference between two scores
 
 
@@ -47,7 +48,7 @@ class _Scores:
     def make_room(self, rows: int) -> None:
         more = rows - len(self.scores)
         if more > 0:
-            self.scores = np.concatenate([self.scores, np.full(more, NOWHERE)])
+            self.scores = np.concatenate([self.scores, np.full(more, _NOWHERE)])
             self.slots = np.concatenate([self.slots, np.full(more, NO_SLOT)])
 
 
@@ -115,12 +116,28 @@ class ShapeScores:
             self._now, self._coming = coming, None
 
     def best(self, among: Collection[str]) -> str | None:
-        """Return the node with the highest score among these nodes; None if none of them fits."""
-        return best(self._columns, self._now.scores[None], among)
+        """Return the node with the highest score; the first by `Columns.order` among equals, and None if none of these fits."""
+        rows = self._top()
+        if not len(rows):
+            return None
+        name = self._columns.names[first_of(self._columns, rows)]
+        if name in among:
+            return name
+        rows = self._top(rows_of(self._columns, among))
+        return self._columns.names[first_of(self._columns, rows)] if len(rows) else None
 
     def ranked(self) -> list[str]:
-        """Return all nodes that fit, the best first."""
-        return ranked(self._columns, self._now.scores[None])
+        """Return all nodes that fit, the best first, and equal ones by `Columns.order`."""
+        scores, columns = self._now.scores, self._columns
+        rows = (scores > _NOWHERE).nonzero()[0]
+        return [columns.names[row] for row in rows[np.lexsort((columns.ranks[rows], -scores[rows]))].tolist()]
+
+    def _top(self, rows: Ints | None = None) -> Ints:
+        """Return the rows with the highest score among `rows`; among all rows if it is None."""
+        scores = self._now.scores if rows is None else self._now.scores[rows]
+        highest = scores.max(initial=_NOWHERE)
+        best: Ints = (scores == highest).nonzero()[0] if highest > _NOWHERE else _NO_ROWS
+        return best if rows is None else rows[best]
 
     def slot(self, row: int, scoring: Scoring) -> int | None:
         """Return the best card of the row for one share; None if no current one is cached."""
@@ -130,9 +147,9 @@ class ShapeScores:
         return int(now.slots[row])
 
     def _with_room(self, rows: Ints, into: _Scores) -> Ints:
-        """Return the rows that fit and have the pod's cpu and memory. Set the score of rows that do not fit to `NOWHERE`, and
+        """Return the rows that fit and have the pod's cpu and memory. Set the score of rows that do not fit to `_NOWHERE`, and
         of all others to `_SHORT`."""
-        into.scores[rows], into.slots[rows] = NOWHERE, NO_SLOT
+        into.scores[rows], into.slots[rows] = _NOWHERE, NO_SLOT
         rows = self._verdicts.fitting(rows)
         into.scores[rows] = _SHORT
         having: Ints = rows[(self._columns.left[:, rows] >= self._cpu_memory).all(0)]
@@ -231,6 +248,10 @@ class ScoredVerdicts(CountedVerdicts):
     def __init__(self, request: DeviceRequest, counting: Counting, *, limits: Limits) -> None:
         super().__init__(request, counting.columns, limits)
         self._counting = counting
+
+    def catch_up(self) -> None:
+        self._counting.followed.catch_up()
+        super().catch_up()
 
     def best(self, cpu_memory: CpuMemory, among: Collection[str]) -> str | None:
         return self._counting.scores(self, cpu_memory).best(among)

@@ -2,7 +2,7 @@
 
 Take the ledger, the cluster's policy and limits, and the expected pods. Return the cached verdicts of a request, the best node
 for a pod's shape, and the placement there. The policy that applies to the request decides how nodes are judged: by the exact
-search for all (searched.py), or by columns for simple cases (scores.py, counted.py). The best node is chosen in ranking.py.
+search for all (searched.py), or by columns for simple cases (scores.py, counted.py).
 
 Tests: tests/unit/central/rank/test_searched.py
 """
@@ -43,6 +43,7 @@ class Verdicts:
         self.policy = policy
         self.limits = limits
         self.forecast = forecast or Forecast()
+        self._capacities = capacities
         self._turnover = turnover
         self._counting = Counting(
             Followed(Columns(), capacities, loads),
@@ -56,7 +57,7 @@ class Verdicts:
     def _make(self, request: DeviceRequest) -> CachedVerdicts:
         if self._is_counted(request):
             return ScoredVerdicts(request, self._counting, limits=self.limits)
-        return SearchedVerdicts(request, self._counting.columns, policy=self.policy, limits=self.limits)
+        return SearchedVerdicts(request, self._capacities, policy=self.policy, limits=self.limits)
 
     def __contains__(self, request: DeviceRequest) -> bool:
         """Return whether verdicts of the request are cached."""
@@ -64,7 +65,6 @@ class Verdicts:
 
     def of(self, request: DeviceRequest) -> CachedVerdicts:
         """Return the cached verdicts of the request, updated from the ledger; nodes that are not judged yet are left open."""
-        self._counting.followed.catch_up()
         verdicts = self._asks.of(request, lambda: self._make(request))
         verdicts.catch_up()
         return verdicts
@@ -75,7 +75,8 @@ class Verdicts:
 
     def judging(self, request: DeviceRequest) -> Steps:
         """Judge the nodes whose verdicts for the request are open, one in each step."""
-        yield from self.catching_up()
+        if self._is_counted(request):
+            yield from self.catching_up()
         yield from self.of(request).judging()
 
     def best(self, shape: Shape, among: Collection[str]) -> str | None:

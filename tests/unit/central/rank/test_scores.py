@@ -218,7 +218,6 @@ def test_caught_up_they_say_what_the_exact_search_says(
             getattr(capacities, kind)(*words)
         exact = {name: place(one, shape.request) for name, one in capacities.now.items()}
         verdicts = cached.setdefault(shape.request, ScoredVerdicts(shape.request, counting, limits=LIMITS))
-        counting.followed.catch_up()
         verdicts.catch_up()
         exhaust(islice(verdicts.judging(), 1))
         assert all(isinstance(exact[name], Placement) for name in verdicts.fits)
@@ -289,7 +288,6 @@ def test_only_what_changed_is_scored_again_until_the_workload_is_another() -> No
 
     def scored() -> int:
         scorings[-1].scored = 0
-        counting.followed.catch_up()
         verdicts.catch_up()
         verdicts.best(ALL, list(capacities.now))
         return scorings[-1].scored
