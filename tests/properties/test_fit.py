@@ -369,7 +369,7 @@ def likely(draw: st.DrawFn, one: NodeCapacity) -> NodeCapacity:
 
 
 def moved(gpu: Gpu, to: Gpu) -> Gpu:
-    """The same card with another one's identity and place."""
+    """Return the card `gpu` with the identity, place and links of the card `to`."""
     return msgspec.structs.replace(gpu, uuid=to.uuid, bdf=to.bdf, place=to.place, links=to.links)
 
 
@@ -377,7 +377,8 @@ def moved(gpu: Gpu, to: Gpu) -> Gpu:
 @settings(max_examples=repeats(60, long=1_500))
 @given(st.data(), capacities(), asks(), policies)
 def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeCapacity, asked: DeviceRequest, policy: Policy) -> None:
-    """A verdict is kept for all rooms that are alike (central/rank/equivalence.py)."""
+    """Check that nodes of one equivalence class get the same verdict, which central caches for the class
+    (central/rank/equivalence.py)."""
     twin = data.draw(likely(one))
     if class_in_any_order(one) != class_in_any_order(twin):
         return

@@ -1,7 +1,8 @@
-"""The joint choice of cards and VFs against brute force: every set of cards with every set of VFs, and every way to pair them,
-the objective computed by its words. Nothing of central/search is used by the oracle.
+"""Compare the joint choice of cards and VFs with a brute-force oracle, which uses no code of central/search.
 
-On every shipped profile with random holds, and on random nodes."""
+The oracle tries every set of cards with every set of VFs, and every pairing of both. It computes the objective as documented.
+The nodes are the shipped profiles with random devices held, and random nodes.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

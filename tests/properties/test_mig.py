@@ -1,5 +1,8 @@
-"""MIG instances against brute force: random nodes, several containers, VFs and scopes. Every set of instances with every set of
-VFs is tried for each container. Nothing of central/search is used by the oracle."""
+"""Compare the choice of MIG instances with a brute-force oracle, which uses no code of central/search.
+
+The oracle tries, for each container, every set of instances with every set of VFs. Nodes are random; pods have several
+containers, VFs and scopes.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
