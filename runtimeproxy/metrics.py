@@ -120,7 +120,7 @@ class _Shown(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._gauges()
-        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build = GaugeMetricFamily("lading_build_info", "Version of the running program.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
         yield GaugeMetricFamily("lading_proxy_connections", "Client connections that are open.", now.connections)

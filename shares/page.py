@@ -53,7 +53,7 @@ class SharedPage:
         self.fd = os.memfd_create("lading-shares", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, SIZE)
         self._map = mmap.mmap(self.fd, SIZE)
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)  # after the mapping, which stays writable
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)  # sealed after the mapping, so that this mapping stays writable
         self._devices = len(devices)
         _HEAD.pack_into(self._map, 0, _MAGIC, _VERSION, len(devices), 0)
         for index, one in enumerate(devices):

@@ -40,7 +40,7 @@ def _has_ended(connection: socket.socket) -> bool:
     try:
         pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError:
-        return False  # a kernel before 6.5 cannot tell
+        return False  # kernels before 6.5 do not have SO_PEERPIDFD
     try:
         ended, _, _ = select.select([pidfd], [], [], 0)
         return bool(ended)

@@ -30,7 +30,7 @@ LOCK: Final = "/tmp/vgpulock"  # noqa: S108 -- where the library looks
 
 _LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 _REGION: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
-_INSTEAD: Final = "CUDA_REDIRECT"  # variable with which an image names another library
+_INSTEAD: Final = "CUDA_REDIRECT"  # environment variable by which an image can select another library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class VlanProtocol(StrEnum):
 
 
 class VfLinkState(StrEnum):
-    AUTO = "auto"  # follows the PF's
+    AUTO = "auto"  # the VF's link follows the PF's link
     ENABLE = "enable"
     DISABLE = "disable"
 
