@@ -32,7 +32,7 @@ Devices = frozenset[str]
 
 
 def moments(pod: DeviceRequest) -> dict[str, frozenset[int]]:
-    """When each container runs: at the n-th init container's time, and last with the apps."""
+    """Return the phases in which each container runs: phase n is the n-th init container's, the last is that of the apps."""
     inits = [number for number, one in enumerate(pod.containers) if one.role is Role.INIT]
     last = len(inits)
     running = {}
