@@ -150,7 +150,7 @@ def measure_tokens(real: Real, count: int) -> tuple[float, float]:
 
 
 def _receive_token(selector: DefaultSelector) -> Client:
-    """Return whose turn it is. On a busy machine this process may not run for so long that another lost its turn meanwhile."""
+    """Return the client with the newest turn. Clients that got and lost a turn before this process ran request another turn."""
     ready: list[Client] = [key.data for key, _ in selector.select()]
     *lost, (_, last) = sorted(((client.receive().c, client) for client in ready), key=itemgetter(0))
     for _, client in lost:

@@ -72,7 +72,7 @@ class Kueue(Block):
         self._ends.callback(self.manager.stop, grace_s=10.0)
         self.start()
         self._ends.callback(self._remove, kinds)
-        self._ends.callback(self._run)  # it takes its finalizers back
+        self._ends.callback(self._run)  # the manager must run to remove its finalizers
         self._ends.callback(self._remove, webhooks)
         self._apply("webhooks", webhooks)
 
