@@ -21,7 +21,7 @@ WINDOW_NS: Final = 1_000 * MS
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """One container: its share, and its work."""
+    """Describe one container's share and work, and record its kernels and waits."""
 
     name: str
     request: float
@@ -37,7 +37,7 @@ class Work:
     waits_ns: list[int] = field(default_factory=list)  # from wanting a turn to having it
 
     def share_of(self, began_ns: int, ended_ns: int) -> float:
-        """Return its part of the device's time in between."""
+        """Return the container's part of the device's time between these moments."""
         busy = sum(max(0, min(end, ended_ns) - max(begin, began_ns)) for begin, end in self.ran)
         return busy / (ended_ns - began_ns)
 

@@ -27,7 +27,7 @@ from lading.settings import declared
 from lint.tracked import ROOT
 
 _TABLE: Final = re.compile(r"(?<=^<!-- table: )([\w -]+)( -->\n)(.*?)(?=^<!-- end -->$)", re.MULTILINE | re.DOTALL)
-_SUFFIXES: Final = {"Counter": "_total", "Gauge": "", "Histogram": ""}  # ending of the name in Prometheus' text
+_SUFFIXES: Final = {"Counter": "_total", "Gauge": "", "Histogram": ""}  # suffix that Prometheus adds to the metric's name
 _MAKERS: Final = {f"{kind}{ending}": kind for kind in _SUFFIXES for ending in ("", "MetricFamily")} | {"_by_state": "Gauge"}
 
 
@@ -142,7 +142,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
 
 
 def fill(page: str) -> str:
-    """Return the text of a page with its tables as the code says. Raise KeyError for an unknown table."""
+    """Return the text of a page with its tables rendered from the code. Raise KeyError for an unknown table."""
     return _TABLE.sub(lambda found: found[1] + found[2] + TABLES[found[1]](), page)
 
 

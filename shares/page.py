@@ -54,7 +54,7 @@ class SharedPage:
         try:
             os.ftruncate(self.fd, SIZE)
             self._map = mmap.mmap(self.fd, SIZE)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)  # after the mapping, which stays writable
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)  # sealed after the mapping, which stays writable
         except OSError:
             os.close(self.fd)
             raise

@@ -47,7 +47,7 @@ def _has_ended(connection: socket.socket) -> bool:
     try:
         pidfd = open_peer(connection)
     except OSError as e:
-        return e.errno in _REAPED  # a kernel before 6.5 cannot tell
+        return e.errno in _REAPED  # kernels before 6.5 do not have SO_PEERPIDFD
     poll = select.poll()  # select.select takes no descriptor from 1,024 on
     try:
         poll.register(pidfd, select.POLLIN)

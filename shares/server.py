@@ -189,7 +189,8 @@ class Shares:
         return self._clock()
 
     def notice_stall(self, now_ns: int) -> None:
-        """Detect, before the next beat, that this server did not run for a time: clients may have lost it meanwhile."""
+        """Detect, before the next beat, that this server did not run for a time. Clients may have disconnected in the
+        meantime."""
         if now_ns - self._beat_ns > STALL_NS:
             for container in self._containers.values():
                 container.settled_ns = now_ns + SETTLE_NS

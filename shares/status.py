@@ -100,7 +100,7 @@ class _Shown(Collector):
         return ()  # otherwise the registry would collect once to learn the names
 
     def collect(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build = GaugeMetricFamily("lading_build_info", "Version of the running program.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
         yield CounterMetricFamily(

@@ -75,7 +75,7 @@ def unpack(data: bytes, devices: int) -> Frame:
     if version != VERSION:
         raise WireError(f"version {version}; this server speaks {VERSION}")
     if kind not in MOST:
-        raise WireError(f"type {kind} is none of a client's")
+        raise WireError(f"type {kind} is not a type of frame that a client sends")
     if device >= devices:
         raise WireError(f"device {device}; the container has {devices}")
     if min(a, b, c) < 0:

@@ -1,4 +1,4 @@
-"""A ledger as an older Lading left it: of a schema from before, with grants in it."""
+"""Write a ledger of an older version of Lading: with an earlier schema, and grants."""
 
 import contextlib
 import sqlite3

@@ -1,6 +1,6 @@
-"""A share server on a loop of its own, over real sockets and a made /proc, and clients that speak its frames.
+"""Run a share server on its own event loop, with real sockets and a simulated /proc, and clients that send its frames.
 
-The clients are this process: `say_pod` changes which pod's cgroup it is in.
+All clients are this process: `say_pod` changes the pod whose cgroup the process is in.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ def share(container: str = "train", *gpus: SharedGpu, pod: str = POD) -> ShareGr
 
 
 class DeviceEntry(NamedTuple):
-    """One card as the page of a container shows it."""
+    """Hold the state of one card on a container's shared page."""
 
     until_ns: int
     waiters: int
@@ -69,7 +69,7 @@ class DeviceEntry(NamedTuple):
 
 
 class Client:
-    """One connection to a container's socket."""
+    """Use one connection to a container's socket."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -162,12 +162,12 @@ def _has_ended(pid: int) -> int:
 
 
 class ShareServer(Block):
-    """A server in a thread. What its loop did not expect fails the test at the end."""
+    """Run the server in a thread. An unexpected error of its loop fails the test at the end."""
 
     shares: Shares
 
     def __init__(self, folder: Path, *, host_root: Path, policy: Callable[[], Policy] = Fair, lives: bool = False) -> None:
-        """`lives`: clients are processes that run, also when they have closed their connection; else they have ended then."""
+        """Create the server. `lives`: a client's process continues after it closed its connection; else the process ends."""
         self.records = Records()
         self._policy = policy
         self._open_process = os.pidfd_open if lives else _has_ended
@@ -224,7 +224,8 @@ class ShareServer(Block):
 
 
 class ShareRig(Block):
-    """A folder of grants, a /proc in which this process is of a pod, and servers and clients that end with the test."""
+    """Provide a folder of grants, a /proc in which this process belongs to a pod, and servers and clients. All end with the
+    test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "shares"

@@ -1,6 +1,6 @@
-"""Too many connections, too few descriptors, and a long life: others go on, what is missing is said, and nothing piles up.
+"""Test too many connections, too few descriptors, and many pods: other callers are served, and no resource leaks.
 
-`make test-long` runs them at length: 10,000 connections attempted, 500 pods.
+`make test-long` uses larger numbers: 10,000 attempted connections, 500 pods.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def proxy(runtime: InMemoryRuntime, short_folder: Path) -> Iterator[Daemon]:
 
 @contextmanager
 def calling(kubelet: Cri) -> Iterator[list[float]]:
-    """Someone who was there before calls all the time, and must not fail once: how long each call took."""
+    """Make calls on an earlier connection during the block; none may fail. Yield the list of seconds of each call."""
     took: list[float] = []
     over = threading.Event()
     failed: list[CriError] = []
@@ -86,7 +86,7 @@ def calling(kubelet: Cri) -> Iterator[list[float]]:
 
 
 def knock(path: Path) -> socket.socket:
-    """Return a connection that greets as an HTTP/2 client and stays. Wait while the proxy's queue is full."""
+    """Open a connection that sends the HTTP/2 preface and stays open. Wait while the accept queue is full."""
     knocking = socket.socket(socket.AF_UNIX)
     knocking.connect(str(path))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the proxy may have closed it already
@@ -95,7 +95,7 @@ def knock(path: Path) -> socket.socket:
 
 
 def cut_off(connections: list[socket.socket]) -> list[socket.socket]:
-    """Those that the proxy closed."""
+    """Return the connections that the proxy closed."""
     poll = select.poll()
     by_fd = {connection.fileno(): connection for connection in connections}
     for fd in by_fd:
@@ -145,7 +145,7 @@ def few_descriptors(daemon: Daemon, spare: int) -> Iterator[None]:
 
 
 def kept_descriptors(daemon: Daemon) -> int:
-    """The fewest of a second: a reading of the devices that is under way has some more, which the next one would use."""
+    """Return the smallest number of descriptors within a second, because reading the devices uses some for a moment."""
     counts = []
     for _ in range(20):
         counts.append(Usage.of(daemon).descriptors)
@@ -157,7 +157,7 @@ def kept_descriptors(daemon: Daemon) -> int:
 def test_a_proxy_without_descriptors_serves_who_is_there_and_says_so(
     proxy: Daemon, runtime: InMemoryRuntime, spare: int
 ) -> None:
-    """Whether accepting or dialling is what fails, depends on how many are left."""
+    """Vary the number of free descriptors, because it decides whether accepting or connecting fails."""
     with runtime.client(via=proxy.socket) as kubelet, contextlib.ExitStack() as stack:
         with kubelet.pod("before", annotations=GUARDED) as pod:
             pod.create_container()  # the line to the hooks is there

@@ -1,4 +1,4 @@
-"""Twenty pods at once for fewer devices: as many as there are get one, the others are refused, and no one gets another's."""
+"""Create twenty pods at once for fewer devices: each device is granted once, and the other pods are refused."""
 
 import time
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""Shares of a card that are kept: the real library in real containers, in front of a fake libcuda, with a real share server."""
+"""Test enforced shares of a card: the real library in real containers, with a fake libcuda and a real share server."""
 
 import json
 import socket

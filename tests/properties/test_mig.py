@@ -1,5 +1,8 @@
-"""MIG instances against brute force: random nodes, several containers, VFs and scopes. Every set of instances with every set of
-VFs is tried for each container. Nothing of central/search is used by the oracle."""
+"""Compare the choice of MIG instances with a brute-force oracle, which uses no code of central/search.
+
+The oracle tries, for each container, every set of instances with every set of VFs. Nodes are random; pods have several
+containers, VFs and scopes.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +32,7 @@ Devices = frozenset[str]
 
 
 def moments(pod: DeviceRequest) -> dict[str, frozenset[int]]:
-    """When each container runs: at the n-th init container's time, and last with the apps."""
+    """Return the phases in which each container runs: phase n is the n-th init container's, the last is that of the apps."""
     inits = [number for number, one in enumerate(pod.containers) if one.role is Role.INIT]
     last = len(inits)
     running = {}

@@ -1,4 +1,4 @@
-"""Whatever containers do, and in whatever order they end: one turn at a time, and it comes to everyone who waits."""
+"""Check turns while containers act and end in any order: one turn at a time, and each waiting container gets a turn."""
 
 import pytest
 from hypothesis import settings

@@ -1,4 +1,5 @@
-"""Two daemons and one lease: who is stopped leads no more, another takes over after the wait, and neither assigns twice."""
+"""Run two daemons with one lease: a stopped leader loses leadership, another takes over later, and no card is assigned
+twice."""
 
 import asyncio
 import contextlib
@@ -33,7 +34,7 @@ class Central:
     session: aiohttp.ClientSession
 
     async def ask(self, verb: str, body: Json) -> tuple[int, Json]:
-        """Status and answer; status 0 where no one answers."""
+        """Return the status and the answer; status 0 if no daemon answers."""
         try:
             limit = aiohttp.ClientTimeout(total=10)
             async with self.session.post(f"http://127.0.0.1:{self.port}/{verb}", json=body, timeout=limit) as answer:
@@ -47,7 +48,7 @@ class Central:
         return status, answer.get("NodeNames", [])
 
     async def until(self, status: int, within_s: float) -> float:
-        """Return the seconds until filter answers so."""
+        """Wait until filter answers this status, and return the seconds."""
 
         async def answers() -> bool:
             return (await self.filter(pod("nobody", {"cpu": "1"}, version=1)))[0] == status
@@ -98,7 +99,7 @@ async def central(folder: Path, server: FakeKubeServer, name: str) -> AsyncItera
 
 @contextlib.asynccontextmanager
 async def cluster() -> AsyncIterator[FakeKubeServer]:
-    """One node with one card, and a lease that was let go of: the first that comes may lead at once."""
+    """Serve one node with one card, and a released lease: the first daemon may lead at once."""
     async with FakeKubeServer() as server:
         await server.put(node_path("n1"), node("n1"))
         await server.put(devices_path("n1"), devices("n1"))

@@ -1,4 +1,4 @@
-"""The pages name every event of central, and no other."""
+"""Check that the pages name every event of central, and no others."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""The guard that connects by itself, over a real socket with a scripted runtime; and the command that becomes it."""
+"""Test the guard that connects to the runtime itself, over a real socket with a scripted runtime, and the guard's command."""
 
 import asyncio
 import fcntl
@@ -30,7 +30,7 @@ WAIT_S = 20.0
 
 
 class Service:
-    """A guard as a process, and what it has logged."""
+    """Run the guard as a process, and read its log."""
 
     def __init__(self, program: Path, sockets: Path, log: Path, *more: str) -> None:
         self.socket = sockets / "nri.sock"
