@@ -63,7 +63,7 @@ fmt: setup
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-# The tables of settings and metrics, from the code.
+# The tables of settings, metrics and reasons, from the code.
 docs: setup
 	$(PY) -m lint.doc_tables
 
@@ -123,18 +123,17 @@ demo-page: $(VENV)/.commands
 
 # Lint, and the tests that need no daemon, runtime or cluster: unit, golden and property tests. Three to seven minutes on two cores.
 check: setup lint
-	$(IN_MEMORY) --numprocesses=$(WORKERS) $(IN_PROCESS)
+	$(IN_MEMORY) -m "not long" --numprocesses=$(WORKERS) $(IN_PROCESS)
 
-# `check`, then a part of the tests on real runtimes, of every kind: faults, hostile clients, peers, shares, installs, nodes. Twenty
-# minutes on two slow cores.
+# `check`, then a part of the tests on real runtimes, of every kind: faults, hostile clients, peers, shares, installs, nodes.
 test: check machine
 	@$(call ON_MACHINE_RUN,quick)
 
-# What CI runs after `test`: the rest of those tests, the tests that repeat themselves with large numbers (tests/depth.py), and the
+# What CI runs after `test`: the rest of all tests, the tests that repeat themselves with large numbers (tests/depth.py), and the
 # tests of `check` on newer Pythons.
 test-long: setup machine
 	@export LADING_DEPTH=long; $(call ON_MACHINE_RUN,rest)
-	LADING_DEPTH=long $(IN_MEMORY) -m "repeats or hypothesis" --numprocesses=$(WORKERS) $(IN_PROCESS)
+	LADING_DEPTH=long $(IN_MEMORY) -m "long or repeats or hypothesis" --numprocesses=$(WORKERS) $(IN_PROCESS)
 	$(PY) -m tests.pythons $(IN_PROCESS) tests/node/test_activation.py
 
 # The programs that tests on a real runtime use: containerd 1.7 and 2, runc, systemd, a browser, a compiler.

@@ -1,1 +1,1 @@
-"""Benchmarks: what the proxy costs, compared with a direct connection and with the usual way to write one."""
+"""Measure the cost of the proxy, compared with a direct connection and with the usual way to write one."""

@@ -1,6 +1,6 @@
-"""simnode's API server with a whole cluster in it: generated nodes, NodeDevices and pods, and a free lease.
+"""Serve simnode's API server with a generated cluster: nodes, NodeDevices, pods, and a free lease.
 
-What a real one would add is not what is measured. Pods look as kubelet and controllers leave them, some 4 KB each.
+A real API server would add its own latency to the measured time of central. Pods are about 4 KB each, as in a real cluster.
 
     python -m bench.api_server PORT NODES HOLDING OTHERS
 """

@@ -1,4 +1,4 @@
-"""A runtime that answers every call at once with prepared bytes. A real one would measure itself: the 2 MB list.
+"""Serve a runtime that answers every call at once with prepared bytes, because a real runtime needs time for a 2 MB list.
 
 `ListContainers` answers a real ListContainersResponse of at least 2 MB, shaped as containerd's; any other method answers an
 empty message. C-core does the HTTP/2 work; no message is parsed or built for a call.

@@ -46,12 +46,12 @@ class NodeKind(NamedTuple):
 
 class Demand(NamedTuple):
     pod: TracePod
-    pods: float  # at load 1
+    pods: float  # number of pods at load 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The upper bounds, in percent of the GPUs."""
+    """Hold upper bounds of the allocated GPUs, in percent of all GPUs."""
 
     at_load: dict[float, float]
     saturation: float
@@ -63,9 +63,12 @@ def compute_bound(trace: Trace, loads: Sequence[float]) -> Bound:
 
 
 class _Program:
-    """The linear program. Rows: cpu, memory and cards of each kind of node, room for pods of several cards, shares of each
-    size; then one for each kind of pod. Columns: pods of a kind on nodes of a kind; cards of a kind of node cut by a pattern;
-    and, last, the load."""
+    """Build and solve the linear program for the bounds.
+
+    Rows: cpu, memory and cards of each kind of node, places for pods of several cards, shares of each size; then a row for
+    each kind of pod. Columns: pods of a kind on nodes of a kind; cards of a kind of node that are divided by a pattern; and
+    the load as the last column.
+    """
 
     def __init__(self, trace: Trace) -> None:
         counts = Counter(trace.pods)
@@ -86,7 +89,7 @@ class _Program:
         self._per_kind = 3 + len(_SIZES) + len(self._shares)
 
     def most_allocated(self, load: float) -> float:
-        """Return the most that can be allocated, as a share of the capacity."""
+        """Return the maximum of the GPUs that can be allocated at this load, as a fraction of the capacity."""
         worth = [-self._demands[number].pod.milli / self._capacity for _, number in self._flows]
         limits = [load * demand.pods for demand in self._demands]
         return self._solve(worth, limits, of_load=0.0, exact=False)
@@ -95,8 +98,8 @@ class _Program:
         return self._solve([0.0] * len(self._flows), [0.0] * len(self._demands), of_load=-1.0, exact=True)
 
     def _solve(self, worth: Sequence[float], limits: Sequence[float], *, of_load: float, exact: bool) -> float:
-        """Solve the program. `exact`: all pods of a load are placed, and the load is a column; else at most `limits` of
-        each."""
+        """Solve the linear program. `exact`: place all pods of a load, which is a variable; else place at most `limits` pods of
+        each kind."""
         while True:
             rows = self._per_kind * len(self._kinds)
             matrix = self._matrix(with_load=exact)

@@ -1,9 +1,9 @@
-"""A client with low overhead: one call again and again over HTTP/2 connections, without a gRPC library.
+"""Make one gRPC call again and again over HTTP/2 connections, with low overhead and without a gRPC library.
 
-grpcio spends more on a call than the runtime and the relay together, so that on a machine with two cores it would measure
-itself. This one sends what a gRPC client sends: HEADERS from its HPACK table and DATA in one write, acknowledgements of
-SETTINGS and PING, credit for the DATA that came. It checks every answer's status. Refuses whatever is no answer: another
-status, a reset, a GOAWAY, the connection's end.
+grpcio spends more CPU on a call than the runtime and the relay together, so on a machine with two cores it would measure
+itself. This client sends the frames of a gRPC client: HEADERS from its HPACK table and DATA in one write, acknowledgements of
+SETTINGS and PING, credit for received DATA. It raises an error for any status but OK, a reset, a GOAWAY, and the connection's
+end.
 """
 
 import select
@@ -26,7 +26,7 @@ _TIMEOUT_S: Final = 60.0
 
 
 class Caller:
-    """One connection, one method, one request."""
+    """Call one method with one request over one connection."""
 
     def __init__(self, path: Path, method: str, request: bytes) -> None:
         self._method = method

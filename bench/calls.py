@@ -1,11 +1,11 @@
-"""Version and a 2 MB list: how long a call takes, how many go through, and what CPU a call costs.
+"""Measure the latency, the throughput and the CPU of calls: Version, and a list of 2 MB.
 
 * `p50_us`: one caller, one call at a time.
 * `cpu_us`: of the proxy's process (direct: of the runtime's), with 16 connections of one call at a time: no two calls share a
-  read, and no CPU falls asleep between them. A lone caller's call costs more, because the kernel then wakes an idle CPU with
-  every message; it is said beside the table.
+  read, and no CPU is idle between them. A call of a single caller costs more, because the kernel then wakes an idle CPU with
+  every message; a note beside the table says so.
 * `calls_per_s`: 16 calls at a time on one connection, as a kubelet's are.
-* `list_2mb`: by grpcio, one call at a time: with so many bytes, how a client gives credit and what it spends matter.
+* `list_2mb`: by grpcio, one call at a time: for so many bytes, the client's flow control and CPU matter too.
 
 Figures are medians over interleaved rounds.
 """

@@ -1,8 +1,10 @@
-"""`python -m bench.central`: measures the scheduler extender at 1,000, 5,000 and 15,000 nodes; writes JSON, prints a table.
+"""Measure the scheduler extender at 1,000, 5,000 and 15,000 nodes. Write JSON and print a table.
 
-Everything is a process of its own: lading-central, an API server that costs little (bench/api_server.py), and this one, which
-asks as kube-scheduler does: one filter and one prioritize after the other on a kept-alive connection, Bindings side by side.
-Nodes have 8 GPUs and 16 VFs, and four pods of one GPU each; pods that come ask in turn for one of the SHAPES.
+    python -m bench.central
+
+lading-central runs as a process, beside a cheap API server (bench/api_server.py). This process asks as kube-scheduler does: one
+filter and one prioritize after the other on a kept-alive connection, and Bindings in parallel. Nodes have 8 GPUs and 16 VFs,
+and four pods of one GPU each. New pods request the SHAPES in turn.
 
 * `filter_prioritize_*_ms`: both requests together, from the first byte sent to the last received, bodies rendered before.
 * `decide_p50_ms`: the same two decisions inside this process, without HTTP and JSON.
@@ -168,9 +170,10 @@ def measure_startup() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """lading-central and its API server. `ready_s`: from exec until it answered as the leader."""
+    """Hold the ports of lading-central and its API server. `ready_s`: seconds from exec until central answered as the
+    leader."""
 
-    api: int  # port
+    api: int  # port of the API server
     port: int
     page_port: int
     pid: int
@@ -178,7 +181,7 @@ class Started:
 
 
 class Asker:
-    """kube-scheduler's part: the pods of the requests, and a connection for each thread."""
+    """Ask lading-central as kube-scheduler does, over a connection for each thread."""
 
     def __init__(self, port: int, names: Sequence[str]) -> None:
         self._port = port
@@ -186,7 +189,7 @@ class Asker:
         self._connections = threading.local()
 
     def create(self, started: Started, *counts: int) -> list[list[bytes]]:
-        """Create a group of pods for each of `counts`. Return them as the API server has them, once central has seen them."""
+        """Create a group of pods for each of `counts`. Return the pods from the API server, once central has received them."""
         connection = http.client.HTTPConnection("127.0.0.1", started.api)
         groups = []
         for group, count in enumerate(counts):
@@ -212,7 +215,7 @@ class Asker:
         return took, max(msgspec.json.decode(scores), key=lambda one: one["Score"])["Host"]
 
     def bind(self, pod: bytes, node: str) -> float:
-        """Bind. Return the seconds."""
+        """Ask central to bind the pod. Return the seconds until its answer."""
         metadata = msgspec.json.decode(pod)["metadata"]
         args = {"PodName": metadata["name"], "PodNamespace": "default", "PodUID": metadata["uid"], "Node": node}
         began = time.perf_counter()
@@ -230,7 +233,7 @@ class Asker:
 
 
 def bind_at(server: "KeptAlive", pod: bytes, node: str) -> float:
-    """Bind without central. Return the seconds."""
+    """Send a Binding to the API server without central. Return the seconds until its answer."""
     metadata = msgspec.json.decode(pod)["metadata"]
     binding = {
         "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion")} | {"annotations": {"bench": "x" * 400}},
@@ -242,7 +245,7 @@ def bind_at(server: "KeptAlive", pod: bytes, node: str) -> float:
 
 
 class KeptAlive:
-    """One HTTP/1.1 connection with low overhead: http.client takes a tenth of a millisecond to read a head."""
+    """Send requests over one HTTP/1.1 connection. http.client would need 0.1 ms to read the head of each answer."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))

@@ -1,13 +1,13 @@
-"""CreateContainer with the GPU hook on the real containerd, by the proxy and by NRI, against the same container made directly.
+"""Measure CreateContainer with the GPU hook, by the proxy and by NRI, against the same container without Lading.
 
-The ways take turns, each round beginning with another one. NRI has a containerd of its own, of the same version, because a
+The runtime is the real containerd. Each round begins with another way. NRI has a second containerd of that version, because a
 plugin is asked for every container of its runtime. Each container is new to the hook (another name in the same pod), so that it
 decides, writes its ledger and answers each time; the direct request carries the devices and the environment that the hook adds.
-`fixed` is the proxy with a hook that answers each question with the bytes that the GPU hook answered to the first: what is left
-if a decision took no time. Only CreateContainer is timed; RemoveContainer follows at once.
+`fixed` is the proxy with a hook that repeats the GPU hook's first answer: the cost without a decision. Only CreateContainer is
+timed; RemoveContainer follows at once.
 
-`create_remove_cpu_ms`: the CPU time of each process for one CreateContainer and one RemoveContainer, and what it does after its
-answer. Direct, that is the runtime's; `nri` is lading-hooks as a plugin, `nri_guard` the guard beside it.
+`create_remove_cpu_ms`: the CPU time of each process for one CreateContainer and one RemoveContainer, including work after the
+answer. Without Lading, that process is the runtime; `nri` is lading-hooks as a plugin, `nri_guard` the guard beside it.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _SETTLE_S: Final = 0.05  # time for the work that is done only after the caller 
 
 
 class TimedCri(Cri):
-    """A CRI client that records how many seconds each CreateContainer took, and asks once for the id of an image."""
+    """Record the seconds of each CreateContainer of this CRI client. The id of each image is requested only once."""
 
     def __init__(self, socket: Path, runtime: PrivateContainerd) -> None:
         super().__init__(socket, folder=runtime.layout.folder, cgroup_root=runtime.layout.cgroup_root)
@@ -139,7 +139,7 @@ def _cpu_ms(pids: Mapping[str, int], pod: Pod, options: ContainerOptions, rounds
 
 
 def as_adjusted(client: Cri, container: Container) -> ContainerOptions:
-    """Return what a direct request needs to give the same container as this one, read back from the runtime."""
+    """Return the request fields that give the same container without Lading, read back from the runtime."""
     request = cri.ContainerStatusRequest(container_id=container.id, verbose=True)
     status = client.call("ContainerStatus", request, cri.ContainerStatusResponse)
     config = json.loads(status.info["info"])["config"]

@@ -1,18 +1,18 @@
-"""critest, CRI's own validation suite, against a runtime's socket: as it is, through the proxy, or with the NRI plugin.
+"""Run critest, CRI's validation suite, on a runtime's socket: directly, through the proxy, or with the NRI plugin.
 
     python -m bench.critest --critest BIN --socket SOCKET [--nri-socket SOCKET] [--through | --plugin] [--out FILE]
                             [critest's own arguments]
 
 `--nri-socket` adds critest's specs of NRI.
 
-With `--through`, a proxy of its own stands before the socket, and every call that a hook can ask for is held. Hooks of every
-pod add an annotation and a label to each sandbox and container, an environment variable to each container, and an annotation to
-each update of resources, so that each of those requests is read and encoded anew; the others are held and go on as they came.
-With `--plugin`, Lading's plugin and its guard are connected to the runtime, on a simulated node; `asked` is what the runtime
-called the plugin for. Where the results of two ways are the same, spec by spec, nothing notices what stands between.
+With `--through`, a new proxy in front of the socket holds every call for which hooks can be registered. Hooks add an
+annotation and a label to each sandbox and container, an environment variable to each container, and an annotation to each
+update of resources, so that these requests are decoded and encoded again. Other calls are held and forwarded unchanged. With
+`--plugin`, Lading's plugin and its guard are connected to the runtime, on a simulated node; `asked` counts the runtime's calls
+of the plugin. If both ways give the same result for each spec, Lading changes nothing that critest can observe.
 
 The file is JSON: `{"passed": n, "failed": n, "skipped": n, "asked": n, "seconds": s, "specs": {name: state}}`. TMPDIR must be
-on a shared mount, and critest's images must be where the runtime pulls from; both are its user's to arrange.
+on a shared mount, and the runtime must be able to pull critest's images; the caller of this program arranges both.
 """
 
 import argparse
@@ -49,7 +49,7 @@ _ANSWERS = {
 
 @dataclass(frozen=True, slots=True)
 class SocketOnly:
-    """A runtime of which only the socket is known."""
+    """Represent a runtime by its socket alone."""
 
     socket: Path
 
@@ -78,7 +78,7 @@ async def run_critest(binary: Path, socket: Path, words: list[str], report: Path
 
 
 async def run_through(binary: Path, socket: Path, words: list[str], report: Path) -> int:
-    """Run it through a proxy. Return also how many questions its hooks were asked (two for each container)."""
+    """Run critest through a proxy. Return also the number of questions to the proxy's hooks, two for each container."""
     folder = report.parent
     async with AsyncExitStack() as stack:
         servers = []
@@ -108,7 +108,7 @@ async def run_through(binary: Path, socket: Path, words: list[str], report: Path
 
 
 async def run_beside(binary: Path, socket: Path, nri: Path, words: list[str], report: Path) -> int:
-    """Run it while Lading's plugin is asked about every container. Return the number of the runtime's calls."""
+    """Run critest while the runtime asks Lading's plugin about every container. Return the number of the runtime's calls."""
     folder, metrics = report.parent, f"127.0.0.1:{free_port()}"
     node = await asyncio.to_thread(build, "demo-8gpu", folder / "node")
     with LadingNode(folder, node=node, runtime=SocketOnly(socket), nri=nri, hooks_settings={"metrics": metrics}):

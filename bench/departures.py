@@ -36,8 +36,8 @@ POLICIES: Final[Sequence[AnyPolicy]] = (
 def replay_cells(
     nodes: Sequence[TraceNode], workloads: Mapping[str, Path], times: Path | None, seeds: Sequence[int]
 ) -> dict[str, Any]:
-    """Replay all cells. `times`: the file of pods whose times those of files without times have. ONLINE is the product's policy
-    without any knowledge of the pods that come; POOLED is what would come of a cluster that is one node."""
+    """Replay all cells. `times`: a file of pods with times, which pods of files without times get. ONLINE is Lading's policy
+    without knowledge of future pods; POOLED is the result of a cluster with a single node."""
     found: dict[str, Any] = {}
     for name, path in workloads.items():
         pods = read_pods(path)
@@ -66,8 +66,8 @@ def _replay(
 
 
 def pooled(trace: Trace) -> Trace:
-    """Return the same pods on one node with all that the nodes have, whose cards are of whatever models pods ask for. Only
-    shares still leave rests of cards, so that it shows what is lost because a pod has to be on one node and on its models."""
+    """Return the trace with one node that has the sum of all nodes' resources, and cards of any model. On that node only
+    shares leave parts of cards unused. The difference to the trace is the loss by the limits of nodes and models."""
     node = TraceNode(
         name="pool",
         cpu_milli=sum(node.cpu_milli for node in trace.nodes),

@@ -1,4 +1,4 @@
-"""The figures of replays with departures as the tables of docs/performance.md: means over cells, and differences to FGD.
+"""Render the figures of replays with departures as tables of docs/performance.md: means over cells, and differences to FGD.
 
 A cell is one workload, offered load and kind of durations. Differences are paired by cell and seed. A ratio of waits is the sum
 of the mean waits of all cells and seeds to the sum of FGD's.
@@ -29,7 +29,7 @@ class Cell(NamedTuple):
 
 
 def render_departures(departures: Results) -> str:
-    """Return the tables in Markdown: of every policy by load, and of the product's by workload."""
+    """Return two tables in Markdown: all policies by load, and Lading's policy by workload."""
     cells = list(_cells(departures))
     below = [cell for cell in cells if float(cell.load) <= FULL_LOAD]
     beyond = [cell for cell in cells if float(cell.load) > FULL_LOAD]

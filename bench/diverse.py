@@ -186,7 +186,7 @@ async def _running(waker: Requeuer) -> Any:
 
 
 class _Turns:
-    """The longest turn of the event loop, in processor time of this process."""
+    """Measure the longest turn of the event loop, in processor time of this process."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0

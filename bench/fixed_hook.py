@@ -1,4 +1,4 @@
-"""A hook server that answers every question with the same bytes, and decides nothing: what asking costs alone.
+"""Serve a hook server that answers every question with the same bytes, to measure the cost of a question without a decision.
 
 python -m bench.fixed_hook LISTEN ANSWER
 """

@@ -1,13 +1,14 @@
-"""`python -m bench.gang_look`: what many small gangs cost central's event loop, in this process, without the API server.
+"""Measure the load of many waiting gangs on central's event loop, in this process, without an API server.
 
-100 nodes with 8 GPUs that cannot be given, and gangs that find no room: 200 of two pods, 1,000 of one, 3,000 of two, and
-10,000 of one.
-Central looks at gangs ten times a second. Everything is processor time.
+    python -m bench.gang_look
 
-* `first_ms`: the first look, which searches a plan for as many as there is time for.
-* `idle_ms`, `idle_turn_ms`: a look when nothing changed since; and its longest turn of the event loop.
-* `busy_ms`, `busy_turn_ms`: the same after a node's report changed, of ten looks.
-* `object_ms`: to take in a PodGroup that no pod names.
+There are 100 nodes with 8 unhealthy GPUs, and gangs that fit nowhere: 200 of two pods, 1,000 of one pod, 3,000 of two pods, or
+10,000 of one pod. Central checks all gangs ten times a second. All figures are processor time.
+
+* `first_ms`: the first check, which searches plans until its time is used up.
+* `idle_ms`, `idle_turn_ms`: a check when nothing changed since the last check; and its longest turn of the event loop.
+* `busy_ms`, `busy_turn_ms`: the same after a node's report changed, of ten checks.
+* `object_ms`: reading a PodGroup that no pod names.
 """
 
 import argparse

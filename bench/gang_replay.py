@@ -1,4 +1,6 @@
-"""`python -m bench.gang_replay FOLDER`: replays gangs with departures under all rules; writes bench/out/gang_replay.json.
+"""Replay gangs with departures under all rules, and write bench/out/gang_replay.json.
+
+    python -m bench.gang_replay FOLDER
 
 FOLDER, or LADING_TRACES in the environment, is as for bench.placement. The workload is the one with the most pods of several
 GPUs, on every 16th node of the trace; docs/simulate.md says how they become gangs. All rules have the same jobs, by seed.

@@ -1,10 +1,12 @@
-"""`python -m bench.gang_wave`: how long a large gang takes to be bound through a real kube-scheduler, and in how many rounds.
+"""Measure how long a large gang takes to be bound through a real kube-scheduler, and in how many rounds.
+
+    python -m bench.gang_wave
 
 Needs LADING_KUBE_ASSETS, a folder with etcd, kube-apiserver and kube-scheduler (simnode/control_plane.py). Nodes with 8 GPUs
 are Node and NodeDevices objects without kubelets; each member asks for one GPU. The gang is created in two ways:
 
 * `created_at_once`: all members, one after the other, as fast as the API server takes them.
-* `last_one_late`: all but one, which follows when kube-scheduler has refused the others and asks about none any more.
+* `last_one_late`: all but one member; the last member follows after kube-scheduler has refused the others and is idle.
 
 Seconds count from the creation of the last member to the first and to the last Binding, as seen every LOOK_S. `filters` and
 `binds` are kube-scheduler's requests for each member from then on: 1.0 is one round.

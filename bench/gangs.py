@@ -1,11 +1,13 @@
-"""`python -m bench.gangs`: what a large gang costs central, in this process, without HTTP and the API server.
+"""Measure the cost of a large gang for central, in this process, without HTTP and the API server.
+
+    python -m bench.gangs
 
 5,000 nodes with 8 GPUs, of which one in five has pods; a gang of 512 pods with 8 GPUs each. Everything is processor time.
 
 * `plan_s`: the search of a node for each member, and the claims in the ledger; `plan_turn_ms`: its longest step.
-* `again_s`: the same search for a gang that has no room, which is what a waiting gang costs when something changed.
-* `refusal_us`: the decision about one of its members without a plan, names of all nodes included; `named_us`: with one.
-* `single_us`: the decision about a pod alone beside the waiting gang; `single_before_us`: without any gang.
+* `again_s`: the same search for a gang that fits nowhere: the cost of a waiting gang after a change of the cluster.
+* `refusal_us`: the decision about a member without a plan, with the names of all nodes; `named_us`: the same with a plan.
+* `single_us`: the decision about a pod without a gang, while the gang waits; `single_before_us`: without any gang.
 """
 
 import argparse
@@ -93,7 +95,7 @@ class GangRig:
         return gang, pods
 
     def fill(self, count: int) -> None:
-        """Have one pod with a GPU on each of so many nodes, as a prediction that stays."""
+        """Record one pod with a GPU on each of the first nodes, as predictions that do not expire."""
         for number in range(count):
             pod = self.show(f"single-{number}", 1)
             self.scheduler.filter(pod, [self.names[5 * number]])

@@ -1,8 +1,8 @@
-"""The usual way to write a CRI proxy in Python, to compare with: a gRPC server and a gRPC client, bytes in between.
+"""Serve a CRI proxy as it is usually written in Python, for comparison: a gRPC server that passes bytes to a gRPC client.
 
 One generic handler serves every method and parses no message, on `grpc.aio`: unary and server-streaming calls, the caller's
 metadata, deadline and cancellation, the runtime's status and details. Nothing is held or changed, and metadata of successful
-answers are dropped, so it does less than the relay; that is in its favour.
+answers are dropped, so this proxy does less work than Lading's relay.
 
     python -m bench.grpc_aio_proxy LISTEN RUNTIME
 """

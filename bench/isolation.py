@@ -1,27 +1,29 @@
-"""`python -m bench.isolation`: measure how truly shares are kept, and what that costs; write JSON, print a table.
+"""Measure how exactly isolations enforce shares, and the cost of that. Write JSON and print a table.
+
+    python -m bench.isolation
 
 In virtual time, for each case and each way of sharing (Lading's `fair`, the `window` of Gemini, a static `partition`, a model
 of a `reactive` limiter):
 
-* `share_error.<case>.<way>`: the most by which a container has less than its request, or than it wants if that is less;
-* `second_error.<case>.<way>`: the same in any one second, where all containers are always busy;
-* `limit_error.<case>.<way>`: the most by which a container that is always busy has more or less than its limit;
+* `share_error.<case>.<way>`: the maximum by which a container got less than its request, or than its use if that is less;
+* `second_error.<case>.<way>`: the same in any one second, for cases in which all containers are always busy;
+* `limit_error.<case>.<way>`: the maximum by which a container that is always busy got more or less than its limit;
 * `held.<case>.<way>`: the part of the card's time that was used;
 * `wait_max_ms.<case>.<way>`: the longest time from wanting to run something to running it;
-* `wait_back_ms.<case>.<way>`: that of a container that was away, at its return.
+* `wait_back_ms.<case>.<way>`: the same for a container that was inactive, at its return.
 
 By real processes on the fake card, whose kernels run one after another (simnode/fake_cuda.c):
 
 * `share_error.real`, `held.real`, `wait_max_ms.real`: three busy containers with requests of .5, .3 and .2; the same of eight
   equal ones, and of two of which one never synchronises;
-* `overhead_alone`: what a container that is alone loses of the card because of the library, kernels of 1 ms;
-* `launch_ns`: one launch without and with the library, which has its turn;
-* `token_p50_ms`, `token_p99_ms`: of 16 containers that always want the card, from one's giving its turn back to the next one's
-  having it;
-* `failures`: what the others lose when a program or the server is killed or stopped.
+* `overhead_alone`: the part of the card that a single container loses because of the library, with kernels of 1 ms;
+* `launch_ns`: one launch without the library, and one with the library during a turn;
+* `token_p50_ms`, `token_p99_ms`: the time from the end of one container's turn to the begin of the next turn, among 16
+  containers that always want the card;
+* `failures`: the loss of other containers when a program or the server is killed or stopped.
 
-Needs a C compiler. A full run takes about five minutes. On a machine that has other work the real part measures that, too: it
-prints the load.
+Needs a C compiler. A full run takes about five minutes. Other load on the machine changes the figures of real processes, so the
+load is printed.
 """
 
 import argparse
@@ -53,15 +55,15 @@ WAYS: Final[dict[str, Callable[[Sequence[Work], float], None]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Containers, and the part of the card that each is promised from a second on."""
+    """Describe a case: containers, and the part of the card that each is guaranteed after `since_s` seconds."""
 
     works: tuple[Work, ...]
     promised: tuple[float, ...]
-    since_s: int = 5  # the beginning is left out
+    since_s: int = 5  # seconds at the beginning that do not count
     seconds: int = 60
-    steady: bool = False  # all have what they are promised in any second
-    limited: bool = False  # the promised part is the limit too
-    back: str = ""  # the container that was away
+    steady: bool = False  # every container must get its guaranteed part in each second
+    limited: bool = False  # the guaranteed part is also the limit
+    back: str = ""  # name of the container that was inactive
 
 
 class Outcome(NamedTuple):

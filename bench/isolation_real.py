@@ -27,14 +27,14 @@ from tests.shares.site import SOCKET, Container, Process, Site, eventually
 
 GPU_WORK: Final = Path(__file__).parents[1] / "simnode" / "gpu_work.c"
 KERNEL_US: Final = 5000
-NEVER: Final = 0  # synchronise after so many kernels
-CLIENTS: Final = 16  # the most containers that take turns of a card
+NEVER: Final = 0  # in place of the number of kernels after which a process synchronises
+CLIENTS: Final = 16  # maximum number of containers that take turns of a card
 AWAY_S: Final = 3
 Results = dict[str, "float | Results"]
 
 
 class Real:
-    """Programs on one fake card, each with the library or without it."""
+    """Run programs on one fake card, each with or without the library."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -69,7 +69,8 @@ def said_by(program: "subprocess.Popen[str]") -> list[str]:
 
 
 def begin(site: Site, requests: Mapping[str, float], each: Mapping[str, int]) -> dict[str, Process]:
-    """Start a busy process in a container of each, which synchronises after so many kernels, and let all have had a turn."""
+    """Start a busy process in each container, and wait until each had a turn. `each`: number of kernels after which a process
+    synchronises."""
     processes = {name: site.container(name, request=round(100 * part)).start() for name, part in requests.items()}
     for name, process in processes.items():
         process.call("begin", KERNEL_US, each.get(name, 1))
@@ -97,12 +98,12 @@ def measure_shares(
         after, passed = site.held(), time.monotonic() - began
         gaps = [longest_gap_ms(process) for name, process in processes.items() if each.get(name, 1) != NEVER]
     held = {name: (after[name] - before[name]) / passed for name in requests}
-    promised = {name: part / sum(requests.values()) for name, part in requests.items()}  # the rest goes to all by request
+    promised = {name: part / sum(requests.values()) for name, part in requests.items()}  # with its part of the unrequested rest
     return max(abs(held[name] - part) for name, part in promised.items()), sum(held.values()), max(gaps)
 
 
 def measure_alone(real: Real, milliseconds: int, rounds: int) -> float:
-    """Return what one container that is alone loses of the card because of the library."""
+    """Return the part of the card that a single container loses because of the library."""
     busy: dict[bool, list[float]] = {True: [], False: []}
     with real.site() as site:
         container = site.container("a")
@@ -125,8 +126,8 @@ def measure_launches(real: Real, count: int, rounds: int) -> dict[str, float]:
 
 
 def measure_tokens(real: Real, count: int) -> tuple[float, float]:
-    """Return the median and the 99th percentile of the time until a turn that one container gives back is another's, of
-    CLIENTS containers that always want the card, in milliseconds."""
+    """Return the median and the 99th percentile of the time from the end of one turn to the begin of the next turn, in
+    milliseconds. CLIENTS containers always want the card."""
     with real.site() as site, ExitStack() as ends, DefaultSelector() as selector:
         site.admit(os.getpid())
         containers = [site.container(f"c{number}", request=100 // CLIENTS) for number in range(CLIENTS)]
@@ -149,7 +150,7 @@ def measure_tokens(real: Real, count: int) -> tuple[float, float]:
 
 
 def _receive_token(selector: DefaultSelector) -> Client:
-    """Return whose turn it is. On a busy machine this process may not run for so long that another lost its turn meanwhile."""
+    """Return the client with the newest turn. Clients that got and lost a turn before this process ran request another turn."""
     ready: list[Client] = [key.data for key, _ in selector.select()]
     *lost, (_, last) = sorted(((client.receive().c, client) for client in ready), key=itemgetter(0))
     for _, client in lost:
@@ -158,7 +159,8 @@ def _receive_token(selector: DefaultSelector) -> Client:
 
 
 def measure_failures(real: Real) -> dict[str, float]:
-    """Return what the others lose when a party of a share is killed or stopped, in milliseconds, or as parts of the card."""
+    """Return the loss of other containers when a program or the server is killed or stopped, in milliseconds, or as parts of
+    the card."""
     return {**_free_memory(real), **_lose_program(real), **_lose_server(real)}
 
 

@@ -119,7 +119,7 @@ class Fleet:
 
 
 def replay(status: Status, policy: Policy, seed: int, *, nodes: int = NODES, pods: int = PODS) -> LinkFigures:
-    """Replay the pods on so many nodes that report this."""
+    """Replay random pods on nodes that all have this report."""
     chance = random.Random(seed)  # noqa: S311  a simulation
     fleet, figures = Fleet(status, policy, nodes), LinkFigures()
     for number in range(pods):
@@ -137,7 +137,7 @@ def replay(status: Status, policy: Policy, seed: int, *, nodes: int = NODES, pod
 
 
 def run(seeds: Sequence[int]) -> dict[str, dict[str, dict[str, int]]]:
-    """Return the figures of all seeds, added up, by fleet and policy."""
+    """Return the sums of the figures of all seeds, by fleet and policy."""
     return {
         fleet: {policy.value: _sum([replay(status, policy, seed) for seed in seeds]) for policy in Policy}
         for fleet, status in FLEETS.items()

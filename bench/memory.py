@@ -1,4 +1,4 @@
-"""The proxy's memory: with 8 connections, after many calls, and after many containers that the GPU hook was asked about."""
+"""Measure the proxy's memory: with 8 connections, after many calls, and after many questions to the GPU hook."""
 
 from typing import Final
 

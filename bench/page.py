@@ -1,12 +1,14 @@
-"""`python -m bench.page`: measure what readers of central's page cost kube-scheduler, at 5,000 nodes; JSON, and a table.
+"""Measure how much readers of central's page delay kube-scheduler, at 5,000 nodes. Write JSON and print a table.
 
-lading-central, the API server and those who watch are processes of their own, as in bench.central; this one asks as
-kube-scheduler does, one filter and one prioritize after the other. Each answer holds room on a node for a moment, so that
-every pod that is asked about is news for the page.
+    python -m bench.page
+
+lading-central, the API server and the readers of the page are separate processes, as in bench.central. This process asks as
+kube-scheduler does, one filter and one prioritize after the other. Each answer holds devices on a node for a moment, so that
+the page changes with every pod.
 
 * `unwatched`, `first_look`, `watched`, `unwatched_again`: filter and prioritize together, in ms: before the page was opened;
-  while it is opened for the first time, for which every node is rendered; with WATCHERS who follow every change; once they have
-  left, which shows how far the machine itself was the same.
+  while it is opened for the first time, for which every node is rendered; with WATCHERS readers that follow every change; and
+  after they have ended, which shows how much the machine's speed changed meanwhile.
 * `first_look_s`, `again_s`: from the request to the last byte, of the first one and of a later one; `gzip_mb`, `mb`: its size.
 * `node_us`: rendering one node, in this process. `rss_mb_unwatched`, `rss_mb_watched`: of lading-central.
 """
@@ -123,7 +125,7 @@ def _in_ms(seconds: Sequence[float]) -> dict[str, float]:
 
 
 class Look:
-    """One request for the whole page."""
+    """Request the whole page once."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -140,7 +142,7 @@ class Look:
 
 
 async def watch(port: int) -> None:
-    """Start WATCHERS, each of which asks what changed since the answer before, until this process ends."""
+    """Start WATCHERS readers, each of which requests the changes since its last answer until this process ends."""
     url = f"http://127.0.0.1:{port}{PATH}"
     async with aiohttp.ClientSession(auto_decompress=False, timeout=aiohttp.ClientTimeout(total=120)) as session:
 

@@ -1,12 +1,14 @@
-"""`python -m bench.placement FOLDER`: replays every workload of a trace under every policy; writes JSON and pictures.
+"""Replay every workload of a trace under every policy, and write JSON and pictures.
+
+    python -m bench.placement FOLDER
 
 FOLDER, or LADING_TRACES in the environment, has one `*node_list*.csv` and a `*pod_list_NAME.csv` for each workload, as in
-Alibaba's cluster-trace-gpu-v2023. The trace is not part of this repository. Ten seeds, the paper's; policies are compared on
-the same arrivals. Beside the figures of each policy stand the upper bound (bench/bound.py), and how long a replay, a decision
-and a joint search take (bench/deciding.py, bench/joint.py), measured one after the other. At last every workload is replayed
-with departures (bench/departures.py), by three seeds.
+Alibaba's cluster-trace-gpu-v2023. The trace is not part of this repository. The ten seeds are those of the FGD paper; policies
+are compared on the same arrivals. Further figures are the upper bound (bench/bound.py), and the times of a replay, a decision
+and a joint search (bench/deciding.py, bench/joint.py). Finally every workload is replayed with departures
+(bench/departures.py), by three seeds.
 
-`--departures-only` replays that alone, and keeps the other figures of the last JSON. `--docs` writes the tables into
+`--departures-only` makes only these last replays, and keeps the other figures of the last JSON. `--docs` writes the tables into
 docs/performance.md, from the JSON of this run or, without a FOLDER, of the last one.
 """
 
@@ -47,9 +49,9 @@ KEYS: Final[Mapping[AnyPolicy, str]] = {
     Baseline.DOT_PRODUCT: "dot-product",
     Baseline.RANDOM: "random",
 }
-# Without knowledge of the pods that will come: by what came so far, and by that with the pods of another workload at first.
+# Policies without knowledge of future pods. ONLINE learns from arrived pods; the other one begins with another workload's pods.
 LEARNING: Final[Mapping[str, Prior]] = {ONLINE: Prior.ONLINE, "fragmentation_other": Prior.OTHER}
-TIMED: Final = "default"  # the workload in which decisions are timed, where it is there; its pods have times
+TIMED: Final = "default"  # workload in which decisions are timed, if the trace has it; its pods have times
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -129,7 +131,8 @@ def run(folder: Path, seeds: Sequence[int], only: Sequence[str], pictures: Path)
 
 
 def most_different(name: str, every: Mapping[str, Sequence[TracePod]]) -> str:
-    """Return the workload of which the part of the GPUs that pods of several GPUs ask for differs most from this one's."""
+    """Return the name of the workload that differs most from the workload `name` in the part of GPUs that multi-GPU pods
+    request."""
     own = _part_of_several(every[name])
     return max(every, key=lambda other: abs(_part_of_several(every[other]) - own))
 
@@ -144,7 +147,7 @@ def run_departures(folder: Path, seeds: Sequence[int], only: Sequence[str]) -> d
 
 
 def render_tables(results: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tables of the docs by the names of their marks, as far as there are figures."""
+    """Return the tables of the docs that have figures, by the names of their marks."""
     tables = {"placement": render_markdown(results), "baselines": render_baselines(results)} if workloads_of(results) else {}
     return tables | ({"departures": render_departures(results["departures"])} if "departures" in results else {})
 

@@ -1,11 +1,12 @@
-"""`python -m bench.placement_real FOLDER`: one replay through a real kube-scheduler, beside the same one by `simulate`.
+"""Replay one workload through a real kube-scheduler, and compare the result with the same replay by `simulate`.
+
+    python -m bench.placement_real FOLDER
 
 Needs LADING_KUBE_ASSETS, a folder with etcd, kube-apiserver and kube-scheduler (simnode/control_plane.py). The trace's nodes
-are Node and NodeDevices objects without kubelets, its pods are created before the scheduler starts, under names in the order in
-which they arrive, so that it takes them in that order. lading-central is a process of its own with the policy fragmentation and
-the workload's prior; it is asked about every pod: about those with devices as an extender that filters and binds, about all
-others which node is the best. Ends when each pod is bound or was found to fit nowhere; one that waits is tried again and does
-not fit then either, for nothing leaves.
+are Node and NodeDevices objects without kubelets. Pods are created before the scheduler starts; their names sort by arrival,
+so that kube-scheduler takes them in that order. lading-central runs as a process, with the policy fragmentation and the
+workload's prior. For pods with devices it filters and binds, for all other pods it only scores nodes. The replay ends when each
+pod is bound or fits nowhere: no pod ends, so a refused pod would not fit later either.
 """
 
 import argparse

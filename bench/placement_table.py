@@ -1,6 +1,6 @@
-"""The figures of bench.placement as text for a terminal, and as the table of docs/performance.md.
+"""Render the figures of bench.placement as text for a terminal, and as the table of docs/performance.md.
 
-Each table stands there between two marks, and only what is between them is replaced.
+Each table is between two marks in the page, and only the text between them is replaced.
 """
 
 from collections.abc import Mapping
@@ -98,7 +98,7 @@ def render_baselines(results: Results) -> str:
 
 
 def best_baseline(part: Results, asked: str) -> str:
-    """Return the key of the baseline that has the most allocated when arrivals have asked for so many percent."""
+    """Return the key of the baseline with the most allocated GPUs once arrivals have requested this percentage."""
     return max(_BASELINES, key=lambda key: float(part[key][asked]))
 
 

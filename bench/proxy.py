@@ -1,4 +1,6 @@
-"""`python -m bench.proxy`: measure the proxy, NRI, a direct connection and the usual way; write JSON, print a table.
+"""Measure the proxy, NRI, a direct connection and a usual gRPC proxy. Write JSON and print a table.
+
+    python -m bench.proxy
 
 Needs root, containerd 1.7 and runc (`python -m simnode.install 1.7.`); everything runs in a folder of its own. A full run takes
 about ten minutes, `--quick` less than one. The machine should have nothing else to do; because it often has, rounds are

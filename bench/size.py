@@ -1,4 +1,4 @@
-"""The sizes of the measurements, and the result of one part."""
+"""Define the sizes of the proxy's measurements, and the result of one part of them."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,8 +9,8 @@ from bench.figures import Results
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     rounds: int
-    calls: int  # a round
-    lists: int  # a round
+    calls: int  # number of calls in a round
+    lists: int  # number of lists in a round
     pairs: int  # pairs of created containers
     messages: int  # messages of 15 MB
     calls_for_memory: int

@@ -1,4 +1,4 @@
-"""A hook server that accepts every request and answers none.
+"""Serve a hook server that accepts every request and answers none.
 
 python -m bench.stuck_hook LISTEN
 """

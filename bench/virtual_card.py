@@ -5,6 +5,7 @@ turn when the last kernel is done: it knows that half a round trip later. Times 
 """
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +21,7 @@ WINDOW_NS: Final = 1_000 * MS
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """One container: its share, and its work."""
+    """Describe one container's share and work, and record its kernels and waits."""
 
     name: str
     request: float
@@ -30,12 +31,13 @@ class Work:
     pauses_ms: tuple[float, float] | None = None  # idle from the first to the second
     burst_ms: float = 0.0  # device time of a burst, then idle for the rest of `every_ms`; 0: busy always
     every_ms: float = 0.0
+    bursts_end_ms: float = math.inf  # busy always from then on
 
     ran: list[tuple[int, int]] = field(default_factory=list)  # kernels: began, ended
     waits_ns: list[int] = field(default_factory=list)  # from wanting a turn to having it
 
     def share_of(self, began_ns: int, ended_ns: int) -> float:
-        """Return its part of the device's time in between."""
+        """Return the container's part of the device's time between these moments."""
         busy = sum(max(0, min(end, ended_ns) - max(begin, began_ns)) for begin, end in self.ran)
         return busy / (ended_ns - began_ns)
 
@@ -76,7 +78,7 @@ class _Run:
         self._start_burst(work)
 
     def _start_burst(self, work: Work) -> None:
-        if work.burst_ms:
+        if work.burst_ms and self.now_ns < work.bursts_end_ms * MS:
             self._left[work.name] = int(work.burst_ms * MS)
             self._at(self.now_ns + int(work.every_ms * MS), lambda: self._start_burst(work))
         if work.name not in self._running and work.name not in self._wanted:
@@ -130,7 +132,7 @@ class _Run:
             self._at(self.now_ns + took_ns, lambda: self._launch(work))
 
     def _idle(self, work: Work) -> bool:
-        if work.burst_ms:
+        if work.burst_ms and self.now_ns < work.bursts_end_ms * MS:
             return self._left[work.name] <= 0
         if work.pauses_ms and work.pauses_ms[0] * MS <= self.now_ns < work.pauses_ms[1] * MS:
             self._at(int(work.pauses_ms[1] * MS), lambda: self._start_burst(work))

@@ -1,10 +1,12 @@
-"""`python -m bench.weights FOLDER`: compare the shipped weights of the policy fragmentation with others.
+"""Compare the shipped weights of the policy fragmentation with other weights.
+
+    python -m bench.weights FOLDER
 
 FOLDER, or LADING_TRACES in the environment, is as for bench.placement. Every workload is replayed without departures, with
-the weights of central/rank/fragmentation.py for a cluster that is filled, with one of them scaled, or with another step
-of the score; on the same arrivals, those of seeds of which no figure in the docs comes: the ten of bench.placement are refused.
-A difference is the mean over seeds of how much more of the GPUs is allocated at the end of arrivals, in points of percent, with
-the standard error of that mean.
+the weights of central/rank/fragmentation.py for a cluster that is filled, with one of them scaled, or with another step of the
+score. All variants get the same arrivals. Seeds of bench.placement are refused, so that the weights are not fitted to the
+figures in the docs. A difference is the mean over seeds of the allocated GPUs at the end of arrivals, in percentage points,
+with the standard error of that mean.
 
 The weights are constants where scores are made, and are exchanged in the processes of this command only.
 """
@@ -36,7 +38,7 @@ from simulate.trace import Trace, read_pods
 OUT: Final = Path("bench/out/weights.json")
 SHIPPED: Final = "shipped"
 ALL: Final = "all"
-_WEIGHTS: Final[Weights] = fragmentation._FILLING
+_WEIGHTS: Final[Weights] = fragmentation.FILLING
 _UNIT: Final[int] = fragmentation._UNIT
 _STEP_MILLI: Final[int] = fragmentation.STEP_MILLI
 _HALF, _TWICE = Fraction(1, 2), Fraction(2)
@@ -45,7 +47,8 @@ _PERCENT: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A variant: factors for the shipped weights, and milli of a step of the score; None: as shipped."""
+    """Describe a variant of the weights: factors for the shipped weights, and the step of the score in thousandths, None as
+    shipped."""
 
     cut: Fraction = Fraction(1)
     usable: Fraction = Fraction(1)
@@ -72,7 +75,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
 
 
 class Task(NamedTuple):
-    """One replay of the workload."""
+    """Represent one replay of the workload under a variant."""
 
     variant: str
     seed: int
@@ -178,7 +181,7 @@ def played_with(variant: Variant) -> Iterator[None]:
 
 
 def _exchange(weights: Weights, step_milli: int) -> None:
-    for name, value in (("_FILLING", weights), ("STEP_MILLI", step_milli)):
+    for name, value in (("FILLING", weights), ("STEP_MILLI", step_milli)):
         setattr(fragmentation, name, value)
 
 

@@ -76,7 +76,7 @@ def serve(argv: Sequence[str]) -> None:
 def _render(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-hooks render",
-        description="What this node would inject for a pod, container by container, or why not. "
+        description="Show what this node would inject into each container of a pod, or why it would refuse. "
         "Exit status 3 if anything is refused.",
     )
     parser.add_argument("-f", "--file", required=True, help="manifest of one Pod; - for standard input")

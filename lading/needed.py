@@ -29,7 +29,7 @@ class Needed:
     path: Path
     what: str  # use of the file, such as kubeconfig or keys.k1
     mode: int = os.R_OK
-    optional: bool = False  # the file may be missing, or another condition reports that it is
+    optional: bool = False  # a missing file is no problem, or another condition reports it
 
 
 def find_denied(needed: Iterable[Needed]) -> Iterator[str]:

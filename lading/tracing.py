@@ -37,7 +37,7 @@ class Span:
     """Represent a span that is not recorded: attributes are dropped, and the next service gets the caller's `traceparent`."""
 
     def __init__(self, traceparent: str) -> None:
-        self.traceparent = traceparent  # value for the next service
+        self.traceparent = traceparent  # header for the next service's request
 
     def note(self, **attributes: str) -> None:
         """Add attributes. `k8s_pod_name` becomes `k8s.pod.name`, two underscores become one; empty values are left out."""

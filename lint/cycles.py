@@ -2,9 +2,10 @@
 
     python -m lint.cycles
 
-Two modules of one folder count for themselves. Of two modules of different folders, the outermost folders in which they differ
-count: a reader of the folder `hooks/grant` need not know `hooks/node`, which is above it. A C file needs those files whose
-functions and variables it names, whichever header declares them. Exit status 1 where there is a cycle.
+An import between two modules of one folder is an arrow between these modules. An import between modules of different folders is
+an arrow between the outermost folders in which their paths differ. So `hooks/grant` must not import `hooks/node`, which imports
+`hooks/grant`. A C file imports the files that define the functions and variables that it names, in whatever header these are
+declared. Exit status 1 if there is a cycle.
 """
 
 import re

@@ -1,10 +1,10 @@
-"""Write the tables of settings and metrics in docs/ from the code.
+"""Write the tables of settings, metrics and reasons in docs/ from the code.
 
     python -m lint.doc_tables
 
 A table is between the lines `<!-- table: NAME -->` and `<!-- end -->` of a page; NAME is one of TABLES. Its rows are a daemon's
-settings with their defaults and help texts, or its metrics with their labels and help texts. A test compares the pages with the
-code (tests/unit/lint/test_doc_tables.py).
+settings with defaults and help texts, its metrics with labels and help texts, or reasons with what they mean and what
+to do. A test compares the pages with the code (tests/unit/lint/test_doc_tables.py).
 """
 
 import ast
@@ -19,11 +19,15 @@ import central.daemon.settings
 import hooks.daemon.settings
 import runtimeproxy.settings
 import shares.settings
+from central.controllers.event_reasons import EventReason
+from central.request.reasons import OfBinding, OfPod
+from central.search.placement import Missing
+from lading.reasons import Explained, Reason
 from lading.settings import declared
 from lint.tracked import ROOT
 
 _TABLE: Final = re.compile(r"(?<=^<!-- table: )([\w -]+)( -->\n)(.*?)(?=^<!-- end -->$)", re.MULTILINE | re.DOTALL)
-_SUFFIXES: Final = {"Counter": "_total", "Gauge": "", "Histogram": ""}  # ending of the name in Prometheus' text
+_SUFFIXES: Final = {"Counter": "_total", "Gauge": "", "Histogram": ""}  # suffix that Prometheus adds to the metric's name
 _MAKERS: Final = {f"{kind}{ending}": kind for kind in _SUFFIXES for ending in ("", "MetricFamily")} | {"_by_state": "Gauge"}
 
 
@@ -92,6 +96,21 @@ def _texts(node: ast.expr | None, assigned: Mapping[str, ast.expr]) -> Iterator[
             yield text
 
 
+def render_reasons(codes: Iterable[Explained]) -> str:
+    """Return the table of these codes. Other pages link to a code's row by the code: `reasons.md#device-held`."""
+    rows = ((f'<a id="{code}"></a>`{code}`', _begin_sentence(code.meaning), _begin_sentence(code.remedy)) for code in codes)
+    return _render(("code", "meaning", "what to do"), rows)
+
+
+def _begin_sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _between(first: Reason, last: Reason) -> list[Reason]:
+    codes = [*Reason]
+    return codes[codes.index(first) : codes.index(last) + 1]
+
+
 def _render(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = (f"| {' | '.join(row)} |\n".replace("|  |", "| |") for row in (head, *rows))
     return next(lines) + "|" + "---|" * len(head) + "\n" + "".join(lines)
@@ -106,11 +125,24 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "metrics of lading-hooks": partial(render_metrics, "hooks/daemon/metrics.py"),
     "metrics of lading-runtimeproxy": partial(render_metrics, "runtimeproxy/metrics.py"),
     "metrics of lading-shares": partial(render_metrics, "shares/status.py"),
+    "reasons of the annotation": partial(render_reasons, _between(Reason.ANNOTATION_MALFORMED, Reason.SIGNATURE_KEY_UNKNOWN)),
+    "reasons of the device": partial(render_reasons, _between(Reason.DEVICE_UNKNOWN, Reason.ISOLATION_CONFLICT)),
+    "reasons of the pod": partial(render_reasons, _between(Reason.CONTAINER_UNNAMED, Reason.ATTACH_FAILED)),
+    "reasons of the node": partial(render_reasons, _between(Reason.NOT_RECONCILED, Reason.INVENTORY_UNAVAILABLE)),
+    "reasons of NRI": partial(render_reasons, _between(Reason.NOT_PREPARED, Reason.NRI_UNSUPPORTED)),
+    "reasons of the proxy": partial(render_reasons, _between(Reason.HOOK_UNAVAILABLE, Reason.INTERNAL)),
+    "reasons to wait": partial(render_reasons, [code for code in Missing if not code.unresolvable]),
+    "reasons against a node": partial(
+        render_reasons,
+        [*(code for code in Missing if code.unresolvable and code is not Missing.NOT_RECONCILED), *OfPod],
+    ),
+    "reasons of the Binding": partial(render_reasons, OfBinding),
+    "reasons of Events": partial(render_reasons, EventReason),
 }
 
 
 def fill(page: str) -> str:
-    """Return the text of a page with its tables as the code says. Raise KeyError for an unknown table."""
+    """Return the text of a page with its tables rendered from the code. Raise KeyError for an unknown table."""
     return _TABLE.sub(lambda found: found[1] + found[2] + TABLES[found[1]](), page)
 
 

@@ -34,7 +34,7 @@ class Gauges:
     connections_rejected: int
     runtime_up: bool
     hooks_up: dict[str, bool]  # whether each hook server answers, by registration
-    lost_calls: int  # calls ended unfinished when the proxy stopped, since the node booted
+    lost_calls: int  # calls that a stop of the proxy interrupted, since the node booted
     log_dropped: int
 
 
@@ -46,19 +46,19 @@ class Metrics:
         self._hooks: set[str] = set()  # hooks that have metric series
         self._calls = Counter(
             "lading_proxy_calls",
-            "Held calls that were forwarded as they came, adjusted, refused, or cancelled by their caller.",
+            "Held calls that were forwarded unchanged, adjusted, refused, or cancelled by their caller.",
             ["method", "outcome"],
             registry=self.registry,
         )
         self._refusals = Counter(
             "lading_proxy_refusals",
-            "Refused calls by reason code; other for a code of a hook that is not in the list.",
+            "Refused calls by reason code; codes that only a hook server defines count as other.",
             ["reason"],
             registry=self.registry,
         )
         self._held = Histogram(
             "lading_proxy_held_seconds",
-            "Seconds from the complete request to its end in the proxy: forwarded, refused or cancelled.",
+            "Seconds from the arrival of the complete request until it is forwarded, refused, or cancelled by its caller.",
             ["method"],
             buckets=_BUCKETS,
             registry=self.registry,
@@ -72,7 +72,7 @@ class Metrics:
         )
         self._hook_failures = Counter(
             "lading_proxy_hook_failures",
-            "Questions without a usable answer, whatever the failure policy.",
+            "Questions to a hook server without a usable answer, under any failure policy.",
             ["hook", "reason"],
             registry=self.registry,
         )
@@ -120,22 +120,22 @@ class _Shown(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._gauges()
-        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build = GaugeMetricFamily("lading_build_info", "Version of the running program.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
         yield GaugeMetricFamily("lading_proxy_connections", "Client connections that are open.", now.connections)
-        yield GaugeMetricFamily("lading_proxy_open_calls", "Calls that have not ended, held or not.", now.open_calls)
+        yield GaugeMetricFamily("lading_proxy_open_calls", "Calls that have not ended, including held calls.", now.open_calls)
         yield CounterMetricFamily(
             "lading_proxy_connections_opened", "Client connections since the start.", now.connections_opened
         )
         yield CounterMetricFamily(
             "lading_proxy_connections_rejected",
-            "Connections over max_connections, from a user without permission, or for lack of file descriptors.",
+            "Rejected connections: over max_connections, from a user without permission, or for lack of file descriptors.",
             now.connections_rejected,
         )
         yield GaugeMetricFamily("lading_proxy_runtime_up", "1 while the runtime answers.", int(now.runtime_up))
         yield CounterMetricFamily(
-            "lading_proxy_lost_calls", "Calls that were ended by a stop of the proxy, since the node booted.", now.lost_calls
+            "lading_proxy_lost_calls", "Calls that a stop of the proxy interrupted, since the node booted.", now.lost_calls
         )
         yield CounterMetricFamily("lading_log_dropped", "Log records that the journal did not accept in time.", now.log_dropped)
         bytes_ = CounterMetricFamily("lading_proxy_bytes", "Bytes received, by sender: client or runtime.", labels=["sender"])

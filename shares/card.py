@@ -5,6 +5,9 @@ the last of them has released it, and a process releases it when its work on the
 the turn is charged to its container, and no other container runs meanwhile. A silent process loses its turn at the end of the
 lease; time that it reports later is charged then.
 
+The lease is longer for a container whose work ran for long after its last turns, because it paid for that time. Estimates of a
+client do not count. For example, after 500 ms the next lease ends 1 s after the turn, and the one after it 500 ms.
+
     free ─ choose ─▶ held ─ all processes released or ended ─▶ free
                        └─── no frame until the lease ends ───▶ free, the owner is late
 """
@@ -17,6 +20,8 @@ from shares.policy.model import MS, SHORTEST_NS, TURN_NS, NotBefore, Policy, Sha
 
 NO_END: Final = 2**63 - 1
 GRACE_NS: Final = 300 * MS  # least time from the end of a turn to the end of its lease, for the last GPU kernel
+MAX_GRACE_NS: Final = 2_000 * MS  # greatest such time: a silent process keeps the card from other containers no longer
+MAX_ESTIMATE_NS: Final = 2_000 * MS  # greatest estimate of a burst, because the policy `window` makes turns as long as bursts
 
 P = TypeVar("P", bound=Hashable)  # type of the values that identify processes
 
@@ -43,9 +48,11 @@ Effects = list[Token[P] | PageUpdate]
 
 @dataclass(slots=True, kw_only=True)
 class _Container(Generic[P]):
-    wanting: dict[P, int] = field(default_factory=dict)  # processes that want the card: estimate of the next burst, ns
-    holding: dict[P, int] = field(default_factory=dict)  # processes that have a token: the same estimate
+    wanting: dict[P, None] = field(default_factory=dict)  # processes that want the card, in the order of their frames
+    holding: dict[P, None] = field(default_factory=dict)  # processes that have a token
     held_ns: int = 0  # charged time since the container joined
+    overrun_ns: int = 0  # charged time from the end of this turn to the last frame of a process that had a token
+    longest_ns: int = 0  # the greatest overrun of the last turns; each turn halves it
     late_from_ns: int | None = None  # end of the turn whose lease the container lost; None: it lost none
     late_to_ns: int = 0  # time up to which the lost turn was charged
     shown: PageUpdate | None = None
@@ -95,9 +102,9 @@ class Card(Generic[P]):
         self._settle(now_ns)
         self._charge_late(container, late_ns, now_ns)
         if not (its.wanting or its.holding):
-            self._policy.begin(container, estimate_ns, now_ns)
-        its.holding.pop(process, None)
-        its.wanting[process] = estimate_ns
+            self._policy.begin(container, min(estimate_ns, MAX_ESTIMATE_NS), now_ns)
+        self._take_back(its, process, now_ns)
+        its.wanting[process] = None
         return self.look(now_ns)
 
     def release(self, container: str, process: P, late_ns: int, now_ns: int) -> Effects[P]:
@@ -106,7 +113,7 @@ class Card(Generic[P]):
         self._settle(now_ns)
         self._charge_late(container, late_ns, now_ns)
         was = bool(its.wanting or its.holding)
-        its.holding.pop(process, None)
+        self._take_back(its, process, now_ns)
         its.wanting.pop(process, None)
         if was and not its.wanting and not its.holding:
             self._policy.end(container, now_ns)
@@ -155,7 +162,8 @@ class Card(Generic[P]):
         had_enough = now_ns - self._began_ns >= SHORTEST_NS
         if others and now_ns < self._until_ns and had_enough and self._policy.is_due(others, self._holder, now_ns):
             self._until_ns = now_ns
-        lease_ns = self._until_ns + max(GRACE_NS, 2 * max(its.holding.values())) if self._until_ns != NO_END else NO_END
+        grace_ns = min(max(GRACE_NS, 2 * its.longest_ns), MAX_GRACE_NS)
+        lease_ns = NO_END if self._until_ns == NO_END else self._until_ns + grace_ns
         if now_ns >= lease_ns:
             its.late_from_ns, its.late_to_ns = self._until_ns, now_ns
             its.holding = {}
@@ -181,8 +189,16 @@ class Card(Generic[P]):
         self._until_ns = NO_END if alone else now_ns + choice.quota_ns
         self._wake_ns = NO_END if alone else min(self._until_ns, now_ns + SHORTEST_NS)
 
+    def _take_back(self, its: _Container[P], process: P, now_ns: int) -> None:
+        """Take the token of a process that sent a frame, and note for how long its container had the card after the turn."""
+        if process in its.holding:
+            del its.holding[process]
+            its.overrun_ns = max(its.overrun_ns, now_ns - self._until_ns)
+
     def _free(self, now_ns: int) -> None:
         self._settle(now_ns)
+        its = self._containers[self._holder]
+        its.longest_ns, its.overrun_ns = max(its.overrun_ns, its.longest_ns // 2), 0
         self._holder, self._until_ns = "", 0
 
     def _settle(self, now_ns: int) -> None:
@@ -198,6 +214,7 @@ class Card(Generic[P]):
         if its.late_from_ns is None:
             return
         ended_ns = min(its.late_from_ns + late_ns, now_ns)
+        its.longest_ns = max(its.longest_ns, ended_ns - its.late_from_ns)
         if ended_ns > its.late_to_ns:
             self._policy.charge(container, its.late_to_ns, ended_ns)
             its.held_ns += ended_ns - its.late_to_ns

@@ -5,6 +5,12 @@ its connection still holds its memory: its amount stays until it is connected ag
 """
 
 from collections.abc import Hashable
+from typing import Final
+
+from lading.devices.assignment import MAX_MEMORY_MIB
+
+# The most that one process can hold. The sum of all connected and lost processes of a container fits into 64 bits.
+MAX_BYTES: Final = MAX_MEMORY_MIB << 20
 
 
 class Memory:
@@ -17,11 +23,16 @@ class Memory:
         return sum(self._held.values())
 
     def add(self, process: Hashable, amount: int, *, held: bool) -> bool:
-        """Count an amount, and return whether it may be allocated. `held`: it is allocated already, and counts in any case."""
-        if not held and amount > self.limit_bytes - self.used_bytes:
+        """Count an amount, and return whether that was possible. `held`: it is allocated already, and counts also beyond the
+        limit. No process may hold more than MAX_BYTES."""
+        if not self.is_possible(process, amount) or (not held and amount > self.limit_bytes - self.used_bytes):
             return False
         self._held[process] = self._held.get(process, 0) + amount
         return True
+
+    def is_possible(self, process: Hashable, amount: int) -> bool:
+        """Return whether a process can hold so much more."""
+        return amount <= MAX_BYTES - self._held.get(process, 0)
 
     def subtract(self, process: Hashable, amount: int) -> None:
         """Count an amount as freed. The process's sum does not go below 0."""

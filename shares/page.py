@@ -51,9 +51,13 @@ class SharedPage:
     def __init__(self, devices: Sequence[DeviceShare]) -> None:
         """Create the page. Raise OSError, also where the kernel lacks F_SEAL_FUTURE_WRITE."""
         self.fd = os.memfd_create("lading-shares", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, SIZE)
-        self._map = mmap.mmap(self.fd, SIZE)
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)  # after the mapping, which stays writable
+        try:
+            os.ftruncate(self.fd, SIZE)
+            self._map = mmap.mmap(self.fd, SIZE)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)  # sealed after the mapping, which stays writable
+        except OSError:
+            os.close(self.fd)
+            raise
         self._devices = len(devices)
         _HEAD.pack_into(self._map, 0, _MAGIC, _VERSION, len(devices), 0)
         for index, one in enumerate(devices):

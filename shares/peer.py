@@ -7,6 +7,7 @@ that the peer ended and another process got its ID.
 Tests: tests/unit/shares/test_server.py
 """
 
+import errno
 import os
 import select
 import socket
@@ -19,6 +20,7 @@ from lading.sockets import peer_credentials
 from lading.vocabulary import PodUid
 
 _SO_PEERPIDFD: Final = 77  # asm-generic/socket.h; not in Python's socket
+_REAPED: Final = (errno.EINVAL, errno.ESRCH)  # a parent has waited for the peer: Linux 6.5 and later (pidfd_prepare)
 
 
 def find_stranger(connection: socket.socket, pod: PodUid, host_root: Path) -> str:
@@ -36,13 +38,19 @@ def find_stranger(connection: socket.socket, pod: PodUid, host_root: Path) -> st
     return "" if process.pod == pod else f"process {pid} of pod {process.pod}"
 
 
+def open_peer(connection: socket.socket) -> int:
+    """Return a pidfd of the process that connected. Raise OSError."""
+    return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+
+
 def _has_ended(connection: socket.socket) -> bool:
     try:
-        pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
-    except OSError:
-        return False  # a kernel before 6.5 cannot tell
+        pidfd = open_peer(connection)
+    except OSError as e:
+        return e.errno in _REAPED  # kernels before 6.5 do not have SO_PEERPIDFD
+    poll = select.poll()  # select.select takes no descriptor from 1,024 on
     try:
-        ended, _, _ = select.select([pidfd], [], [], 0)
-        return bool(ended)
+        poll.register(pidfd, select.POLLIN)
+        return bool(poll.poll(0))
     finally:
         os.close(pidfd)

@@ -6,16 +6,23 @@
 The server runs on one event loop and never waits for a client: a client that does not read its frames is disconnected. After a
 restart, clients reconnect, report the memory that they hold, and request turns again.
 
+In each turn of the loop, the server reads at most one frame of each connection, so that no connection delays others for long.
+shares/intake.py says when the frames of a container are not read for a while, and when its connections with many waiting frames
+are closed.
+
 A process that loses its connection may, without a request, allocate its part of its container's remaining memory. So the server
 allows its container no memory until the process reconnects and reports its memory, for at most `LOST_NS`.
 """
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import socket
+import sys
+import termios
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +32,11 @@ from lading.log import Event, Log
 from lading.sharegrant import FILE, SOCKET, ShareGrant
 from lading.sockets import peer_credentials
 from lading.vocabulary import GpuUuid, PodUid
+from shares.allowance import Allowance
 from shares.card import NO_END, Card, Effects, Token
 from shares.grants import Version, list_grants, read_grant
-from shares.memory import Memory
+from shares.intake import FRAME_NS, Intake
+from shares.memory import MAX_BYTES, Memory
 from shares.page import DeviceShare, SharedPage
 from shares.peer import find_stranger
 from shares.policy.model import MILLION, MS, Policy, Share
@@ -37,7 +46,10 @@ BEAT_S: Final = 0.1
 STALL_NS: Final = 600 * MS
 MAX_PROCESSES: Final = 64  # maximum connected processes of one container
 MAX_POSTPONED: Final = 1024  # maximum postponed memory requests of one process; each has a waiting thread in the process
-MAX_ESTIMATE_NS: Final = 60_000 * MS  # longest estimate of a burst: a client cannot keep its lease for longer than twice this
+CONNECT_FRAMES: Final = 50  # frames that take as much time as a new connection
+MAX_WAITING: Final = 128  # frames that may wait at a connection during a flood: a few of each thread that waits for its answer
+LINE_NS: Final = 60_000 * MS  # interval of the lines in the log about one container's refused processes
+MAX_LINES: Final = 5  # such lines at once
 SETTLE_NS: Final = 1000 * MS  # time for clients to reconnect after a time without a server; they dial each 200 ms
 LOST_NS: Final = 5_000 * MS  # time to wait for a running process that lost its connection
 LOOK_AGAIN_NS: Final = 50 * MS  # interval between two checks whether a lost process is connected again
@@ -177,7 +189,8 @@ class Shares:
         return self._clock()
 
     def notice_stall(self, now_ns: int) -> None:
-        """Detect, before the next beat, that this server did not run for a time: clients may have lost it meanwhile."""
+        """Detect, before the next beat, that this server did not run for a time. Clients may have disconnected in the
+        meantime."""
         if now_ns - self._beat_ns > STALL_NS:
             for container in self._containers.values():
                 container.settled_ns = now_ns + SETTLE_NS
@@ -191,9 +204,11 @@ class Shares:
     def stranger(self, connection: socket.socket, grant: ShareGrant) -> str:
         return find_stranger(connection, grant.pod, self._host_root)
 
-    def refuse(self, grant: ShareGrant, why: str) -> None:
+    def refuse(self, grant: ShareGrant, why: str, *, logged: bool, unlogged: int) -> None:
+        """Count a refused process, and log it. `unlogged`: number of the container's refused processes since the last line."""
         self.refused += 1
-        self._log.warning(Event.SHARE_REFUSED, why, **_fields(grant))
+        if logged:
+            self._log.warning(Event.SHARE_REFUSED, why, **_fields(grant), unlogged=unlogged or None)
 
 
 class _CardLoop:
@@ -240,6 +255,11 @@ class _Container:
         self.processes: set[_Process] = set()
         self._lost: dict[_Process, int] = {}  # running processes without a connection, with a pidfd; their memory counts
         self._lost_until_ns = 0
+        self._intake = Intake()
+        self._lines = Allowance(LINE_NS, MAX_LINES)
+        self._unlogged = 0
+        self._pause: asyncio.Handle | None = None  # the next beginning or end of a pause, in which no frame is read
+        self._answering: asyncio.TimerHandle | None = None  # the next look at postponed requests
         wanted = [
             Share(request_ppm=gpu.request_percent * _PERCENT, limit_ppm=gpu.limit_percent * _PERCENT) for gpu in grant.gpus
         ]
@@ -314,7 +334,60 @@ class _Container:
             )
         return said
 
+    def count(self, frames: int) -> None:
+        """Count frames. If these are too many, pause after this turn of the loop, in which all connections are read alike."""
+        if self._intake.count(frames, self.shares.now_ns()) and self._pause is None:
+            self._pause = asyncio.get_running_loop().call_soon(self._stop_reading)
+
+    def _stop_reading(self) -> None:
+        loop, now_ns = asyncio.get_running_loop(), self.shares.now_ns()
+        loop.remove_reader(self._listener)
+        for process in self.processes:
+            process.stop_reading()
+        pause = self._intake.pause(now_ns)
+        self._pause = loop.call_later(max(0, pause.until_ns - now_ns) / 1e9, self._start_reading)
+        if pause.is_flood:
+            self._close_floods()
+
+    def _start_reading(self) -> None:
+        self._pause = None
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        for process in self.processes:
+            process.start()
+
+    def _close_floods(self) -> None:
+        """Close the connections on which many frames wait."""
+        for process in list(self.processes):
+            if (waiting := process.count_waiting()) > MAX_WAITING:
+                rate = f"the container sends more than {1000 * MS // FRAME_NS} frames a second"
+                self.refuse(f"{rate}, and {waiting} frames of process {process.pid} wait")
+                process.close()
+
+    def refuse(self, why: str) -> None:
+        """Count a refused process, and log it unless the log has many lines about the container."""
+        now_ns = self.shares.now_ns()
+        logged = now_ns >= self._lines.ready_ns
+        self.shares.refuse(self.grant, why, logged=logged, unlogged=self._unlogged)
+        if logged:
+            self._lines.use(1, now_ns)
+        self._unlogged = 0 if logged else self._unlogged + 1
+
+    def answer_later(self) -> None:
+        """Look at the postponed requests when the container may be allowed memory, or soon: others may be back then."""
+        if self._answering is None:
+            delay_ns = min(max(0, self.settles_ns() - self.shares.now_ns()), LOOK_AGAIN_NS)
+            self._answering = asyncio.get_running_loop().call_later(delay_ns / 1e9, self._answer_postponed)
+
+    def _answer_postponed(self) -> None:
+        self._answering = None
+        if self.shares.now_ns() >= self.settles_ns():
+            for process in self.processes:
+                process.answer_postponed()
+        if any(process.postponed for process in self.processes):
+            self.answer_later()
+
     def _accept(self) -> None:
+        self.count(CONNECT_FRAMES)
         try:
             connection, _ = self._listener.accept()
         except OSError:  # the client disconnected, or no descriptor is free: the client dials again
@@ -343,6 +416,9 @@ class _Container:
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()
+        for handle in (self._pause, self._answering):
+            if handle is not None:
+                handle.cancel()
         for process in self.processes:
             process.hang_up()  # the page keeps the used memory: the processes go by it until a server is back
         self.processes.clear()
@@ -366,16 +442,16 @@ class _Process:
         self.pid = peer_credentials(connection).pid
         self.launches = False  # the process launches work, and does not only query
         self._connection = connection
-        self._buffer = bytearray()
+        self._buffer = b""  # the first part of a frame
         self._greeted = False
-        self._postponed = 0
+        self.postponed: deque[Frame] = deque()  # requests for memory that wait until the container may be allowed memory
         self.to_be_told = set(range(len(container.cards)))  # after a reconnect, the cards whose memory it has not reported
 
     def start(self) -> None:
         asyncio.get_running_loop().add_reader(self._connection, self._read)
 
     def refuse(self, code: WireRefusal, why: str) -> None:
-        self.container.shares.refuse(self.container.grant, why)
+        self.container.refuse(why)
         with contextlib.suppress(OSError):
             self._connection.send(pack(Frame(Kind.REFUSED, a=code)))
         self._connection.close()
@@ -389,9 +465,17 @@ class _Process:
         if sent < SIZE:
             asyncio.get_running_loop().call_soon(self.close)
 
-    def hang_up(self) -> None:
+    def stop_reading(self) -> None:
         asyncio.get_running_loop().remove_reader(self._connection)
+
+    def hang_up(self) -> None:
+        self.stop_reading()
         self._connection.close()
+
+    def count_waiting(self) -> int:
+        """Return how many frames are sent and not read."""
+        unread = fcntl.ioctl(self._connection, termios.FIONREAD, bytes(4))
+        return int.from_bytes(unread, sys.byteorder) // SIZE
 
     def close(self) -> None:
         """Disconnect the process, and free its turn. Free its memory too, unless it still runs (`lose`)."""
@@ -401,6 +485,7 @@ class _Process:
         container.processes.discard(self)
         container.show_processes()
         self.hang_up()
+        self.postponed.clear()
         if not self.launches or not container.lose(self):
             container.forget(self)
         now_ns = container.shares.now_ns()
@@ -409,7 +494,7 @@ class _Process:
 
     def _read(self) -> None:
         try:
-            data = self._connection.recv(1 << 16)
+            data = self._connection.recv(SIZE - len(self._buffer))
         except BlockingIOError:
             return
         except OSError:
@@ -417,14 +502,15 @@ class _Process:
         if not data:
             self.close()
             return
+        self.container.count(1)  # a part of a frame counts as one: it takes as much time
         self._buffer += data
-        whole = len(self._buffer) - len(self._buffer) % SIZE
-        frames, self._buffer = bytes(self._buffer[:whole]), self._buffer[whole:]
+        if len(self._buffer) < SIZE:
+            return
+        frame, self._buffer = self._buffer, b""
         try:
-            for at in range(0, whole, SIZE):
-                self._handle(unpack(frames[at : at + SIZE], len(self.container.cards)))
+            self._handle(unpack(frame, len(self.container.cards)))
         except WireError as e:
-            self.container.shares.refuse(self.container.grant, f"a process sent a frame that cannot be read: {e}")
+            self.container.refuse(f"a process sent a frame that cannot be read: {e}")
             self.close()
 
     def _handle(self, frame: Frame) -> None:
@@ -434,36 +520,39 @@ class _Process:
             return
         if not self.launches:
             raise WireError(f"{frame.kind.name} {'of a process that only asks' if self._greeted else 'before HELLO'}")
+        card, memory = container.cards[frame.device], container.memory[frame.device]
+        if frame.kind is Kind.ADD and frame.b and not memory.is_possible(self, frame.a):
+            raise WireError(f"the process holds more than {MAX_BYTES} bytes")
         container.found(self.pid, frame)
         container.shares.notice_stall(now_ns)
-        card, memory = container.cards[frame.device], container.memory[frame.device]
         late_ns = min(frame.c, MAX_LATE_NS)
         match frame.kind:
             case Kind.WANT:
-                card.act(card.card.want(container.name, self, min(frame.a, MAX_ESTIMATE_NS), late_ns, now_ns))
+                card.act(card.card.want(container.name, self, frame.a, late_ns, now_ns))
             case Kind.RELEASE:
                 card.act(card.card.release(container.name, self, late_ns, now_ns))
             case Kind.ADD if frame.b or container.informs[frame.device] or now_ns >= container.settles_ns():
-                allowed = memory.add(self, frame.a, held=bool(frame.b) or container.informs[frame.device])
-                container.page.show_used(frame.device, memory.used_bytes)
-                verdict = Frame(Kind.VERDICT, frame.device, frame.seq, int(allowed), memory.used_bytes, memory.limit_bytes)
-                self.send(verdict)
+                self._add(frame)
+            case Kind.ADD if len(self.postponed) >= MAX_POSTPONED:
+                raise WireError(f"more than {MAX_POSTPONED} requests for memory at a time")
             case Kind.ADD:
-                self._postpone(frame, min(container.settles_ns() - now_ns, LOOK_AGAIN_NS))
+                self.postponed.append(frame)
+                container.answer_later()
             case Kind.SUB:
                 memory.subtract(self, frame.a)
                 container.page.show_used(frame.device, memory.used_bytes)
 
-    def _postpone(self, frame: Frame, delay_ns: int) -> None:
-        if self._postponed >= MAX_POSTPONED:
-            raise WireError(f"more than {MAX_POSTPONED} requests for memory at a time")
-        self._postponed += 1
-        asyncio.get_running_loop().call_later(delay_ns / 1e9, self._handle_postponed, frame)
+    def _add(self, frame: Frame) -> None:
+        container, memory = self.container, self.container.memory[frame.device]
+        allowed = memory.add(self, frame.a, held=bool(frame.b) or container.informs[frame.device])
+        container.page.show_used(frame.device, memory.used_bytes)
+        verdict = Frame(Kind.VERDICT, frame.device, frame.seq, int(allowed), memory.used_bytes, memory.limit_bytes)
+        self.send(verdict)
 
-    def _handle_postponed(self, frame: Frame) -> None:
-        self._postponed -= 1
-        if self in self.container.processes:
-            self._handle(frame)
+    def answer_postponed(self) -> None:
+        """Answer the first postponed request."""
+        if self.postponed:
+            self._add(self.postponed.popleft())
 
     def _welcome(self, hello: Frame, now_ns: int) -> None:
         if self._greeted:

@@ -100,11 +100,13 @@ class _Shown(Collector):
         return ()  # otherwise the registry would collect once to learn the names
 
     def collect(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build = GaugeMetricFamily("lading_build_info", "Version of the running program.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
         yield CounterMetricFamily(
-            "lading_shares_refused", "Processes that a share was refused to, or whose frames cannot be read.", self._refused()
+            "lading_shares_refused",
+            "Processes that a share was refused to, whose frames cannot be read, or that sent too many frames.",
+            self._refused(),
         )
         held = CounterMetricFamily(
             "lading_share_held_seconds",

@@ -3,6 +3,7 @@
     u8 version  u8 type  u16 device  u32 seq  i64 a  i64 b  i64 c
 
 `device` is the index of a card in the container's grant, and in its page. Amounts are bytes or nanoseconds, and never negative.
+A frame with a number beyond its bound is refused before any of it is used.
 docs/isolation.md has the meaning of `a`, `b` and `c` for each type.
 
 Tests: tests/unit/shares/test_server.py
@@ -12,8 +13,13 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from shares.memory import MAX_BYTES
+
 VERSION: Final = 1
 SIZE: Final = 32
+MAX_NS: Final = 366 * 86_400 * 1_000_000_000  # longest time that a client reports: a GPU kernel may run for months
+_ANY: Final = 2**63 - 1
+_MAX_PID: Final = 2**31 - 1
 _FRAME: Final = struct.Struct("<BBHIqqq")
 
 
@@ -29,7 +35,15 @@ class Kind(IntEnum):
     REFUSED = 131  # a: a WireRefusal
 
 
-FROM_CLIENT: Final = frozenset({Kind.HELLO, Kind.WANT, Kind.RELEASE, Kind.ADD, Kind.SUB})
+# The greatest a, b and c of each type of frame that clients send. A field without a meaning may have any value. A request for
+# any number of bytes can be answered: a program may ask for more than there is.
+MOST: Final[dict[Kind, tuple[int, int, int]]] = {
+    Kind.HELLO: (_MAX_PID, _ANY, 1),
+    Kind.WANT: (MAX_NS, _ANY, MAX_NS),
+    Kind.RELEASE: (_ANY, _ANY, MAX_NS),
+    Kind.ADD: (_ANY, 1, _ANY),
+    Kind.SUB: (MAX_BYTES, _ANY, _ANY),
+}
 
 
 class WireRefusal(IntEnum):
@@ -60,10 +74,13 @@ def unpack(data: bytes, devices: int) -> Frame:
     version, kind, device, seq, a, b, c = _FRAME.unpack(data)
     if version != VERSION:
         raise WireError(f"version {version}; this server speaks {VERSION}")
-    if kind not in FROM_CLIENT:
-        raise WireError(f"type {kind} is none of a client's")
+    if kind not in MOST:
+        raise WireError(f"type {kind} is not a type of frame that a client sends")
     if device >= devices:
         raise WireError(f"device {device}; the container has {devices}")
     if min(a, b, c) < 0:
         raise WireError(f"a negative amount: {min(a, b, c)}")
+    for field, amount, most in zip("abc", (a, b, c), MOST[Kind(kind)], strict=True):
+        if amount > most:
+            raise WireError(f"{field} of {Kind(kind).name} is {amount}; the most is {most}")
     return Frame(Kind(kind), device, seq, a, b, c)

@@ -1,1 +1,1 @@
-"""A simulated node: a folder that `lading-hooks --host-root` reads, for tests, demo and bench; never for a real node."""
+"""Simulate a node: a folder that `lading-hooks --host-root` reads, for tests, demo and bench; never for a real node."""

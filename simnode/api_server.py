@@ -1,8 +1,7 @@
-"""A small API server over HTTP, for programs that run without a cluster: demo, bench and tests. Its state is
-`simnode.api_store`.
+"""Serve a small API server over HTTP, for programs that run without a cluster: demo, bench and tests.
 
-It takes requests. It returns JSON, and watches that send every change from their version on. It has one event loop, and neither
-TLS nor access rights.
+The state is in `simnode.api_store`. Answers are JSON; a watch sends every change since its version. The server runs on one
+event loop, without TLS and access rights.
 """
 
 import asyncio
@@ -18,11 +17,11 @@ from simnode.api_store import Call, Changes, RefusedError, Store, parse_path
 
 
 class ApiServer:
-    """An API server, used as an `async with` block. `store` may be changed at any time, on the loop's thread: watches send the
+    """Run the API server in an `async with` block. `store` may be changed at any time, on the loop's thread: watches send the
     change."""
 
     def __init__(self, *, port: int = 0, first_version: int = 101) -> None:
-        """Serve on this port; 0: a free one."""
+        """Create the server for this port; 0: a free port."""
         self.store = Store(first_version=first_version, changed=self._tell)
         self.watching = 0
         self._port = port
@@ -41,6 +40,10 @@ class ApiServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop serving. May be called twice."""
         await self._runner.cleanup()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
@@ -99,7 +102,7 @@ async def read_call(request: web.Request) -> Call:
 
 
 def failure(status: int, reason: str, headers: dict[str, str] | None = None, *, message: str = "") -> web.Response:
-    """Return a metav1.Status, as every failed call has it."""
+    """Return the metav1.Status that a failed call answers."""
     body = {
         "kind": "Status",
         "apiVersion": "v1",

@@ -1,12 +1,12 @@
-"""The state of an API server: objects with versions, and the log of every change. Pure: a call in, status and body out.
+"""Keep the state of an API server: objects with versions, and the log of every change. Pure: a call in, status and body out.
 
-Honest where clients depend on it: one counter gives all versions; every change is an event; a list in pages is a snapshot; a
-write over an old version, another uid or a pod that is bound is a conflict; a subresource is no way to make its object; a pod
-that runs somewhere ends in two steps, its deletion first, then its node's word (`gracePeriodSeconds: 0`); a new pod has the
-priority of its class, which has to exist. It knows no schemas, rights, or other admission, and forgets nothing unless it is
-told to.
+The store follows the rules on which clients depend. One counter gives all versions; every change is an event; a list in pages
+is a snapshot. A write with an old version or another uid, and a Binding of a bound pod, is a conflict. A subresource cannot
+create its object. A running pod ends in two steps: it is deleted, then its node confirms (`gracePeriodSeconds: 0`). A new pod
+gets the priority of its class, which must exist. Not simulated are schemas, rights and other admission. The log is kept until
+`compact`.
 
-Objects are kept as the JSON that goes out: 100,000 pods are as many strings, not millions of dicts.
+Objects are stored as rendered JSON: 100,000 pods are as many strings, not millions of dicts.
 
 Source: Kubernetes "API concepts"; RFC 7396; k8s.io/api core/v1 Binding, policy/v1 Eviction, metav1 DeleteOptions.
 """
@@ -44,7 +44,7 @@ class Call:
 
 
 class RefusedError(Exception):
-    """The answer is a failure: an HTTP status and Kubernetes' reason for it."""
+    """Answer a call with a failure: an HTTP status and Kubernetes' reason."""
 
     def __init__(self, status: int, reason: str, message: str = "") -> None:
         super().__init__(message or reason)
@@ -54,7 +54,7 @@ class RefusedError(Exception):
 
 
 class Place(NamedTuple):
-    """A path of the API, parsed; without a name it is a collection."""
+    """Hold a parsed path of the API; it is a collection if `name` is empty."""
 
     collection: str
     name: str
@@ -82,7 +82,7 @@ def parse_path(path: str) -> Place:
 
 
 class Objects(MutableMapping[str, Object]):
-    """Objects by path. A write here changes an object without an event."""
+    """Hold all objects by path. A write to this mapping changes an object without an event."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, bytes]] = {}  # collection → name → the object as JSON
@@ -117,7 +117,7 @@ class Objects(MutableMapping[str, Object]):
         return self._kept[collection][name]
 
     def within(self, collection: str) -> list[bytes]:
-        """Return them in the order of namespaces and names, which are parts of the key of a real server's store."""
+        """Return the rendered objects of a collection, sorted by namespace and name, as a real server's store sorts them."""
         inside = sorted(one for one in self._kept if is_within(one, collection))
         return [kept[name] for kept in map(self._kept.__getitem__, inside) for name in sorted(kept)]
 
@@ -129,7 +129,7 @@ class Change(NamedTuple):
 
 
 class Store:
-    """The objects and their log. `changed` is called after each change."""
+    """Hold the objects and the log of their changes. `changed` is called after each change."""
 
     def __init__(self, *, first_version: int = 101, changed: Callable[[], None] = lambda: None) -> None:
         self.objects = Objects()
@@ -193,7 +193,7 @@ class Store:
         raise not_found(place)
 
     def changes(self, collection: str, version: int) -> "Changes":
-        """Return what happened there since. Raises RefusedError where that is no longer known."""
+        """Return the changes of a collection since a version. Raise RefusedError if the log no longer has them."""
         if version < self.compacted:
             raise RefusedError(410, "Expired")
         return Changes(self.log, collection, version)
@@ -282,7 +282,7 @@ class Store:
         return _DONE
 
     def _budgets_of(self, pod: Object) -> Iterator[str]:
-        """Yield the paths of budgets that cover it by `matchLabels`; other selectors are not supported here."""
+        """Yield the paths of the disruption budgets that cover the pod by `matchLabels`; other selectors are not supported."""
         collection = f"/apis/policy/v1/namespaces/{pod['metadata'].get('namespace')}/poddisruptionbudgets"
         for budget in map(msgspec.json.decode, self.objects.within(collection)):
             if budget["spec"]["selector"]["matchLabels"].items() <= pod["metadata"].get("labels", {}).items():
@@ -293,7 +293,7 @@ class Store:
         return self._end(path, options)
 
     def _end(self, path: str, options: Object) -> Object:
-        """Delete a pod. One that runs on a node is only marked: its node removes it, by a deletion without grace period."""
+        """Delete a pod. A pod that runs on a node is only marked: its node removes it, by a deletion without grace period."""
         obj = self.objects[path]
         runs = bool(obj.get("spec", {}).get("nodeName"))
         if not (runs and self.graceful) or options.get("gracePeriodSeconds") == 0:
@@ -337,7 +337,7 @@ class Store:
 
 
 class Changes:
-    """The position of one watch in the log."""
+    """Read the changes of one collection from the log, as one watch does."""
 
     def __init__(self, log: list[Change], collection: str, version: int) -> None:
         self._log = log
@@ -362,8 +362,8 @@ def is_within(one: str, collection: str) -> bool:
 
 
 def merge(target: Any, change: Any, *, keys: Mapping[str, str] = {}) -> Any:
-    """Merge by RFC 7396. `keys`: the lists that are merged by a key of their entries, as a strategic merge patch does it with
-    conditions, and an apply with every list that is a map by its schema."""
+    """Merge a patch by RFC 7396. `keys`: lists that are merged by a key of their entries, as a strategic merge patch merges
+    conditions, and a server-side apply merges every list that is a map by its schema."""
     if not isinstance(change, dict):
         return change
     out = dict(target) if isinstance(target, dict) else {}

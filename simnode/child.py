@@ -1,7 +1,7 @@
-"""A child process with a log: started in a session of its own, waited for by its progress, ended by its pid.
+"""Run a child process with a log: start it in a session of its own, wait for its progress, and end it by its pid.
 
-It takes an argument vector and a log file. It returns a running process, or raises HostError with the tail of its log. A child
-is in its own session so that Ctrl-C at a terminal reaches the rig first, which then ends its children in order.
+A child that does not start raises HostError with the end of its log. The child has its own session so that Ctrl-C at a terminal
+reaches only the parent, which then ends its children in order.
 """
 
 import contextlib
@@ -35,7 +35,8 @@ def answers(path: Path) -> bool:
 
 
 class Block:
-    """The base of what lives as long as a `with` block: `_begin` starts its parts, and pushes the end of each on `_ends`."""
+    """Start parts for a `with` block, and end them after the block. `_begin` starts the parts, and pushes the end of each on
+    `_ends`."""
 
     def __enter__(self) -> Self:
         self._ends = contextlib.ExitStack()
@@ -54,7 +55,7 @@ class Block:
 
 
 class Child:
-    """One process. `start` after `stop` or `kill` starts it again, with the same arguments and appending to the same log."""
+    """Run one process. `start` after `stop` or `kill` starts it again, with the same arguments, and appends to the same log."""
 
     def __init__(self, argv: list[str], *, log: Path, env: Mapping[str, str] | None = None) -> None:
         self.argv = argv

@@ -1,8 +1,8 @@
-"""A one-node Kubernetes whose kubelet speaks CRI to a given socket: a control plane and a kubelet as child processes.
+"""Run a Kubernetes cluster of one node, whose kubelet speaks CRI to a given socket: a control plane and a kubelet.
 
-It takes what `simnode.control_plane` needs, with kubelet among the programs, a CRI socket, and the cgroup below which the pods
-are. It returns a Ready node and an API client. At the end of the `with` block the pods are deleted, every process is ended by
-its pid, and what a kubelet writes outside its own folder is as it was. It needs root, and refuses a machine that has a kubelet.
+The input is that of `simnode.control_plane`, with kubelet among the programs, a CRI socket, and the parent cgroup of the pods.
+The result is a Ready node and an API client. The end of the `with` block deletes the pods, ends every process by its pid, and
+restores the files that kubelet wrote outside its own folder. This needs root, and refuses a machine that has a kubelet.
 
 Source: KubeletConfiguration v1beta1, Kubernetes 1.36.
 """
@@ -34,7 +34,7 @@ _TUNABLES = (
 
 
 class Cluster(Block):
-    """`kubelet` may be stopped and started by a test; everything else lives as long as the block."""
+    """Run the cluster in a `with` block. A test may stop and start `kubelet` in the meantime."""
 
     def __init__(
         self, folder: Path, *, assets: Path, cri_socket: Path, cgroup_root: str, node_name: str, boot_id: Path | None = None
@@ -65,7 +65,7 @@ class Cluster(Block):
         self._ends.callback(self._delete_pods)
 
     def power_off(self) -> None:
-        """End kubelet as a loss of power does; what it mounted is gone. The runtime is the caller's to end, before or after."""
+        """End kubelet as a loss of power does, and remove its mounts. The caller ends the runtime, before or after."""
         self.kubelet.kill()
         leftovers.unmount_below(self.kubelet_folder)
 
@@ -92,7 +92,7 @@ class Cluster(Block):
         return self.control_plane.kubectl(*words, deadline_s=deadline_s)
 
     def eventually(self, holds: Callable[[], bool], what: str, *, within_s: float = 60.0) -> None:
-        """Wait until it holds. The error contains the end of kubelet's log: kubelet backs off up to 15 s after a refused
+        """Wait until the condition holds. The error contains the end of kubelet's log: kubelet waits up to 15 s after a refused
         container."""
         eventually(holds, what, within_s=within_s, log=self.folder / "kubelet.log")
 

@@ -1,8 +1,8 @@
-"""A private, real containerd: its own root, state, sockets, cgroup and CNI folder; nothing of the host's is touched.
+"""Run a private, real containerd with its own root, state, sockets, cgroup and CNI folder, apart from the host's containerd.
 
-It takes a folder and the binaries of one containerd version. It returns a ready runtime with the images of `simnode.images`. At
-the end of the `with` block it removes its pods through CRI, ends itself and its shims, unmounts and removes what it kept; its
-log and its configuration stay in the folder for the analysis of a failure. It needs root and runc.
+The input is a folder and the binaries of one containerd version. The result is a ready runtime with the images of
+`simnode.images`. The end of the `with` block removes the pods through CRI, ends containerd and its shims, and unmounts and
+removes their state. The log and the configuration stay in the folder for the analysis of a failure. This needs root and runc.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _NAMESPACE = "k8s.io"  # containerd's namespace for everything that CRI makes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
-    """The programs of one installed or unpacked containerd."""
+    """Represent the programs of one installed or unpacked containerd."""
 
     folder: Path  # contains containerd, ctr and the shim of the same version
     version: str  # 1.6.20
@@ -60,7 +60,7 @@ def read_version(program: Path) -> str:
 
 
 class PrivateContainerd(Block, Child):
-    """One containerd. `start`, `restart` and `kill` leave its pods as they are; `stop` leaves nothing."""
+    """Run one containerd. Its pods survive `start`, `restart` and `kill`, but not `stop`."""
 
     def __init__(self, folder: Path, binaries: Binaries, *, cache: Path | None = None) -> None:
         self.layout = ContainerdLayout(folder=folder)
@@ -84,7 +84,7 @@ class PrivateContainerd(Block, Child):
 
     @property
     def nri_socket(self) -> Path:
-        """Return where a containerd with NRI listens for plugins."""
+        """Return the socket on which a containerd with NRI listens for plugins."""
         return self.layout.nri / "nri.sock"
 
     def start(self) -> None:
@@ -92,13 +92,13 @@ class PrivateContainerd(Block, Child):
         self.wait_until(self._ready, "a ready runtime")
 
     def restart(self) -> None:
-        """Restart it as an upgrade does: the pods continue to run."""
+        """Restart containerd as an upgrade does: the pods continue to run."""
         super().stop()
         self.start()
 
     def power_off(self) -> None:
-        """End it and all that it runs as a loss of power does: what is on a disk stays, what is on a tmpfs is gone. `start`
-        boots it."""
+        """End containerd and its containers as a loss of power does: files on a disk stay, files on a tmpfs are deleted.
+        `start` boots the machine again."""
         self.kill()
         leftovers.end_shims(self.socket)  # at once: its containers may not live on without it
         self._end_rest()
@@ -125,7 +125,7 @@ class PrivateContainerd(Block, Child):
         return status
 
     def _end_rest(self) -> None:
-        """End what it started, and what that holds."""
+        """End the plugins and shims that containerd started, and remove their cgroups and sockets."""
         leftovers.end_processes(self.layout.config)
         leftovers.end_processes(self.layout.nri / "plugins")  # those that it launched
         leftovers.end_shims(self.socket)

@@ -1,7 +1,7 @@
-"""A private containerd's configuration file, by version: its own root, state, sockets, CNI, CDI and NRI folders; and its CNI.
+"""Render the configuration file of a private containerd for its version and its folders, and write its CNI plugins.
 
-It takes the folders and the version. It returns TOML: format 2 for 1.6 and 1.7, format 3 from 2.0 on. It refuses 1.5 and older,
-which are no longer supported. Source: containerd docs/cri/config.md and docs/man/containerd-config.toml.5.md.
+The result is TOML: format 2 for 1.6 and 1.7, format 3 from 2.0 on. Versions 1.5 and older are refused, because containerd no
+longer supports them. Source: containerd docs/cri/config.md and docs/man/containerd-config.toml.5.md.
 
 Pod networks need no CNI plugins from a package: two shell scripts are just enough for containerd. `loopback` brings `lo` up, as
 containerd asks for by that name; `lading-sim` puts an address on it and reports it as eth0's. Pods reach themselves and nothing
@@ -17,7 +17,7 @@ from lading.errors import ConfigError
 
 
 class ContainerdLayout:
-    """The folders of one private containerd; all of them are below `folder`."""
+    """List the folders of one private containerd; all of them are below `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ def has_cdi(version: str) -> bool:
 
 
 def validates(version: str) -> bool:
-    """Report whether it has NRI's validation of adjustments."""
+    """Report whether this version of containerd has NRI's validation of adjustments."""
     return parse_version(version) >= (2, 2)
 
 

@@ -1,11 +1,11 @@
-"""A Kubernetes API without a node: etcd and kube-apiserver as child processes, with optional controllers and schedulers.
+"""Run a Kubernetes API without nodes: etcd and kube-apiserver as child processes, and optional controllers and schedulers.
 
-It takes a folder with the programs (their versions must fit one another; none is in a package registry), and a folder for state
-and logs. It returns a ready API server after about two seconds, a client of it, and credentials for any user, group or service
-account. At the end of the `with` block every process is ended by its pid. It needs neither root nor containerd.
+The input is a folder with the programs, in compatible versions (none is in a package registry), and a folder for state and
+logs. The result is a ready API server after about two seconds, a client, and credentials for any user, group or service
+account. The end of the `with` block ends every process by its pid. This needs neither root nor containerd.
 
-Without `start_controller_manager` nothing runs that makes service accounts, ends namespaces or collects garbage: make a
-namespace with `create_namespace`, so that it takes pods. Nodes and nodes' reports are objects that a test creates.
+Without `start_controller_manager` no controller makes service accounts, ends namespaces or collects garbage. So create a
+namespace for pods with `create_namespace`. Nodes and nodes' reports are objects that a test creates.
 
 Source: "PKI certificates and requirements", `kube-apiserver --help`, KubeSchedulerConfiguration v1, Kubernetes 1.36.
 """
@@ -28,12 +28,12 @@ ADMINISTRATORS: Final = "system:masters"
 
 
 class ControlPlane(Block):
-    """A running control plane. `api` has an administrator's rights; `api_of` and `api_of_account` those of any other user. A
-    test may stop and start `server`."""
+    """Run a control plane in a `with` block. `api` has an administrator's rights; `api_of` and `api_of_account` have those of
+    any other user. A test may stop and start `server`."""
 
     def __init__(self, folder: Path, *, assets: Path, gates: Sequence[str] = (), apis: Sequence[str] = ()) -> None:
-        """Prepare it. `gates`: features of API server and schedulers to switch on. `apis`: group/version, to serve beside those
-        of the default."""
+        """Prepare the control plane. `gates`: features of API server and schedulers to switch on. `apis`: additional APIs to
+        serve, as group/version."""
         self.folder = folder
         self._gates = {"feature-gates": ",".join(f"{gate}=true" for gate in gates)} if gates else {}
         self._apis = {"runtime-config": ",".join(f"{api}=true" for api in apis)} if apis else {}
@@ -55,7 +55,7 @@ class ControlPlane(Block):
 
     @property
     def server_address(self) -> tuple[str, int]:
-        """Return where processes of this machine reach the API server: there is no cluster network."""
+        """Return the address at which processes of this machine reach the API server: there is no cluster network."""
         return "127.0.0.1", self._port
 
     @property
@@ -81,8 +81,8 @@ class ControlPlane(Block):
         return self._client(Token(self._token(namespace, account, bound_to)))
 
     def create_namespace(self, name: str, *, labels: Mapping[str, str] | None = None) -> None:
-        """Create it with the default service account, which pods need and the controller manager would make. May be called
-        again."""
+        """Create a namespace with the default service account that pods need, as the controller manager would create it. May be
+        called again."""
         self._create("/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels or {})}})
         self._create(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
 
@@ -101,7 +101,8 @@ class ControlPlane(Block):
     # ---- processes
 
     def start(self, program: str, flags: Mapping[str, str], *, name: str = "") -> Child:
-        """Start a program of the assets, until the end of the block or its own `stop`; `name` is its log's, if two run."""
+        """Start a program of the assets. It runs until its `stop` or the end of the block. `name`: the name of its log, if
+        two run."""
         argv = [str(self._assets / program), *(f"--{flag}={value}" for flag, value in flags.items())]
         child = Child(argv, log=self.folder / f"{name or program}.log")
         if child.log not in self.logs:
@@ -118,7 +119,7 @@ class ControlPlane(Block):
             "use-service-account-credentials": "true",
             "service-account-private-key-file": str(self._accounts_key),
             "root-ca-file": str(self.pki.certificate),
-            "flex-volume-plugin-dir": f"{self.folder}/volume-plugins",  # the default is made below /usr
+            "flex-volume-plugin-dir": f"{self.folder}/volume-plugins",  # the default folder would be created below /usr
         }
         return self.start("kube-controller-manager", flags)
 
@@ -207,7 +208,7 @@ class ControlPlane(Block):
 
 
 def eventually(holds: Callable[[], bool], what: str, *, within_s: float, log: Path) -> None:
-    """Wait until it holds, for `within_s` without work at most; raise HostError with the log's end."""
+    """Wait until the condition holds. Raise HostError with the end of the log after `within_s` seconds without progress."""
     wait_until(holds, what, idle_s=within_s, logs=[log])
 
 

@@ -1,9 +1,9 @@
-"""A CRI client that makes pods as a kubelet does, and cleans up after itself: for the demo, the node tests and the bench.
+"""Create pods by CRI as a kubelet does, and remove them at the end: for the demo, the node tests and the bench.
 
-It takes the socket of a runtime, or of the proxy in front of one. It returns handles of pods and containers. A call that the
-other side refuses or does not answer is a CriError with gRPC's status code and text. The end of the `with` block removes every
-pod made in it, also after a failure. Source: CRI `runtime.v1` (protos/cri); `api="v1alpha2"` speaks the older name with the
-same messages.
+The input is the socket of a runtime, or of the proxy in front of a runtime. The results are handles of pods and containers. A
+call that the server refuses or does not answer raises CriError with gRPC's status code and text. The end of the `with` block
+removes every pod made in it, also after a failure. Source: CRI `runtime.v1` (protos/cri); `api="v1alpha2"` uses the older name
+with the same messages.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ _EXEC_S = 120
 
 
 class CriError(LadingError):
-    """The other side's answer to a call, if it is an error."""
+    """Hold the gRPC status and message of a failed CRI call."""
 
     def __init__(self, method: str, code: grpc.StatusCode, details: str) -> None:
         super().__init__(f"cannot {method}: {code.name}: {details}")
@@ -57,7 +57,7 @@ class Exec(NamedTuple):
 
 
 class Cri:
-    """One connection. `folder` holds what a kubelet keeps for its pods; without one, a temporary folder of its own."""
+    """Call a runtime over one connection. `folder`: files that a kubelet keeps for its pods; by default a temporary folder."""
 
     def __init__(
         self,
@@ -86,7 +86,8 @@ class Cri:
         self.close()
 
     def close(self) -> None:
-        """Remove every pod made here, newest first, as far as the runtime allows it; then the connection and the folder."""
+        """Remove every pod of this client that the runtime lets it remove, newest first. Then close the connection and remove
+        the folder."""
         for pod in reversed(self._pods.copy()):
             with contextlib.suppress(CriError):
                 pod.remove()
@@ -99,7 +100,7 @@ class Cri:
     def call(
         self, method: str, request: Message, reply: type[R], *, service: str = "RuntimeService", deadline_s: float | None = None
     ) -> R:
-        """Make one unary call by name, also of methods that this client's code does not know."""
+        """Make one unary call of any method, by name."""
         rpc = self._channel.unary_unary(
             f"/runtime.{self.api}.{service}/{method}",
             request_serializer=type(request).SerializeToString,
@@ -169,7 +170,7 @@ class Cri:
 
 
 class Pod:
-    """A running pod sandbox."""
+    """Represent a running pod sandbox."""
 
     def __init__(self, client: Cri, spec: PodSpec, config: cri.PodSandboxConfig, pod_id: str) -> None:
         self._cri = client
@@ -183,7 +184,7 @@ class Pod:
         if not image_id:
             raise HostError(f"cannot create container {name}: the runtime has no image {spec.image}")
         config = render_container(self.spec, spec, image_id=image_id, folders=self._cri.folders)
-        self._write_files(spec, config)
+        self.write_files(spec, config)
         request = cri.CreateContainerRequest(pod_sandbox_id=self.id, config=config, sandbox_config=self.config)
         reply = self._cri.call("CreateContainer", request, cri.CreateContainerResponse)
         return Container(self._cri, reply.container_id, Path(self.config.log_directory) / config.log_path)
@@ -206,8 +207,8 @@ class Pod:
         self._cri.remove_sandbox(self.id)
         self._cri._forget(self)
 
-    def _write_files(self, spec: ContainerSpec, config: cri.ContainerConfig) -> None:
-        """Write what a kubelet prepares before it calls: the hosts file, the termination log, the log's folder."""
+    def write_files(self, spec: ContainerSpec, config: cri.ContainerConfig) -> None:
+        """Write the files that a kubelet prepares before it creates a container: hosts file, termination log, logs' folder."""
         folders = self._cri.folders
         (Path(self.config.log_directory) / config.log_path).parent.mkdir(parents=True, exist_ok=True)
         for path in (folders.etc_hosts(self.spec), folders.termination_log(self.spec, spec)):
@@ -257,7 +258,7 @@ class Container:
         return self.status().exit_code
 
     def logs(self) -> str:
-        """Return what the container wrote, without the log format's dates. Complete once the container has ended."""
+        """Return the container's output, without the dates of the log format. Complete once the container has ended."""
         lines = (line.split(" ", 3) for line in self.log.read_text(errors="replace").splitlines())
         return "".join(text if tag == "P" else f"{text}\n" for _, _, tag, text in lines)
 

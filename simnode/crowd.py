@@ -1,4 +1,4 @@
-"""The pods of `make demo-central`: those of deploy/samples, some that fill the nodes, and those that wait or never fit."""
+"""Define the pods of `make demo-central`: those of deploy/samples, pods that fill nodes, and pods that wait or never fit."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""The fake libcuda.so.1 (fake_cuda.c), and what stands for HAMi-core (fake_hami.c): compile them, and put the driver among
-the files of a simulated node."""
+"""Compile the fake libcuda.so.1 (fake_cuda.c) and the fake of HAMi-core (fake_hami.c), and add the driver to a simulated
+node's files."""
 
 import subprocess
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def compile_fake_cuda(folder: Path) -> Path:
 
 
 def compile_fake_hami(folder: Path) -> Path:
-    """Compile what stands for HAMi-core's library, likewise."""
+    """Compile the fake of HAMi-core's library into the folder, which is created if needed. Return its path."""
     return _compile(_HERE / "fake_hami.c", folder / "libvgpu.so")
 
 
@@ -43,18 +43,18 @@ def _compile(source: Path, out: Path, *flags: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class CudaDriver:
-    """The fake driver of a simulated node. `folder` has the state of its cards, which containers share."""
+    """Represent the fake driver of a simulated node. `folder` has the state of its cards, which containers share."""
 
     folder: Path
 
     def container(self) -> ContainerOptions:
-        """Return what a container needs, besides what Lading gives it, so that its programs find the simulated cards."""
+        """Return the changes that a container needs in addition to Lading's, so that its programs find the simulated cards."""
         mounts = [Mount(host_path=self.folder, container_path=_IN_CONTAINER)]
         env = {"FAKE_CUDA_DIR": _IN_CONTAINER, "FAKE_NVML_STATE": f"{_IN_CONTAINER}/{_NVML_STATE}"}
         return {"image": images.CUDA, "env": env, "mounts": mounts}
 
     def reset(self) -> None:
-        """Forget what ran on the cards: no program may use them."""
+        """Delete the state of the cards. No program may be using them."""
         for card in self.folder.glob("GPU-*"):
             card.unlink()
 

@@ -1,9 +1,9 @@
-"""The daemons of a node as child processes on a simulated node, in front of a private containerd.
+"""Run the daemons of a node as child processes on a simulated node, in front of a private containerd.
 
-It takes a simulated node and a runtime. It starts `lading-hooks` and `lading-runtimeproxy`, or by NRI `lading-hooks` and its
-guard, and on a node that enforces shares `lading-shares`, with configuration, sockets, state and logs below one folder, ready
-for a CRI client at `cri_socket`, or by NRI at the runtime's own. It compiles a fake libnvidia-ml.so.1 for them. A daemon that
-does not start is an error with the tail of its log. The registration is that of `lading-hooks registration`.
+The daemons are `lading-hooks` with `lading-runtimeproxy`, or by NRI `lading-hooks` with its guard; nodes that enforce shares
+have `lading-shares` too. Configuration, sockets, state and logs are below one folder. A CRI client connects to `cri_socket`, or
+by NRI to the runtime's socket. A fake libnvidia-ml.so.1 is compiled for the daemons. A daemon that does not start raises an
+error with the end of its log. The hook registration is printed by `lading-hooks registration`.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _UNITS: Final = Path(__file__).parents[1] / "systemd"
 
 
 class Runtime(Protocol):
-    """The runtime behind the daemons: a `PrivateContainerd`, or a fake one."""
+    """Declare the runtime behind the daemons: a `PrivateContainerd`, or a fake runtime."""
 
     @property
     def socket(self) -> Path: ...
@@ -38,7 +38,7 @@ class Runtime(Protocol):
 
 
 class Daemon(Child):
-    """A daemon of Lading, ready when its socket answers."""
+    """Run a daemon of Lading, which is ready when its socket answers."""
 
     def __init__(
         self, command: str, *, config: Path, socket: Path, env: Mapping[str, str] | None = None, module: str = ""
@@ -67,7 +67,7 @@ def _read_environment(unit: str) -> dict[str, str]:
 
 
 class Guard(Child):
-    """`lading-hooks nri-guard`, ready when the runtime asks it."""
+    """Run `lading-hooks nri-guard`, which is ready when the runtime asks it."""
 
     def __init__(self, *, config: Path, lock: Path) -> None:
         command = str(Path(sys.executable).with_name("lading-hooks"))
@@ -89,9 +89,9 @@ class Guard(Child):
 
 
 class LadingNode(Block):
-    """The daemons. With `tokens`, the node offers the isolation tokens too; with `nri`, the path of the runtime's NRI socket,
-    they are its plugins, and there is no proxy. `hooks_settings` and `proxy_settings` are added to
-    their configuration files, and replace existing settings."""
+    """Run the daemons. `tokens`: the node offers the isolation tokens too. `nri`: the path of the runtime's NRI socket, to
+    which the daemons connect as plugins, without a proxy. `hooks_settings` and `proxy_settings` are added to the configuration
+    files, and replace existing settings."""
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
-"""The decisions of central, read from the pods: requests, devices, and whether any device is held twice.
+"""Read central's decisions from pods: their requests and devices, and whether any device is held twice.
 
-Pure: pods as the API server has them, and reports. The arithmetic is its own on purpose: central's is what is shown here.
+Pure: the input is pods of the API server, and node reports. The sums are computed without central's code, because they check
+central.
 """
 
 import json
@@ -17,7 +18,7 @@ _WHOLE: Final = 100  # percent
 
 
 class GivenGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A GPU that a pod has: a whole one if there is no amount."""
+    """Represent a GPU that a pod holds: a whole card if no amount is set."""
 
     uuid: str
     bdf: str
@@ -45,7 +46,7 @@ class DecidedContainer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The decision about a pod. `node` is empty for a pod that waits."""
+    """Hold the decision about a pod. `node` is empty for a pod that waits."""
 
     pod: str
     uid: str
@@ -90,7 +91,7 @@ def asks_in_words(limits: Mapping[str, Any]) -> str:
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The part of one card that one pod has."""
+    """Hold the part of one card that one pod holds."""
 
     pod: str
     memory_mib: int

@@ -1,13 +1,13 @@
-"""`make demo`: the whole node path on one machine, with a simulated node and a real containerd, shown and checked.
+"""Run `make demo`: show and check the whole path of a node on one machine, with simulated devices and a real containerd.
 
     python -m simnode.demo                       runs it, cleans up, ends with `lading demo: ok`
-    DEMO_KEEP=1 python -m simnode.demo           leaves everything running and says what to try
+    DEMO_KEEP=1 python -m simnode.demo           leaves everything running and prints commands to try
     python -m simnode.demo try DIR [KEY=VALUE…]  one more pod with these annotations, while it is left running
     python -m simnode.demo stop DIR              ends what was left running
 
-Shown for each pod is what its container really sees, not what was asked for: its environment, its device nodes, and what it
-gets from opening them. A device that was granted gives success, or ENXIO (ENODEV) where the kernel has no driver behind its
-number; one that was not gives EPERM: that is the device cgroup at work.
+For each pod the demo shows the state in its container: the environment, the device nodes, and the result of opening them. A
+granted device gives success, or ENXIO (ENODEV) if the kernel has no driver for its number. Any other device gives EPERM, from
+the device cgroup.
 """
 
 import argparse
@@ -54,7 +54,7 @@ _EVERY_CONTAINER = ("KUBERNETES_", "PATH", "HOSTNAME", "HOME", "TERM")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """A container's view of the node's devices."""
+    """Hold the devices and environment that a container sees."""
 
     env: dict[str, str]
     listing: list[str]  # lines of `ls -l`
@@ -81,7 +81,7 @@ def look(container: Container, *, foreign_minor: int) -> Sight:
 
 @dataclass(slots=True, kw_only=True)
 class LogWindow:
-    """New lines of some logs since the last look."""
+    """Read the new lines of some logs since the last read."""
 
     logs: Sequence[Path]
     _seen: dict[Path, int] = field(default_factory=dict)

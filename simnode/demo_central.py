@@ -1,13 +1,13 @@
-"""`make demo-central`: the scheduler extender without a cluster, shown and checked.
+"""Run `make demo-central`: show and check the scheduler extender without a cluster.
 
     python -m simnode.demo_central            tables, a picture of every node, ends with `lading demo-central: ok`
     python -m simnode.demo_central -o json    the decisions and the checks as JSON; progress on stderr
-    DEMO_KEEP=1 python -m simnode.demo_central    leaves API server and central running, and says what to try
+    DEMO_KEEP=1 python -m simnode.demo_central    leaves API server and central running, and prints commands to try
     python -m simnode.demo_central stop DIR   ends what was left running
 
-Real is lading-central, as a process, and all that it says. Simulated is what is around it: an API server that keeps objects
-(simnode.api_server), kube-scheduler as far as an extender sees it (simnode.extender_calls), and nodes that are files
-(simnode/nodedevices) with as much of kubelet and lading-hooks as grants need (simnode.node_agents). No root, no containerd.
+lading-central is real, and runs as a process. Simulated are an API server that keeps objects (simnode.api_server),
+kube-scheduler's calls of an extender (simnode.extender_calls), and nodes from files (simnode/nodedevices), with the parts of
+kubelet and lading-hooks that grants need (simnode.node_agents). The demo needs neither root nor containerd.
 """
 
 import argparse
@@ -66,7 +66,7 @@ CONTENT: Final = {"Content-Type": "application/json"}
 
 
 class Stage:
-    """Everything that runs during the demo."""
+    """Hold the servers and processes that run during the demo."""
 
     def __init__(
         self, store: Store, client: KubeClient, session: aiohttp.ClientSession, replica: Replica, key: SigningKey
@@ -218,9 +218,7 @@ class Story:
         out, stage = self._out, self._stage
         before = stage.decision("notebook")
         gone = set(stage.agents.released)
-        out.step(
-            f"urgent comes: it asks for the card of which notebook has a share on {before.node}, and its priority is higher"
-        )
+        out.step(f"create pod urgent: it requests the card on {before.node} that notebook shares, with a higher priority")
         began = time.monotonic()
         uid = await stage.create(URGENT)
         took = await stage.await_bound(uid, "urgent") - began

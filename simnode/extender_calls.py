@@ -1,8 +1,8 @@
-"""kube-scheduler as an extender sees it: filter, prioritize, bind over HTTP, one pod at a time.
+"""Call an extender as kube-scheduler does: filter, prioritize and bind over HTTP, one pod at a time.
 
-It takes pods, from a list and a watch. It has the extender make Bindings, and returns what became of each pod. A pod that was
-refused waits until it changes, as in kube-scheduler's queue; after a call that failed it is tried again. Bindings run side by
-side. It leaves out CPU, memory, taints and all else that is kube-scheduler's own, so it asks about every node.
+The pods come from a list and a watch. The extender makes the Bindings, and `outcomes` has the result for each pod. A refused
+pod waits until it changes, as in kube-scheduler's queue; after a failed call the pod is tried again. Bindings run in parallel.
+kube-scheduler's own checks (CPU, memory, taints) are left out, so each call names every node.
 
 Source: k8s.io/kube-scheduler/extender/v1, v1.36.
 """
@@ -30,7 +30,7 @@ AGAIN_S: Final = 1.0  # after a call that failed, as kube-scheduler's first back
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of the last attempt. `at`: monotonic seconds."""
+    """Hold the result of the last attempt to schedule a pod. `at`: monotonic seconds."""
 
     at: float
     node: str = ""  # empty: it fits nowhere now
@@ -39,7 +39,7 @@ class Outcome:
 
 
 class ExtenderCalls:
-    """Calls of an extender. `run` makes them; `outcomes` has their results."""
+    """Call an extender about all pending pods. `run` makes the calls; `outcomes` has their results."""
 
     def __init__(self, session: aiohttp.ClientSession, client: KubeClient, *, extender: str, nodes: Sequence[str]) -> None:
         self.outcomes: dict[str, Outcome] = {}  # pod uid → outcome

@@ -130,7 +130,7 @@ static struct CUmemPoolHandle_st pools[MAX_CARDS], host_pool = {.card = HOST}, m
 static CUmemoryPool current_pools[MAX_CARDS];
 static CUmemoryPool all_pools = &managed_pool; /* also those that were destroyed: their addresses are not given again */
 static struct CUstream_st default_stream;
-static _Atomic int captures, blocking_captures, invalidated;
+static _Atomic int captures, global_captures, blocking_captures, invalidated;
 static __thread CUcontext current;
 static __thread int relaxed;
 static __thread struct CUstream_st thread_stream;
@@ -259,7 +259,7 @@ API CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice device) {
 
 /* Refuse what a capture of the context forbids to other threads, which ends the capture (seen). */
 static int is_prohibited(void) {
-  if (!atomic_load(&captures) || relaxed) return 0;
+  if (!atomic_load(&global_captures) || relaxed) return 0;
   atomic_store(&invalidated, 1);
   return 1;
 }
@@ -394,7 +394,10 @@ static void synchronised(void) {
 API CUresult cuCtxSynchronize(void) {
   if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (!current) return INVALID_CONTEXT;
-  if (atomic_load(&captures) && !relaxed) return CAPTURE_UNSUPPORTED;
+  if (atomic_load(&captures)) { /* it ends captures of every mode, and waits for nothing (seen) */
+    atomic_store(&invalidated, 1);
+    return CAPTURE_UNSUPPORTED;
+  }
   sleep_until(last_end);
   synchronised();
   return CUDA_SUCCESS;
@@ -1038,7 +1041,8 @@ static CUresult begin_capture(struct CUstream_st *stream, CUstreamCaptureMode mo
   if (stream == &default_stream) return CAPTURE_UNSUPPORTED; /* the legacy stream cannot be captured */
   stream->capturing = mode ? 1 : 2;
   stream->captured_us = stream->captured_events = 0;
-  if (!mode) atomic_fetch_add(&captures, 1); /* global */
+  atomic_fetch_add(&captures, 1);
+  if (!mode) atomic_fetch_add(&global_captures, 1);
   if (!stream->is_free) atomic_fetch_add(&blocking_captures, 1);
   return CUDA_SUCCESS;
 }
@@ -1050,7 +1054,8 @@ API CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode m
 }
 static CUresult end_capture(struct CUstream_st *stream, CUgraphExec *graph) {
   if (!graph || !stream->capturing) return CUDA_ERROR_INVALID_VALUE;
-  if (stream->capturing == 2) atomic_fetch_sub(&captures, 1);
+  atomic_fetch_sub(&captures, 1);
+  if (stream->capturing == 2) atomic_fetch_sub(&global_captures, 1);
   if (!stream->is_free) atomic_fetch_sub(&blocking_captures, 1);
   stream->capturing = 0;
   *graph = NULL;
@@ -1098,6 +1103,10 @@ API CUresult cuEventCreate(CUevent *out, unsigned flags) {
   (void)flags;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   *out = calloc(1, sizeof **out);
+  return CUDA_SUCCESS;
+}
+API CUresult cuEventDestroy_v2(CUevent event) {
+  free(event);
   return CUDA_SUCCESS;
 }
 /* An event that is recorded in a capture becomes a part of the graph, and cannot be waited for. */

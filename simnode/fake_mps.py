@@ -1,16 +1,16 @@
-"""A simulated MPS: `nvidia-cuda-mps-control`, `nvidia-cuda-mps-server` and `systemd-run`, by the name that it is started as.
+"""Simulate MPS: the programs `nvidia-cuda-mps-control`, `nvidia-cuda-mps-server` and `systemd-run`, chosen by the file's name.
 
-It is copied under these names (simnode/mps.py) and uses nothing but Python's own library. What was seen of driver 595.91:
-replies, "1044M" that is read back as "1G", a second start that ends with status 1, a socket that stays after `quit`, a socket's
-path that is too long. From NVIDIA's pages: one server for one user unless `-multiuser-server`, FAULT until the
-clients of the fault are gone, `quit` that waits for clients and `quit -t` that does not.
+This file is copied under these names (simnode/mps.py) and uses Python's standard library only. Observed with driver 595.91:
+replies, "1044M" that is read back as "1G", a second start that ends with status 1, a socket that stays after `quit`, and the
+refusal of a long socket path. From NVIDIA's pages: one server for one user unless `-multiuser-server`; FAULT until the clients
+of the fault have ended; `quit` waits for clients, `quit -t` does not.
 
-A client (simnode/mps.py) is a connection to the socket `control` that begins with the line `client <uid>`. It is answered
-`server <pid> <percent> <memory limit>` once a server takes it, and `refused 807` while the server is in FAULT. The line `fault`
-is a fatal fault.
+A client (simnode/mps.py) is a connection to the socket `control` that begins with the line `client <uid>`. The answer is
+`server <pid> <percent> <memory limit>` once a server accepts the client, or `refused 807` while the server is in FAULT. The
+line `fault` from a client simulates a fatal fault.
 
-systemd-run: runs the command with the environment of its options, and nothing else of them; they are kept in `systemd-run.log`
-beside it.
+systemd-run runs the command with the environment of its options, and ignores other options; all options are kept in
+`systemd-run.log` beside it.
 """
 
 import contextlib

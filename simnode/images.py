@@ -1,10 +1,9 @@
-"""Container images without a registry: OCI image layouts as tar files, made of a few static binaries.
+"""Build container images without a registry: OCI image layouts as tar files, made of a few static binaries.
 
 `pause` holds a pod's namespaces. `busybox` has a shell, and two small programs: `pause` as a container that ends at
-once on SIGTERM, and `try-open`, which says what opening a device gives as an errno. `cuda` is the same with what CUDA images
-set in their environment, and with a CUDA program, `gpu-work`, and the C library that it is linked with. Same inputs
-give the same bytes; they are built once and kept in a cache folder. Refuses: a machine without busybox or a C compiler with a
-static libc.
+once on SIGTERM, and `try-open`, which prints the errno of opening a device. `cuda` adds the environment of CUDA images, the
+CUDA program `gpu-work`, and the C library that it is linked with. The same inputs give the same bytes; images are built once
+and kept in a cache folder. A machine without busybox, or without a C compiler with a static libc, is refused.
 Source: OCI image-spec 1.0 (image-layout.md, manifest.md); containerd names an image by `io.containerd.image.name`.
 """
 
@@ -70,7 +69,7 @@ _ETC_GROUP = "root:x:0:\nnobody:x:65534:\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One file of an image: a regular one, or a symbolic link to `link`."""
+    """Represent one file of an image: a regular file, or a symbolic link to `link`."""
 
     content: bytes = b""
     mode: int = 0o644

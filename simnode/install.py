@@ -52,7 +52,7 @@ TEST_NEEDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
-    """Why the requested version of containerd is not available."""
+    """Report why the requested version of containerd is not available."""
 
     cause: str
 

@@ -1,7 +1,7 @@
-"""The end of a demo: its folder is removed, or after a failure all but its logs, or it is left running.
+"""End a demo: remove its folder, or keep the logs after a failure, or leave the demo running.
 
-To leave one running, the command returns with the demo's exit status, and its process goes on: call `fork` before the event
-loop starts, and `detach` when the demo has printed everything. Source: fork(2), setsid(2).
+To leave a demo running, the command returns with the demo's exit status while the demo's process continues. Call `fork` before
+the event loop starts, and `detach` when the demo has printed everything. Source: fork(2), setsid(2).
 """
 
 import os
@@ -26,7 +26,7 @@ def wanted() -> bool:
 
 
 class Workspace:
-    """A folder that is removed at the end of the block. After a failure its logs are copied beside it, and named."""
+    """Make a folder that is removed at the end of the block. After a failure copy its logs beside it, and print their path."""
 
     def __init__(self, prefix: str, out: Terminal) -> None:
         self._out = out

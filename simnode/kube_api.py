@@ -1,7 +1,7 @@
-"""The API server's REST interface as JSON over HTTPS: just what a test asks of it, without a Kubernetes client library.
+"""Call the API server's REST interface with JSON over HTTPS, without a Kubernetes client library, for tests.
 
-It takes a path and a body. It returns the decoded answer, or raises KubeError with the status and the server's own text. It
-connects for each call, so that a server which restarted is no special case. Source: Kubernetes API concepts (verbs,
+A call takes a path and a body. It returns the decoded answer, or raises KubeError with the status and the server's message.
+Each call makes a new connection, so a restart of the server needs no special case. Source: Kubernetes API concepts (verbs,
 subresources, Status).
 """
 
@@ -23,7 +23,7 @@ _TIMEOUT_S = 15.0
 
 
 class KubeError(LadingError):
-    """The API server's answer to a call, if it is an error."""
+    """Hold the status and message of a failed call of the API server."""
 
     def __init__(self, method: str, path: str, status: int, text: str) -> None:
         super().__init__(f"cannot {method} {path}: {status}: {text}")

@@ -1,6 +1,6 @@
-"""Requests shaped as kubelet 1.36 shapes them: the same labels, annotations, environment, mounts and defaults, in its order.
+"""Build CRI requests as kubelet 1.36 does: the same labels, annotations, environment, mounts and defaults, in the same order.
 
-It takes what a pod's author would write. It returns `runtime.v1` messages of a best-effort pod. Source: requests captured from
+The input is parts of a pod spec; the output is `runtime.v1` messages of a best-effort pod. Source: requests captured from
 a real kubelet (tests/golden/cri); kubelet's pkg/kubelet/kuberuntime.
 """
 
@@ -47,7 +47,7 @@ class PodSpec:
 
 
 class PodOptions(TypedDict, total=False):
-    """PodSpec without the name, as keywords."""
+    """Declare the fields of PodSpec without the name, as keyword arguments."""
 
     uid: str
     namespace: str
@@ -60,7 +60,7 @@ class PodOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A character or block device, as a device plugin would have kubelet pass it."""
+    """Represent a character or block device, as a device plugin would have kubelet pass it."""
 
     host_path: Path
     container_path: str
@@ -90,7 +90,7 @@ class ContainerSpec:
 
 
 class ContainerOptions(TypedDict, total=False):
-    """ContainerSpec without the name, as keywords."""
+    """Declare the fields of ContainerSpec without the name, as keyword arguments."""
 
     image: str
     command: Sequence[str]
@@ -106,7 +106,7 @@ class ContainerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFolders:
-    """A kubelet's folders: `/var/log/pods`, `/var/lib/kubelet/pods`, and the cgroup root."""
+    """Hold a kubelet's folders: `/var/log/pods`, `/var/lib/kubelet/pods`, and the cgroup root."""
 
     logs: Path
     pods: Path

@@ -1,11 +1,11 @@
-"""A real Kueue beside a control plane: its manager as a process, with the rights of its own service account and its webhooks.
+"""Run a real Kueue beside a control plane: its manager as a process, with its service account's rights and its webhooks.
 
-It takes a control plane that runs, and a folder with the program `kueue` and the file `kueue.yaml`: the manifests of a release,
-or what `kubectl kustomize config/default` prints in Kueue's source. The kinds, the rights and the manager's configuration are
-those of the manifests; only addresses, the election and the integrations are other. The API server calls the webhooks on the
-loopback address. At the end of the `with` block the webhooks are gone first, so that pods can be made, then the kinds with all
-their objects, then the process. It needs root: the manager reads the certificate of its metrics from a folder of /etc, which it
-gets in a mount namespace of its own.
+The input is a running control plane, and a folder with the program `kueue` and the file `kueue.yaml`: the manifests of a
+release, or the output of `kubectl kustomize config/default` in Kueue's source. CRDs, rights and the manager's configuration are
+those of the manifests, except for addresses, the election and the integrations. The API server calls the webhooks on the
+loopback address. The end of the `with` block deletes the webhooks first, so that pods can be created, then the CRDs with all
+objects, then ends the process. This needs root: the manager reads the certificate of its metrics from a folder of /etc, which
+is made in a mount namespace of its own.
 
 Source: Kueue's cmd/kueue/main.go and Configuration config.kueue.x-k8s.io/v1beta2, as of Kueue 0.19.
 """
@@ -44,7 +44,7 @@ def missing(assets: Path) -> list[str]:
 
 
 class Kueue(Block):
-    """A manager that serves. `manager` may be stopped and started by a test; meanwhile no job and no pod can be made."""
+    """Run Kueue's manager. A test may stop and start `manager`; no job and no pod can be created while it is stopped."""
 
     def __init__(self, plane: ControlPlane, *, assets: Path) -> None:
         self._plane = plane
@@ -72,7 +72,7 @@ class Kueue(Block):
         self._ends.callback(self.manager.stop, grace_s=10.0)
         self.start()
         self._ends.callback(self._remove, kinds)
-        self._ends.callback(self._run)  # it takes its finalizers back
+        self._ends.callback(self._run)  # the manager must run to remove its finalizers
         self._ends.callback(self._remove, webhooks)
         self._apply("webhooks", webhooks)
 

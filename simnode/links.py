@@ -1,8 +1,8 @@
-"""Network devices as rtnetlink shows them, read without entering a namespace: the rig's view, independent of the tested code.
+"""Read network devices by rtnetlink, without entering their namespace, and independently of the tested code.
 
-It takes a namespace's path, once, to open a socket in it. It returns the namespace's links; one link of another namespace that
-is known there by number (a veth's peer says it as IFLA_LINK_NETNSID); and an event whenever a link changes in any of them. What
-the kernel refuses is an OSError. Source: rtnetlink(7), netlink(7), linux/if_link.h.
+A socket is opened once in a namespace, by its path. It lists the namespace's links, and can read a link of another namespace
+that has a number in this one (IFLA_LINK_NETNSID of a veth's peer). It reports an event when a link changes in any of them. A
+refusal of the kernel is an OSError. Source: rtnetlink(7), netlink(7), linux/if_link.h.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The simulated MPS (fake_mps.py) under its names, and a client of it."""
+"""Install the simulated MPS (fake_mps.py) under the names of its programs, and connect clients to it."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ def install_fake_mps(folder: Path) -> Path:
 
 
 class Client:
-    """A process that uses the card by MPS, in its container: a connection to the daemon's pipe."""
+    """Represent a process in a container that uses the card by MPS: a connection to the daemon's pipe."""
 
     def __init__(self, pipe: Path, *, uid: int | None = None, wait_s: float = 10.0) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -38,7 +38,7 @@ class Client:
         return self._lines.readline().split()
 
     def fault(self) -> None:
-        """Do what ends all clients of the card."""
+        """Cause a fatal fault, which ends all clients of the card."""
         self._socket.sendall(b"fault\n")
         self._lines.readline()
 

@@ -1,8 +1,8 @@
-"""The nodes' part without nodes: a kubelet that runs bound pods, and lading-hooks that reads assignments and reports grants.
+"""Simulate the daemons of nodes: kubelet, which runs bound pods, and lading-hooks, which reads assignments and reports grants.
 
-It takes pods, from a list and a watch, and what each node has, from a file. It makes pods run, writes NodeDevices with the
-grants, and ends pods when a test says so: first the pod goes, then its node reports that the devices are free. The node's own
-code reads an assignment, with central's public key: what it refuses is not granted.
+The input is pods, from a list and a watch, and each node's devices, from a file. The agents set pods Running, write NodeDevices
+with the grants, and end pods when a test requests it: first the pod is deleted, then its node reports that the devices are
+free. The real code of lading-hooks reads an assignment, with central's public key; a refused assignment is not granted.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""The fake NVML of a simulated node: compile it, and write the state that it reads (format: fake_nvml.c).
+"""Compile the fake NVML of a simulated node, and write its state file (format: fake_nvml.c).
 
-The real pynvml loads it like the real library, by its SONAME. `FAKE_NVML_STATE` names the state file, else it is `state` beside
-the library, so that a command that a person starts sees what the daemon sees. It is read anew for every session: a test that
-writes another state sees it at the next poll.
+The real pynvml loads the fake like the real library, by its SONAME. `FAKE_NVML_STATE` names the state file. The default is
+`state` beside the library, so that commands of a person read the same state as the daemon. The file is read again for every
+session, so a test's new state appears at the next poll.
 """
 
 import os
@@ -27,7 +27,7 @@ LINK_TO_GPU, LINK_TO_SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A call, or all (`*`), that returns an error: for one GPU by index, or for the driver (None)."""
+    """Let a call, or all calls (`*`), return an error: for one GPU by index, or for the driver (None)."""
 
     status: int  # nvmlReturn_t
     gpu: int | None = None
@@ -36,7 +36,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process that computes on a card."""
+    """Represent a process that computes on a card."""
 
     pid: int
     used_mib: int | None = None  # None: NVML does not tell
@@ -50,7 +50,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlState:
-    """The state that NVML reports now: the profile's cards, and the changes since."""
+    """Hold the state that NVML reports now: the profile's cards, with the changes that a test made."""
 
     profile: Profile
     processes: Mapping[int, Sequence[int | Running]] = field(default_factory=dict)  # GPU index → processes, or their ids

@@ -1,8 +1,10 @@
-"""`python -m simnode.page [--nodes 20]`: the page of lading-central on a simulated cluster, with pods that come and go.
+"""Serve the page of lading-central for a simulated cluster, in which pods arrive and end.
 
-Real are ledger, scheduler and server; there is neither an API server nor kube-scheduler, nor any node: what those would say is
-said here. Nodes report what simnode/nodedevices has, each with UUIDs of its own, and what their cards are used for, which is
-invented. Two runs of as many steps show the same.
+    python -m simnode.page [--nodes 20]
+
+Ledger, scheduler and server are real. API server, kube-scheduler and nodes are simulated by this program. Nodes report the
+devices in simnode/nodedevices, each with its own UUIDs, and an invented use of their cards. Two runs with the same number of
+steps show the same.
 """
 
 import argparse
@@ -93,7 +95,7 @@ FULL: Final = 0.8  # share of the cards above which more pods end than come
 
 
 class SimCluster:
-    """The API server's part, and kube-scheduler's: one pod at a time, bound at once."""
+    """Simulate the API server and kube-scheduler: one pod at a time, bound at once."""
 
     def __init__(self, nodes: int) -> None:
         self.ledger = Ledger()
@@ -164,7 +166,7 @@ class SimCluster:
         self._devices_feed.removed(Ident("", name, ""), self._next())
 
     def use_of(self, name: str, grants: Sequence[Grant]) -> Json:
-        """Return the use of each card: most of what is held, sometimes nothing, sometimes too much."""
+        """Return the use of each card: usually most of the held memory, sometimes no memory, sometimes too much."""
         use = []
         for gpu in self._status[name].gpus:
             mine = [one for grant in grants for one in grant.gpus if one.uuid == gpu.uuid]
@@ -249,7 +251,8 @@ class SimCluster:
             self.step()
 
     def make_trouble(self) -> None:
-        """Make a card unhealthy, one used without a grant, one cordoned, a PF without a link, a node unreachable."""
+        """Break the cluster in several ways: a card is unhealthy, one is used without a grant, one is cordoned, a PF has no
+        link, and a node is unreachable."""
         names = [name for name in self.nodes if len(self._status[name].gpus) > 1]
         for number, name in enumerate(names[2 : 3 + len(names) // 10]):
             first, *others, last = self._status[name].gpus
@@ -291,7 +294,7 @@ def _past(device: str, grant: Grant, now: int) -> Past:
 
 
 class _Answers:
-    """The answers to `kubectl lading`; no pod waits in kube-scheduler, which does not run here."""
+    """Answer `kubectl lading`. No pod waits in kube-scheduler, which is not simulated."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._scheduler = cluster.scheduler
@@ -308,7 +311,7 @@ class _Answers:
 
 
 class Served:
-    """The real server on this cluster."""
+    """Run central's real HTTP server for this cluster."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.leads = True

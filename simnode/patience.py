@@ -8,6 +8,7 @@ Source: proc(5), the states R and D of a thread in /proc/PID/task/TID/stat.
 """
 
 import asyncio
+import inspect
 import os
 import threading
 import time
@@ -19,14 +20,14 @@ from lading.errors import HostError
 
 IDLE_S: Final = 60.0  # longer than every sleep and lease in the daemons, so that a wait outlives them
 LAST_RESORT_S: Final = 600.0
-_FIRST_S, _LONGEST_S = 0.01, 0.2  # between two looks
+_FIRST_S, _LONGEST_S = 0.01, 0.2  # seconds between two checks
 _BUSY: Final = 0.1  # the part of a CPU above which this process itself works
 _PROC: Final = Path("/proc")
 _LINES: Final = 15
 
 
 class WaitedPart(Protocol):
-    """A process that a wait needs."""
+    """Declare a process whose end makes a wait fail."""
 
     @property
     def name(self) -> str: ...
@@ -52,8 +53,8 @@ def tail(log: Path, lines: int = _LINES) -> str:
 def wait_until(
     holds: Callable[[], object], what: str, *parts: WaitedPart, idle_s: float = IDLE_S, logs: Sequence[Path] = ()
 ) -> None:
-    """Wait until it holds. Raise HostError, with the last lines of the parts' logs, and of `logs`, when it cannot be expected
-    any more."""
+    """Wait until the condition holds. Raise HostError, with the last lines of the parts' logs and of `logs`, if the condition
+    is not expected to hold any more."""
     wait = Wait(what, parts, idle_s=idle_s, logs=logs)
     while not holds():
         time.sleep(wait.look())
@@ -62,14 +63,14 @@ def wait_until(
 async def await_until(
     holds: Callable[[], object], what: str, *parts: WaitedPart, idle_s: float = IDLE_S, logs: Sequence[Path] = ()
 ) -> None:
-    """Wait likewise, on an event loop."""
+    """Wait until the condition, also a coroutine function, holds, as `wait_until` does, on an event loop."""
     wait = Wait(what, parts, idle_s=idle_s, logs=logs)
-    while not holds():  # noqa: ASYNC110  other processes set no event
+    while not await _value(holds()):  # noqa: ASYNC110  other processes set no event
         await asyncio.sleep(wait.look())
 
 
 class Wait:
-    """The state of one wait. The caller looks, sleeps for the time that is returned, and checks its condition again."""
+    """Track one wait. The caller checks its condition, calls `look`, sleeps for the returned time, and checks again."""
 
     def __init__(
         self, what: str, parts: Sequence[WaitedPart] = (), *, idle_s: float = IDLE_S, logs: Sequence[Path] = ()
@@ -84,7 +85,7 @@ class Wait:
         self._slept = 0.0
 
     def look(self) -> float:
-        """Return the seconds until the next look. Raise HostError when the wait has failed."""
+        """Return the seconds until the next check of the condition. Raise HostError when the wait has failed."""
         for part in self._parts:
             if not part.running:
                 raise self._failure(f"{part.name} ended with status {part.status}", f"correct what {part.log.name} says")
@@ -105,6 +106,10 @@ class Wait:
     def _failure(self, why: str, hint: str) -> HostError:
         shown = [f"the last lines of {log}:\n{tail(log) or '(none: it is empty)'}" for log in self._logs]
         return HostError("\n".join([f"cannot wait for {self._what}: {why}", *shown]), hint=hint)
+
+
+async def _value(result: object) -> object:
+    return await result if inspect.isawaitable(result) else result
 
 
 def _family() -> Iterator[Path]:
@@ -128,7 +133,8 @@ def _works(thread: Path) -> bool:
 
 
 def _fields(entry: Path) -> list[str]:
-    """Return the fields of `stat` from the state on; empty if it has ended. The name before them may contain spaces."""
+    """Return the fields of /proc/PID/stat after the process's name, beginning with its state; empty if the process has
+    ended. The name itself may contain spaces."""
     try:
         return (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -1,7 +1,7 @@
-"""Keys and certificates of a cluster that lives for one session: an authority of its own, and what it signs.
+"""Make the keys and certificates of a cluster for one session: a certificate authority, and the certificates that it signs.
 
-It takes an empty folder. It writes PEM files into it, valid for a day. Nothing is kept in a repository and nothing outlives the
-folder. Source: Kubernetes, "PKI certificates and requirements": a client's common name is its user, its organisation its group.
+PEM files, valid for a day, are written into an empty folder. No key is in the repository, and none outlives the folder. Source:
+Kubernetes, "PKI certificates and requirements": a client's common name is its user, its organisation its group.
 """
 
 import ipaddress
@@ -37,7 +37,7 @@ class KeyPair:
 
 
 class Authority:
-    """A certificate authority; `certificate` is what its clients and servers trust."""
+    """Run a certificate authority; its clients and servers trust `certificate`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""The profile of a simulated node, a small JSON file; an unknown or missing key is an error that names it.
+"""Read the profile of a simulated node, a small JSON file. An unknown or missing key is an error that names the key.
 
     {"name": "…", "driver": {"version": "550.127.05"},            no "driver": a node without NVIDIA's
      "nvswitch_partitions": "h100",                               optional, as lading-hooks is configured there
@@ -42,7 +42,7 @@ class GpuCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     memory_mib: int
     reserved_mib: int
     module_id: int = 0  # NVML's answer for a card that is not on a board
-    nvlinks: dict[str, int] = {}  # links by PCI address of the peer; one that is no GPU of the profile is an NVSwitch
+    nvlinks: dict[str, int] = {}  # links by the peer's PCI address; a peer that is not a GPU here is an NVSwitch
     mig: tuple[Mig, ...] | None = None  # None: MIG mode is off; none: on, and instances can be made
 
 
@@ -62,7 +62,7 @@ class PfFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class PciNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A bridge (`below`), a GPU or a PF; its VFs are beside the PF, as the kernel places them."""
+    """Represent a PCI function: a bridge (`below`), a GPU or a PF. The VFs of a PF are beside it, as the kernel places them."""
 
     bdf: str
     below: tuple["PciNode", ...] = ()

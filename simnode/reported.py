@@ -1,7 +1,7 @@
-"""The reports of the simulated nodes: the status of their NodeDevices, in files, so that it needs neither root nor a compiler.
+"""Read the reports of simulated nodes from files: the status of their NodeDevices, without root and without a compiler.
 
-Written by the node's own code from the profiles (`simnode/profiles`), of nodes where no device is held yet; a test compares
-the two. `python -m simnode.reported` writes the files anew; that needs root and a C compiler.
+The files are written by the code of lading-hooks from the profiles (`simnode/profiles`), for nodes without held devices. A test
+compares files and profiles. `python -m simnode.reported` writes the files again; that needs root and a C compiler.
 """
 
 import os

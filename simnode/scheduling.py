@@ -1,8 +1,8 @@
-"""Scheduling on a control plane: replicas of `lading-central` behind their Service, and the kube-scheduler that asks them.
+"""Run scheduling on a control plane: replicas of `lading-central` behind their Service, and a kube-scheduler that asks them.
 
-It takes a control plane and the folder of manifests. It creates the CRD, the rights and the admission policies of `deploy/`,
-and starts each process with the rights of its own service account and no others. The scheduler's configuration is the deployed
-one, except for addresses. A test can stop, kill and start replicas and scheduler; the end of the block ends them by their pids.
+The input is a control plane and the folder of manifests. The CRD, the rights and the admission policies of `deploy/` are
+created, and each process gets the rights of its service account only. kube-scheduler has the deployed configuration with other
+addresses. A test can stop, kill and start replicas and scheduler; the end of the block ends them by their pids.
 
 A first leader waits 15 s: a lease that is not there may have been deleted under another (central.daemon.lease).
 """
@@ -32,7 +32,7 @@ LEAD_S: Final = 60.0  # 15 s of a lease, and time for a busy machine
 
 
 class SigningKey:
-    """Central's key pair: `private` is central's file, `public` the nodes'."""
+    """Hold the paths of central's key pair: `private` for central, `public` for the nodes."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ class SigningKey:
 
 
 class Replica(Child):
-    """One lading-central. It serves at `address`: kube-scheduler on `port`, people on `page_port`."""
+    """Run one lading-central. It serves kube-scheduler on `port` of `address`, and the page on `page_port`."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Replica(Child):
         return self.running and self.get("/v1/why/absent/absent")[0] == http.client.NOT_FOUND
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Return status and body of what people read; 0 where the server does not answer."""
+        """Return status and body of a path on the page's port; status 0 if the server does not answer."""
         connection = http.client.HTTPConnection(self.address, self.page_port, timeout=10.0)
         try:
             connection.request("GET", path)
@@ -98,8 +98,8 @@ class Scheduling(Block):
     def __init__(
         self, plane: ControlPlane, *, deploy: Path, key: SigningKey, replicas: int = 2, settings: Mapping[str, Any] = NO_MORE
     ) -> None:
-        """Prepare it. The namespace of `deploy/` and its rights must be in the control plane already: see `install`.
-        `settings`: of central, beside those that make it run here."""
+        """Prepare replicas and scheduler. The control plane must have the namespace and the rights of `deploy/` already: see
+        `install`. `settings`: additional settings of central."""
         self._plane = plane
         self._deploy = deploy
         kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM_NAMESPACE, CENTRAL)

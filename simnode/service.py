@@ -1,7 +1,7 @@
-"""A Service's address on this machine, as kube-proxy makes it: each new connection goes where the EndpointSlice points then.
+"""Forward connections from a Service's address on this machine to the address in its EndpointSlice, as kube-proxy does.
 
-Honest: bytes go through as they come, a connection stays with the endpoint that took it, one that does not answer is a refused
-connection, and while the API server is away the last endpoint that was seen counts.
+Bytes are passed unchanged, and a connection stays with its first endpoint. An endpoint that does not answer is a refused
+connection. While the API server does not answer, the last observed endpoint is used.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The demos' output: steps, tables, checks. Colours only on a terminal that supports them (https://no-color.org)."""
+"""Print the demos' output: steps, tables, checks. Colours only on a terminal that supports them (https://no-color.org)."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ _BOLD, _DIM, _RED, _GREEN = "1", "2", "31", "32"
 
 
 class Terminal:
-    """A printer that records the checks and their failures."""
+    """Print steps and checks, and record the failed checks."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         """Print to stdout by default."""

@@ -1,8 +1,8 @@
-"""`lading-hooks` in the namespace of a rig, on the rig's kernel: `python -m simnode.vf_daemon --config FILE`; the rest is real.
+"""Run `lading-hooks` in the namespace of a rig, on the rig's kernel: `python -m simnode.vf_daemon --config FILE`.
 
-The environment says which rig it is. What is started loads everything and forks the daemon; one that is killed at a point
-(`VfRig.arm`) is there again a moment later, as systemd has it, without the half second that Python takes to load it all again.
-Any other end of the daemon is this program's too, and the daemon never outlives it. There was no thread when it was forked.
+An environment variable names the rig. This program loads all modules and forks the daemon, before it has any thread. A daemon
+that was killed at a point (`VfRig.arm`) is forked again a moment later, as systemd would start it, but without the half second
+in which Python loads the modules. After any other end of the daemon this program ends too, and the daemon never outlives it.
 """
 
 import argparse

@@ -1,5 +1,6 @@
-"""The state of a rig with VFs that outlives a daemon: the files by which the rig, the daemon in it and tests communicate, and
-sysfs, kept as a kernel would show it: a device in another namespace is not listed.
+"""Keep a rig's state in files that outlive the daemon: the rig, the daemon and the tests communicate by these files.
+
+The sysfs of the simulated node is changed as a kernel would change it: a network device in another namespace is not listed.
 
 Source: sysfs-class-net (a device is listed in its own namespace only), rdma-system(8) (exclusive).
 """

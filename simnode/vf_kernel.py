@@ -1,8 +1,8 @@
-"""The kernel under `lading-hooks` on a simulated node with VFs: the real one for everything that this machine's kernel has.
+"""Provide the kernel for `lading-hooks` on a simulated node with VFs: this machine's kernel, and a model of SR-IOV hardware.
 
-Namespaces, links, addresses and routes are real. What a PF keeps of its VFs goes, as the bytes that would go to the kernel, to
-a model of its VF table, whose state is a file. RDMA devices are names in a file. After a call that moves a device sysfs is
-brought in line, as on a host where the two never differ. Each call is a point, at which the daemon can be killed (`Points`).
+Namespaces, links, addresses and routes are real. Requests about a PF's settings of its VFs go, as bytes of netlink, to a model
+of the VF table, whose state is a file. RDMA devices are names in a file. After a call that moves a device, the simulated sysfs
+is updated, as a real kernel does. Each call is a point at which the daemon can be killed (`Points`).
 """
 
 import json
@@ -32,7 +32,7 @@ _WRITES: Final = ("begin", "reach", "forget")
 
 
 class Points:
-    """The moments at which this process may be killed: after each call to the kernel, after each write of the journal."""
+    """Count the moments at which this process may be killed: after each call to the kernel, after each write of the journal."""
 
     def __init__(self, folder: RigFolder) -> None:
         self._folder = folder
@@ -65,7 +65,7 @@ class Points:
 
 
 class RigKernel(HostKernel):
-    """The real kernel, except for what only hardware has."""
+    """Call the real kernel, and a model for settings that only hardware has."""
 
     def __init__(self, host_root: Path, folder: RigFolder) -> None:
         super().__init__(host_root, pf_exchange=VfTable(folder.pf_table).apply)
@@ -130,7 +130,7 @@ def _numbered(ibdev: str) -> RdmaDevice:
 
 
 class _Watched:
-    """Every call of a kernel, with the rig's actions before and after it."""
+    """Wrap every call of a kernel with the rig's actions before and after the call."""
 
     def __init__(self, kernel: Kernel, host_root: Path, folder: RigFolder, points: Points) -> None:
         self._kernel = kernel

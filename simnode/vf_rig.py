@@ -1,14 +1,14 @@
-"""VFs of a simulated node as network devices that really move: what a kernel with SR-IOV would do, done with veth pairs.
+"""Simulate the VFs of a node with veth pairs, which really move between network namespaces, as SR-IOV devices do.
 
-It takes a simulated node. It makes a namespace that is the node's "host" (nothing of this machine's own is touched), a link in
-it for each PF and VF, and a keeper that follows them. As with hardware, the `net` folder of a function in sysfs is empty while
-its device is in a pod; a device whose namespace dies comes back to the host's, down, under the name that it had in the pod (or
-`dev<index>` where that is taken, default_device_exit_net), a little later, with its MAC, its MTU and what
-else a pod set on it. A virtual device dies instead, so the keeper makes it anew, with all of that but programs (XDP).
+The rig makes a network namespace for the node's "host", apart from this machine's own, a link in it for each PF and VF, and a
+keeper that watches the links. As with hardware, the `net` folder of a function in sysfs is empty while its device is in a pod.
+When a pod's namespace is deleted, a hardware device returns to the host's namespace a little later: down, under its name in the
+pod (or `dev<index>` if that name is taken, default_device_exit_net), with the MAC, MTU and other settings from the pod. A veth
+device is deleted instead, so the keeper makes it again with these settings, except for programs (XDP).
 
-`mirror` brings sysfs in line with the links: the keeper calls it when a link changes, the daemon's kernel after each call that
-moves one, since on a real host the two never differ. What the PFs keep, the RDMA devices and what is to fail are files of the
-folder, so that they outlive a daemon that is killed.
+`mirror` updates sysfs from the links. The keeper calls it when a link changes, and the daemon's kernel after each call that
+moves a link, because on a real host the two never differ. The PFs' settings, the RDMA devices and the calls that are to fail
+are files of the folder, so that they outlive a daemon that is killed.
 
 Source: net/core/dev.c (default_device_exit_net, dev_change_net_namespace), drivers/net/veth.c.
 """
@@ -40,7 +40,7 @@ _RETURN_AFTER_S: Final = 0.05  # the time that the devices of a dead namespace t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIn:
-    """The network device of a function as it was when the node was built."""
+    """Hold the state of a function's network device when the node was built."""
 
     bdf: str
     name: str
@@ -50,7 +50,7 @@ class StandIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
-    """The namespace of a VF's network device, and its name there."""
+    """Hold the namespace of a VF's network device, and the device's name there."""
 
     name: str
     mac: str
@@ -87,7 +87,7 @@ def vf_profile(*, pfs: int, vfs: int) -> dict[str, Any]:
 
 
 class VfRig(Block):
-    """The devices of one simulated node. `folder` is the rig's own, made here."""
+    """Run the devices of one simulated node. `folder`: the folder of the rig's state, which is created."""
 
     def __init__(self, node: SimNode, folder: Path, *, exclusive: bool = False, old_kernel: bool = False) -> None:
         """Prepare the rig. `exclusive`: each RDMA device is in one namespace. `old_kernel`: does not report a device's
@@ -128,12 +128,12 @@ class VfRig(Block):
         return [bdf for bdf in self.stand_ins if (self.node.pci(bdf) / "physfn").is_symlink()]
 
     def where(self) -> Mapping[str, Whereabouts]:
-        """Return where each VF's device is now; a device whose namespace has just ended is missing."""
+        """Return the present namespace of each VF's device, without devices whose namespace has just ended."""
         with self.folder.locked():
             return self._look()
 
     def pf_state(self, vf: str) -> VfState:
-        """Return what its PF keeps of a VF."""
+        """Return the settings that its PF keeps for a VF."""
         for bdf, pf in VfTable(self.folder.pf_table).read().items():
             for function, state in zip(self._functions[bdf], pf.vfs, strict=True):
                 if function == vf:
@@ -220,7 +220,7 @@ class VfRig(Block):
         boot_id.write_text(f"{uuid.uuid4()}\n")
 
     def await_returned(self, *vfs: str) -> None:
-        """Wait until these are in the host's namespace, under any name."""
+        """Wait until these devices are in the host's namespace, under any name."""
 
         def returned() -> bool:
             where = self.where()
@@ -247,7 +247,7 @@ class VfRig(Block):
                     shown = links
 
     def _look(self) -> dict[str, Whereabouts]:
-        """Find where each device is; record it for when the device dies."""
+        """Record the namespace and settings of each device, for the time after its namespace is deleted."""
         links = list_links(self._asking)
         aliased = {link.alias: link for link in links}
         seen = {}
@@ -265,7 +265,7 @@ class VfRig(Block):
         return seen
 
     def _bring_back(self) -> float:
-        """Make devices again that died long enough ago; return when to look again."""
+        """Make the devices again whose namespace was deleted long enough ago. Return the seconds until the next check."""
         due = [bdf for bdf, at in self._missing_since.items() if at + _RETURN_AFTER_S <= time.monotonic()]
         self._make(StandIn(bdf=bdf, name=last.name, mac=last.mac, mtu=last.mtu) for bdf in due for last in [self._last[bdf]])
         for bdf in due:

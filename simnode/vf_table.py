@@ -1,12 +1,12 @@
-"""The kernel's side of a PF's VFs, without such hardware: takes rtnetlink requests as sent, returns answers.
+"""Simulate the kernel's table of a PF's VFs without hardware: answer rtnetlink requests, byte by byte.
 
-`VfTable.apply` is a whole exchange: RTM_GETLINK of a PF by name answers with the PF and all of its VFs, RTM_NEWLINK with an
-IFLA_VFINFO_LIST changes one and answers with an acknowledgement, anything else is refused as Linux refuses it. The octets are
-read here after linux/if_link.h, by nothing that the sender has a part in.
+`VfTable.apply` is a whole exchange. RTM_GETLINK of a PF by name is answered with the PF and all of its VFs. RTM_NEWLINK with an
+IFLA_VFINFO_LIST changes a VF and is acknowledged. Any other request is refused as Linux refuses it. Requests are parsed after
+linux/if_link.h, independently of the code that builds them.
 
-What the VFs are set to is a JSON file, written anew for each change: it outlives a daemon that is killed, a test reads it
-(`read`) and writes it (`write`), several processes may share it. Drivers' bad ways are in it too: a MAC that is lost, a field
-that is refused, or not told.
+The VFs' settings are a JSON file, written again for each change. So the settings outlive a daemon that is killed, several
+processes may share them, and a test reads (`read`) and writes (`write`) them. The file can also contain faults of drivers: a
+MAC that is lost, a field that is refused, or a field that is not reported.
 
 Source: net/core/rtnetlink.c (ifla_vf_policy, do_setvfinfo, rtnl_fill_vfinfo), linux/netlink.h (struct nlmsgerr).
 """
@@ -63,7 +63,7 @@ _VLAN_INFO_SIZE: Final = 16  # sizeof(struct ifla_vf_vlan_info), its padding too
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfState:
-    """The settings of a VF, by the kernel's numbers."""
+    """Hold the settings of a VF, as the kernel's numbers."""
 
     mac: str = "00:00:00:00:00:00"
     mac_fixed: bool = False  # the PF was given one, and zeros were not given since: the VF may not change it
@@ -96,7 +96,7 @@ class _RefusedError(Exception):
 
 
 class VfTable:
-    """The PFs by the names of their network devices. Any number of threads and processes may use one file."""
+    """Simulate the VF tables of PFs, by the name of the PF's network device. Many threads and processes may use one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,7 @@
-"""Fixtures for every test: simulated nodes, and the fake NVML under the real pynvml; and what a test that fails shows.
+"""Provide fixtures for all tests: simulated nodes, and a fake NVML under the real pynvml. Print logs after a failed test.
 
-A process loads one NVML for good (the loader knows it by its SONAME), so it is compiled once a session, and a test changes what
-it says through its state file.
+A process loads NVML only once (the loader finds it by its SONAME). So the fake is compiled once a session, and a test changes
+the fake's answers by its state file.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ BuildNode = Callable[[str | dict[str, Any]], SimNode]
 Runtimes = Callable[[Binaries], PrivateContainerd]
 
 # A test that takes longer on a busy machine has not failed. The other settings are the same here and in CI.
-settings.register_profile("untimed", settings(deadline=None, max_examples=repeats(30, long=100)))
+settings.register_profile("untimed", settings(deadline=None, max_examples=repeats(20, long=100)))
 settings.load_profile("untimed")
 
 
@@ -137,7 +137,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def device_nodes(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """mknod(2) works here: root, and not in a container that took CAP_MKNOD away."""
+    """Skip the test unless mknod(2) works, which needs root and CAP_MKNOD."""
     probe = tmp_path_factory.mktemp("mknod") / "null"
     try:
         os.mknod(probe, stat.S_IFCHR | 0o600, os.makedev(1, 3))
@@ -153,7 +153,7 @@ def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def build_node(device_nodes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildNode:
-    """Builds a profile (a name, or what a profile's file decodes to) and has the fake NVML speak for it."""
+    """Return a function that builds the node of a profile (its name, or its decoded file), and lets the fake NVML report it."""
 
     def build_one(profile: str | dict[str, Any]) -> SimNode:
         node = build(profile, tmp_path / "node")
@@ -165,7 +165,7 @@ def build_node(device_nodes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """Like `tmp_path`, with a short name: a Unix socket's path has at most 107 bytes."""
+    """Yield a temporary folder with a short name, because a Unix socket's path has at most 107 bytes."""
     folder = Path(tempfile.mkdtemp(prefix="lading-"))
     yield folder
     leftovers.remove_tree(folder)
@@ -183,7 +183,7 @@ def binaries() -> Binaries:
 
 @pytest.fixture(scope="session")
 def runtimes(pytestconfig: pytest.Config) -> Iterator[Runtimes]:
-    """Private instances of any containerd: each version is started once, when a test first asks for it."""
+    """Yield a function that returns a private containerd of a version. Each version is started once, at its first use."""
     logs, started = pytestconfig.stash.setdefault(LOGS, []), dict[Binaries, PrivateContainerd]()
     with contextlib.ExitStack() as ends:
 
@@ -207,5 +207,5 @@ def _check_nothing_left(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def containerd(binaries: Binaries, runtimes: Runtimes) -> PrivateContainerd:
-    """The machine's containerd as a private instance. Tests that kill or restart it start one of their own."""
+    """Start the machine's containerd as a private instance. Tests that kill or restart a containerd start their own."""
     return runtimes(binaries)

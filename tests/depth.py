@@ -1,20 +1,19 @@
 """Choose how much of the tests runs: a part in `make test`, the rest in `make test-long`.
 
-`pytest --part=quick` runs no test with the marker `long`, and of a test with many sets of parameters FEW. `--part=rest` runs
-those that this leaves out, and the tests that repeat themselves. Without `--part` all run.
+`pytest --part=quick` runs every second test of a file, and of a test with many sets of parameters FEW; none with the marker
+`long`. `--part=rest` runs those that this leaves out, and the tests that repeat themselves. Without `--part` all run.
 
 `LADING_DEPTH=long` chooses large numbers, and `LADING_DEPTH=20` twenty times these, for a run of hours. A test whose number
 depends on this has the marker `repeats`, or is one of Hypothesis.
 """
 
 import os
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
 import pytest
 
-FEW: Final = 3
+FEW: Final = 2
 QUICK, REST = PARTS = ("quick", "rest")
 _ASKED: Final = os.environ.get("LADING_DEPTH", "quick")
 if _ASKED not in ("quick", "long") and not _ASKED.isdecimal():
@@ -29,13 +28,16 @@ def repeats(quick: int, *, long: int) -> int:
 
 def choose(items: Iterable[pytest.Item], part: str) -> set[pytest.Item]:
     """Return the tests that `--part` selects."""
-    quick, sets = set[pytest.Item](), defaultdict[str, list[pytest.Item]](list)
+    files: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
         if not item.get_closest_marker("long"):
-            sets[item.nodeid.partition("[")[0]].append(item)
-    for alike in sets.values():
-        spread = {round((len(alike) - 1) * number / (FEW - 1)) for number in range(FEW)}
-        quick.update(alike[number] for number in spread)
+            test = item.nodeid.partition("[")[0]
+            files.setdefault(test.partition("::")[0], {}).setdefault(test, []).append(item)
+    quick = set[pytest.Item]()
+    for sets in files.values():
+        for alike in [*sets.values()][::2]:
+            spread = {round((len(alike) - 1) * number / (FEW - 1)) for number in range(FEW)}
+            quick.update(alike[number] for number in spread)
     if part == QUICK:
         return quick
     return {item for item in items if item not in quick or item.get_closest_marker("repeats")}

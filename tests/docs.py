@@ -1,4 +1,4 @@
-"""The pages of docs/ as tests read them, to compare what they say with the code."""
+"""Read the pages of docs/, so that tests can compare them with the code."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 
 def section(page: str, heading: str) -> str:
-    """Up to the next heading of its level, or of a higher one."""
+    """Return the text below a heading, up to the next heading of the same level or a higher level."""
     level = heading.index(" ")
     body = (ROOT / "docs" / page).read_text().split(f"\n{heading}\n")[1]
     return re.split(rf"\n#{{2,{level}}} ", body)[0]

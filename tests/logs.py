@@ -1,4 +1,4 @@
-"""The logs of processes that tests start: a test that fails shows the ends of those in `LOGS` (tests/conftest.py)."""
+"""List the logs of processes that tests start: a failed test prints the ends of the logs in `LOGS` (tests/conftest.py)."""
 
 from pathlib import Path
 from typing import Final

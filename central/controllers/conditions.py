@@ -17,14 +17,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from central.assignment.model import Taken
+from central.controllers.event_reasons import EventReason
 from central.ledger.model import Held, Holder, NodeCapacity, version_of
 from central.ledger.views import FACTS
 from central.request.pod import DEVICES_HEALTHY, Pod
 from lading.amounts import first_few
 from lading.vocabulary import PodUid
-
-UNHEALTHY: Final = "DeviceUnhealthy"  # the reasons of the condition and of the Event
-HEALTHY: Final = "DeviceHealthy"
 
 # An Event's message has at most 1,024 characters, and so has one reason in a report; a pod has up to some 30 devices.
 _LONGEST_REASON: Final = 120
@@ -53,7 +51,7 @@ class Word:
 
     @property
     def reason(self) -> str:
-        return HEALTHY if self.healthy else UNHEALTHY
+        return EventReason.DEVICE_HEALTHY if self.healthy else EventReason.DEVICE_UNHEALTHY
 
     def render_condition(self, at: str) -> dict[str, str]:
         """Return a patch that merges conditions by their type. `at`: RFC 3339."""

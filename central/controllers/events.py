@@ -28,8 +28,7 @@ _LONGEST_NAME: Final = 253 - 33  # longest name of an object, less a dot and 32 
 
 
 class EventRecorder:
-    """Write Events. `now`: RFC 3339. The reasons are API, in CamelCase: NoAssignment, Preempted, GangIncomplete,
-    DeviceConflict, DeviceUnhealthy, DeviceHealthy, ShareBypassed, QuotaTakenBack."""
+    """Write Events. `now`: RFC 3339."""
 
     def __init__(self, client: KubeClient, *, now: Callable[[], str], log: Log, faults: Faults | None = None) -> None:
         self._faults = Faults(clock=time.monotonic, log=log) if faults is None else faults

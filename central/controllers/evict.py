@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from central.controllers.event_reasons import EventReason
 from central.decide.preempt import Plan, can_preempt, plans, renewed
 from central.decide.scheduler import Scheduler
 from central.decide.victims import Protection
@@ -39,8 +40,6 @@ from lading.vocabulary import PodUid
 LOOK_S: Final = 1.0  # seconds between two scans for conflicts, and between two checks of a nomination
 SPARED_S: Final = 30.0  # seconds until the eviction of a refused victim is tried again
 PAUSE_S: Final = 0.1  # pause after a plan with victims, until the watch shows its effect
-PREEMPTED: Final = "Preempted"
-CONFLICT: Final = "DeviceConflict"
 
 
 @dataclass(slots=True)
@@ -115,7 +114,7 @@ class Evictor:
         if found is not None:
             self._counts.nominated += 1
             why = f"pod {pod.namespace}/{pod.name} of higher priority needs its devices"
-            self.make_room(found, pod, names, reason=PREEMPTED, why=why)
+            self.make_room(found, pod, names, reason=EventReason.PREEMPTED, why=why)
             await asyncio.sleep(PAUSE_S)
         elif protection is None or protection.applied:
             self._work_for(pod, names, asyncio.sleep(SPARED_S))
@@ -254,7 +253,7 @@ class Evictor:
             return  # the device will be free without an eviction
         goes = records[-1]
         if goes.uid not in self._now_spared():
-            await self._evict(goes, CONFLICT, f"another pod holds {clash.device} on {clash.node}")
+            await self._evict(goes, EventReason.DEVICE_CONFLICT, f"another pod holds {clash.device} on {clash.node}")
 
     async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
         """Evict a pod, unless the API refused that within SPARED_S. Return whether it is evicted. A dry run changes nothing."""

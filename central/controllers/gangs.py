@@ -29,6 +29,7 @@ from central.api.known import Ident
 from central.api.pod_groups import GangKind, PodGroup
 from central.api.times import parse_seconds
 from central.api.watch import Unreadable
+from central.controllers.event_reasons import EventReason
 from central.controllers.make_room import OF_QUOTA, Evictions, RoomMaker
 from central.controllers.take_back import TakeBack
 from central.decide.gangs import FoundPlan, GangPlanner, NoPlan
@@ -70,7 +71,6 @@ ASKED_WITHIN_S: Final = 2.0  # kube-scheduler sends a request for a new pod by t
 QUOTA_S: Final = 0.5  # seconds until a gang that its quota refused is tried again
 REST: Final = 4  # pause of a gang after a search without result, as a multiple of the search's duration
 CLOCKS_S: Final = 30.0  # maximum difference of a node's clock
-INCOMPLETE: Final = "GangIncomplete"
 
 
 class GangFeed:
@@ -294,7 +294,7 @@ class GangKeeper:
         line, place = list[tuple[Place, Gang]](), gang_place(self._scheduler)
         for key in [*self._waiting] if whole else [key for key in keys if key in self._waiting]:
             gang = self._gangs.get(key)
-            if gang is not None and not self._faults.sets_aside(Work.GANGS, str(key)) and self._is_due(gang):
+            if gang is not None and not self._faults.sets_aside(Work.GANGS, str(key)) and self.is_due(gang):
                 heappush(line, (place(gang), gang))  # not in one step at the end, which would take long for thousands of gangs
             elif gang is not None:
                 self._rest(gang)
@@ -317,7 +317,7 @@ class GangKeeper:
             await slices.pause()  # a plan is short, and there may be thousands
             before, gang = heappop(line)
             current = self._gangs.get(gang.key)
-            if current is None or not self._is_due(current):
+            if current is None or not self.is_due(current):
                 continue
             now = place(current)
             if line and now > before and now > line[0][0]:
@@ -403,7 +403,7 @@ class GangKeeper:
         for member in gang.members.values():
             record = self._ledger.pod(member.uid)
             if member.runs and record is not None and not record.deleting:
-                await self._evictions.evict(record, INCOMPLETE, f"gang {gang.key} was not complete in time")
+                await self._evictions.evict(record, EventReason.GANG_INCOMPLETE, f"gang {gang.key} was not complete in time")
 
     def _undo(self, gang: Gang, why: str, *, starts: int = 0, fails: bool = False) -> None:
         """End the plan, and let the gang pause. `starts`: the failed starts to count. `fails`: bound members are evicted."""
@@ -456,7 +456,7 @@ class GangKeeper:
 
     # ---- plans
 
-    def _is_due(self, gang: Gang) -> bool:
+    def is_due(self, gang: Gang) -> bool:
         """Return whether a plan may be found now, because something changed since the last search."""
         lacks = gang.finishing and gang.life.stage is not Stage.ABANDONED and gang.known and not gang.covered
         now, search = self._clock(), gang.search

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop
 from typing import Final, Protocol, TypeVar
 
-from central.controllers.evict import PREEMPTED
-from central.controllers.take_back import TAKEN_BACK, TakeBack
+from central.controllers.event_reasons import EventReason
+from central.controllers.take_back import TakeBack
 from central.decide.gang_room import Kept, Made, evicting, keeping, taking_back
 from central.decide.gangs import GangPlanner
 from central.decide.line import gang_place
@@ -183,14 +183,14 @@ class RoomMaker:
         protection = self._evictions.protection()
         if protection is None:
             return False
-        state, reason, made = (self._planner.state(gang), protection.spared), PREEMPTED, None
+        state, reason, made = (self._planner.state(gang), protection.spared), EventReason.PREEMPTED, None
         current: Gang | None = gang
         if gang.search.no_victims != state:
             made = await self._in_slices(evicting(self._planner, gang, protection))
             current = self._current(gang)
         if made is None and current is not None:
             gang = self._scheduler.gangs.note(current, no_victims=state)
-            reason, made = TAKEN_BACK, await self._from_other_quotas(gang, protection)
+            reason, made = EventReason.QUOTA_TAKEN_BACK, await self._from_other_quotas(gang, protection)
             current = self._current(gang)
         if made is None or current is None or not self._planner.can_start(current, made.where):
             return False
@@ -237,7 +237,7 @@ class RoomMaker:
 
     async def _evict_all(self, gang: Gang, victims: Sequence[PodRecord], reason: str) -> None:
         """Evict all victims after a dry run of all of them. If one cannot be evicted, none is."""
-        if reason == PREEMPTED:
+        if reason == EventReason.PREEMPTED:
             why = f"gang {gang.key} of higher priority needs its devices"
         else:
             why = f"gang {gang.key} needs devices that this quota borrowed"

@@ -67,8 +67,8 @@ class _Kept:
 
     node: str
     reservation: NodeReservation
-    enough_at: float = math.inf  # time since which cpu and memory suffice there
-    complete_at: float = math.inf  # time since which devices, cpu and memory suffice there
+    enough_at: float = math.inf  # time since which the node's cpu and memory suffice
+    complete_at: float = math.inf  # time since which the node's devices, cpu and memory suffice
     guessed: bool = False  # kube-scheduler's last request named only one other node
 
 

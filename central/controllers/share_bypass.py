@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from central.api.known import Ident
 from central.api.watch import Unreadable
+from central.controllers.event_reasons import EventReason
 from central.ledger.ledger import Ledger
 from central.ledger.model import Holder, PodRecord
 from central.loop.faults import Faults, Work
@@ -22,7 +23,6 @@ from lading.vocabulary import PodUid
 
 LOOK_S: Final = 1.0
 QUIET_S: Final = 600.0  # keeps a container that fluctuates around its share from filling the list of Events
-BYPASSED: Final = "ShareBypassed"
 
 
 class Bypassed(StrEnum):
@@ -109,8 +109,9 @@ class BypassEnder:
         key = (one.pod, one.container, one.uuid)
         if key not in self._quiet:
             self._quiet[key] = now + QUIET_S
-            self._record_event(record.holder, BYPASSED, why)
-        if self._what is Bypassed.END and record.uid not in self._evicted and await self._evict(record, BYPASSED, why):
+            self._record_event(record.holder, EventReason.SHARE_BYPASSED, why)
+        ends = self._what is Bypassed.END and record.uid not in self._evicted
+        if ends and await self._evict(record, EventReason.SHARE_BYPASSED, why):
             self._evicted.add(record.uid)
 
     def _found(self) -> Iterable[tuple[PodRecord, ShareBypass]]:

@@ -18,6 +18,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
+from central.controllers.event_reasons import EventReason
 from central.controllers.evict import Evictor
 from central.decide.gang_units import Holding, units_of
 from central.decide.preempt import Plan
@@ -39,7 +40,6 @@ from lading.vocabulary import PodUid
 
 LOOK_S: Final = 1.0
 REMEMBERED: Final = 64  # maximum remembered pods that fit nowhere
-TAKEN_BACK: Final = "QuotaTakenBack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class TakeBack:
         why = f"quota {', '.join(quotas)} uses more than it may, and {pod.namespace}/{pod.name} of another quota needs it"
         fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": plan.node}
         self._log.info(Event.QUOTA_TAKEN_BACK, f"evicting {len(plan.victims)} pods of quota {', '.join(quotas)}", **fields)
-        self._evictor.make_room(plan, now, names, reason=TAKEN_BACK, why=why)
+        self._evictor.make_room(plan, now, names, reason=EventReason.QUOTA_TAKEN_BACK, why=why)
         return True
 
     def _may_claim(self, pods: Sequence[Pending]) -> bool:

@@ -257,7 +257,7 @@ async def run(settings: Settings, log: Log) -> None:
 
 
 async def _never_silent() -> str:
-    """Return an empty text, that is no error: any answer shows that the event loop runs."""
+    """Return an empty text, which means healthy. Any answer shows that the event loop runs."""
     return ""
 
 

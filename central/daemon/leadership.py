@@ -32,6 +32,7 @@ from central.controllers.binder import Binder
 from central.controllers.conditions import Conditions
 from central.controllers.considered_patch import ConsideredPatch
 from central.controllers.device_health import Warner
+from central.controllers.event_reasons import EventReason
 from central.controllers.events import EventRecorder
 from central.controllers.evict import Evictor
 from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper, GangObjectFeed
@@ -84,7 +85,6 @@ EXPIRE_S: Final = 0.5  # seconds between two removals of expired claims
 # One filter, prioritize or preempt judges nodes for at most this long: kube-scheduler schedules no other pod meanwhile, and
 # gives up after 5 s. 5,000 nodes without common states take 0.4 s for a GPU with a VF.
 REQUEST_S: Final = 0.2
-NO_ASSIGNMENT: Final = "NoAssignment"
 
 Watch = (
     Reflector[Pod]
@@ -397,7 +397,7 @@ class Leadership:
         self._log.error(Event.POD_UNASSIGNED, why, **fields, node=spec.node_name, scheduler=spec.scheduler_name)
         if self.leads():
             holder = Holder(pod=metadata.uid, namespace=metadata.namespace, name=metadata.name)
-            self._recorder.record(holder, NO_ASSIGNMENT, why)
+            self._recorder.record(holder, EventReason.NO_ASSIGNMENT, why)
 
     async def judge(self, steps: Steps) -> None:
         """Judge nodes in slices, for at most REQUEST_S."""

@@ -16,11 +16,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from central.controllers.evict import CONFLICT, PREEMPTED
+from central.controllers.event_reasons import EventReason
 from central.controllers.gpu_hours import GpuHours
-from central.controllers.share_bypass import BYPASSED
 from central.controllers.statistics import Amounts, Overview
-from central.controllers.take_back import TAKEN_BACK
 from central.daemon.leadership import Leadership
 from central.gang.life import Phase
 from central.loop.faults import Faults, Work
@@ -90,7 +88,7 @@ class _State(Collector):
         return ()  # without `describe` the registry would call `collect` to learn the names
 
     def collect(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build = GaugeMetricFamily("lading_build_info", "Version of the running program.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
         yield GaugeMetricFamily(
@@ -142,7 +140,7 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
         "Evictions by the reason of the Event, and outcome: evicted, spared (a disruption budget), unclear (asked again).",
         labels=["reason", "outcome"],
     )
-    for cause in (PREEMPTED, CONFLICT, BYPASSED, TAKEN_BACK):
+    for cause in (EventReason.PREEMPTED, EventReason.DEVICE_CONFLICT, EventReason.SHARE_BYPASSED, EventReason.QUOTA_TAKEN_BACK):
         for evicted in EvictOutcome:
             evictions.add_metric([cause, evicted], counts.evicted[cause, evicted])
     yield evictions

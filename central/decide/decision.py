@@ -19,7 +19,7 @@ from lading.vocabulary import PodUid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """Stop to wait for the pod, and end its prediction: the pod has ended, or its request is malformed."""
+    """Remove the pod from the pending pods, and end its prediction: the pod has ended, or its request is malformed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +31,14 @@ class Distrust:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accept:
-    """Record that the pod, which requests no devices, waits for nothing."""
+    """Record that the pod does not wait for devices, because it requests none."""
 
     pod: Pending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldDevices:
-    """Hold the pod's devices on the node for a moment, after the claims in `ending` have ended."""
+    """End the claims in `ending`, then hold the pod's devices on the node for a moment."""
 
     pod: Pending
     node: str
@@ -47,7 +47,7 @@ class HoldDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """Record that the pod fits on no node. `undecided`: some nodes were not judged."""
+    """Record that no judged node has enough free devices for the pod. `undecided`: some nodes were not judged."""
 
     pod: Pending
     undecided: bool = False
@@ -55,7 +55,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseByQuota:
-    """Record that the pod waits for its quota."""
+    """Record that the pod waits until its quota allows its devices."""
 
     pod: Pending
     refusal: QuotaRefusal
@@ -63,7 +63,7 @@ class RefuseByQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerMember:
-    """Record a call about a gang member, and its answer."""
+    """Record kube-scheduler's call about a gang member, and the answer to that call."""
 
     pod: Pending
     call: MemberCall
@@ -75,17 +75,19 @@ PodEffect = Accept | HoldDevices | Refuse | RefuseByQuota | AnswerMember  # only
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Hold the answer to filter, and its effect. No other decision is made before `Scheduler.apply` has this one."""
+    """Hold the answer to kube-scheduler's filter call, and the effect of the answer on central's state. `Scheduler.apply` must
+    get this decision before the next decision is made."""
 
     uid: PodUid
     answer: Filtered
-    effect: Drop | Distrust | PodEffect | None = None  # None: nothing changes
-    incomplete: bool = False  # some nodes were not judged, and are judged for this request later
+    effect: Drop | Distrust | PodEffect | None = None  # None: central's state stays as it is
+    incomplete: bool = False  # some nodes were not judged, and will be judged for this request later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference:
-    """Hold the answer to prioritize, and its effect: the cpu and memory that the pod is expected to use there for a moment."""
+    """Hold the preferred node for kube-scheduler's prioritize call. `load` is the effect: the cpu and memory that the pod is
+    expected to use on that node for a moment."""
 
     node: str | None = None  # None: central prefers no node
-    load: PodLoad | None = None  # None: nothing changes
+    load: PodLoad | None = None  # expected cpu and memory; None: central's state stays as it is

@@ -156,12 +156,13 @@ class Yielded(NamedTuple):
 
 
 class _Judged(NamedTuple):
-    """Hold the node on which to hold the pod's devices, empty if there is none, and the answer to filter."""
+    """Hold the answer to kube-scheduler's filter call, and the node where the pod's devices are held next. The node is empty if
+    the pod fits on no judged node."""
 
     node: str
     answer: Filtered
     ending: Sequence[Yielding] = ()  # claims that end before the devices are held
-    incomplete: bool = False  # some nodes were not judged
+    incomplete: bool = False  # whether some nodes were not judged
 
     @property
     def undecided(self) -> bool:
@@ -193,9 +194,10 @@ class Scheduler:
         quotas: QuotaGate | None = None,
         domains: Domains = lambda key: None,
     ) -> None:
-        """Create the scheduler. `clock`: monotonic seconds. `policy`: for pods that name none. `refused` is called with a
-        refused pod and the nodes where everything suffices but the devices, or its quota. `slice_s`: maximum seconds in which
-        one call judges nodes; the remaining nodes are refused as NOT_REACHED, and `judging` continues."""
+        """Create the scheduler. `clock`: monotonic seconds. `policy`: the policy of pods that name no policy. `refused` is
+        called with a pod that was refused for lack of devices or quota, and the nodes that suffice otherwise. `slice_s`:
+        maximum seconds in which one call judges nodes; the remaining nodes are refused as NOT_REACHED, and `judging`
+        continues."""
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
@@ -428,7 +430,7 @@ class Scheduler:
         return preference.node
 
     def prefer(self, pod: Pod, names: Collection[str]) -> Preference:
-        """Return the one node to take; none if central has no preference."""
+        """Return central's preferred node for kube-scheduler's prioritize call; its `node` is None without a preference."""
         for kind in (Claim.PLANNED, Claim.PREDICTED):
             claim = self.ledger.own_claim(pod.metadata.uid, kind)
             if claim and claim.node in names:
@@ -444,8 +446,8 @@ class Scheduler:
         return Preference(node=self.verdicts.best(Shape(request=request, cpu_memory=cpu_memory_of(pod)), names))
 
     def _beside_devices(self, pod: Pod, names: Collection[str]) -> Preference:
-        """Return, for a pod without devices, the node whose cards lose the least by the pod's use of cpu and memory. Return
-        none if the cluster's policy is not fragmentation, or if the names include a node without devices, which is better."""
+        """Return the preference for a pod without devices: the node whose free cards lose least value by the pod's cpu and
+        memory. Prefer no node if the cluster's policy is not fragmentation, or if `names` include a node without devices."""
         uid = pod.metadata.uid
         if self.policy is not Policy.FRAGMENTATION or not self.verdicts.reports_all(names):
             return Preference()
@@ -547,18 +549,19 @@ class Scheduler:
         )
 
     def known_reasons(self, request: DeviceRequest) -> Mapping[str, str] | None:
-        """Return the reason by node, empty if the request fits; None if the request has no cached verdicts, which are not made
-        here."""
+        """Return the reason for each node where the request does not fit, and an empty text for other nodes. Return None if the
+        request has no cached verdicts. No verdict is computed."""
         return self.judged(request).reasons if request in self.verdicts else None
 
     def nominated_node(self, uid: PodUid) -> str:
-        """Return the node where devices are kept, or freed by evictions, for the pod; empty if there is none."""
+        """Return the node where devices are reserved for the pod, or are freed for it by evictions; empty without such a
+        node."""
         nominated = self.ledger.own_claim(uid, Claim.NOMINATED)
         return nominated.node if nominated else ""
 
     def room_for(self, uid: PodUid) -> tuple[str, str]:
-        """Return the node where pods are evicted for the pod, and the node where devices are kept for it until pods end. A name
-        is empty if there is none."""
+        """Return the node where victims are evicted for the pod, and the node where devices are reserved for it until running
+        pods end. At most one of these names is not empty."""
         nominated = self.ledger.own_claim(uid, Claim.NOMINATED)
         if nominated is None:
             return "", ""
@@ -584,7 +587,7 @@ class Scheduler:
         return OfPod.POD_ENDED.shown if self.ledger.has_ended(uid) else OfBinding.POD_UNKNOWN.shown
 
     def _settled_node(self, uid: PodUid) -> str:
-        """Return the node where the pod is bound, or being bound; empty if none is known."""
+        """Return the node where the pod is bound, or is being bound; empty if central knows of no such node."""
         record = self.ledger.pod(uid)
         if record is not None and record.node:
             return record.node
@@ -644,7 +647,7 @@ class Scheduler:
         return Reservation(pod=pod, node=node, gen=gen, assignment=text, vfs=vfs)
 
     def _planned(self, uid: PodUid, node: str) -> Placement | None:
-        """Return the pod's devices on the node from the plan of its gang; None if there are none."""
+        """Return the pod's devices on the node from the plan of its gang; None if the plan has no devices for the pod there."""
         found = self.gangs.of(uid)
         planned = found[0].life.places.get(uid) if found is not None else None
         return planned.placement if planned is not None and planned.node == node else None

@@ -46,9 +46,11 @@ class Refused:
 
     reason: OfPod
     message: str
-    guess: bool | None = None  # whether kube-scheduler may have guessed its single node; None: the call does not show it
-    vetoed: str = ""  # the planned node if kube-scheduler excludes it, so that the plan cannot be carried out
-    elsewhere: bool = False  # the call may be a trial in another domain, so that the plan stays
+    # A single named node may be kube-scheduler's guess, after which it names all nodes. True: it may be a guess; False: it was
+    # not a guess; None: the call does not show whether it was a guess.
+    guess: bool | None = None
+    vetoed: str = ""  # the planned node if kube-scheduler excluded it, so that the plan cannot be carried out
+    elsewhere: bool = False  # whether the call may be a trial in another domain; the plan then stays
 
 
 def hear(gang: Gang, member: Member, names: Sequence[str], domain_of: Mapping[str, str] | None = None) -> MemberCall:

@@ -2,7 +2,7 @@
 
 The names of 5,000 nodes take 173 KB for each pod as text, and 625 bytes as bits, however the sets differ.
 
-Tests: tests/unit/central/gang/test_looks.py
+Tests: tests/unit/central/gang/test_looks.py, test_node_names.py
 """
 
 from collections.abc import Collection, Iterable, Iterator

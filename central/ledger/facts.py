@@ -34,7 +34,7 @@ class Facts:
         self._books = books
         self._gone_reports: Gone[str] = Gone()
         self._gone_nodes: Gone[str] = Gone()
-        self._lingering: set[str] = set()  # nodes where something lingers
+        self._lingering: set[str] = set()  # nodes where ended pods still hold devices
 
     # ---- pods, as the API server says
 

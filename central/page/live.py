@@ -39,7 +39,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class PageSnapshot(NamedTuple):
-    """Hold one JSON object in parts, to be joined."""
+    """Hold one JSON object as parts, which joined are its text."""
 
     revision: str
     parts: list[bytes]

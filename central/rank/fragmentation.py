@@ -43,7 +43,7 @@ from central.rank.worth import Tables, Weights
 
 _PARTS: Final = 40  # parts of a milli, the unit of worth, so that the weights are whole numbers
 _TOGETHER: Final = 100 * _PARTS * MASS // FULL**2  # weight of the square of one milli
-_FILLING: Final = Weights(cut=12 * _PARTS, usable=_PARTS, fed_by_cpu=_PARTS, fed_by_memory=_PARTS // 2)
+FILLING: Final = Weights(cut=12 * _PARTS, usable=_PARTS, fed_by_cpu=_PARTS, fed_by_memory=_PARTS // 2)
 _TURNING: Final = Weights(cut=_PARTS, usable=_PARTS, fed_by_cpu=2, fed_by_memory=1, together=_TOGETHER)
 _UNIT: Final = STEPS * _PARTS * MASS  # one milli of a card
 STEP_MILLI: Final = 30
@@ -97,7 +97,7 @@ class Fragmentation:
         return self._tables is None or self._turnover == STEPS or not differ(self._weigh(), self._factors)
 
     def _make_tables(self, most_cards: int) -> Tables:
-        both = zip(_FILLING, _TURNING, strict=True)
+        both = zip(FILLING, _TURNING, strict=True)
         weigh = Weights(*(filling * (STEPS - self._turnover) + turning * self._turnover for filling, turning in both))
         self._tables = Tables(
             self._workload,

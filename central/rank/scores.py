@@ -66,7 +66,7 @@ class ShapeScores:
         self._renewed = 0  # number of rows with a score in `_coming`
 
     def catch_up(self, scoring: Scoring) -> None:
-        """Score the changed nodes. The verdicts must be caught up."""
+        """Score the changed nodes. Call it after the verdicts' own `catch_up`."""
         if scoring is not self._now.scoring:
             self._renew(scoring)
         now, columns = self._now, self._columns

@@ -172,7 +172,8 @@ class _Search:
     # ---- cards that the pod has at another time
 
     def _quota(self, cards: int) -> tuple[int, int]:
-        """Return how many of these cards are new to the pod, and of how many the pod would take more than at another time."""
+        """Return the number of cards that are new to the pod, and of cards of which the pod holds only a part at another
+        time."""
         partly = (cards & self._state.partly).bit_count()
         return cards.bit_count() - partly - (cards & self._state.again).bit_count(), partly
 

@@ -67,7 +67,7 @@ def detach_xdp_link(index: int, program: int) -> None:
         try:
             with _opened(_LINK_GET_FD_BY_ID, link) as fd:
                 _bpf(_OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, _INFO_SIZE, ctypes.addressof(info)))
-        except FileNotFoundError:  # the link ended meanwhile
+        except FileNotFoundError:  # the BPF link was detached after it was listed
             continue
         if struct.unpack_from("=I4xI4xI", info.raw) == (_LINK_TYPE_XDP, program, index):
             _detach_link(link)

@@ -56,7 +56,7 @@ class Preparing:
         boot_id: str,
         clock: Callable[[], float],
     ) -> None:
-        """Set the dependencies. `names_of` returns the names that the sandbox's other VFs have, or will have."""
+        """Create the object. `names_of` returns the present and planned names of the sandbox's other VFs."""
         self._steps = steps
         self._netns_of = netns_of
         self._names_of = names_of

@@ -134,7 +134,7 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         node = self._node
         inventory = node.inventory
-        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build = GaugeMetricFamily("lading_build_info", "Version of the running program.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
         yield _grants(node.ledger.grants())

@@ -314,7 +314,7 @@ def _check_mps(settings: Settings) -> None:
     if not Path(settings.mps_control).is_file():
         raise ConfigError(
             f"isolations has mps, and mps_control = {settings.mps_control} is no file",
-            hint="the driver brings it along, as nvidia-cuda-mps-control",
+            hint="the driver installs it as nvidia-cuda-mps-control",
         )
     check_absolute(settings, "mps_dir", "mps_shm_dir")
     socket = f"{mps_folders(settings).pipe(_SOME_UUID)}/control_privileged"

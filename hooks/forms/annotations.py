@@ -43,7 +43,7 @@ def prefixes() -> tuple[str, ...]:
 def parse_assignment(annotations: Mapping[str, str], *, pod: PodUid, node: str, trust: Trust) -> Assignment | Refusal | None:
     """Return the pod's assignment. The caller compares `gen` with earlier grants; the same annotations always give the same
     result."""
-    begins = prefixes()  # once: a pod may have 11,000 annotations
+    begins = prefixes()  # computed once, because a pod may have 11,000 annotations
     every = [key for key in annotations if key.startswith(begins)]
     known = sorted(key for key in every if key not in trust.foreign)
     refusal = _check_number(every) or _check_keys([key for key in known if key.startswith(PREFIX)])

@@ -1,7 +1,7 @@
-"""Inject granted cards: find each in the inventory, and ask its vendor and the isolation what the container gets.
+"""Inject granted cards into a container: find them in the inventory, and ask their vendor and isolation for the adjustment.
 
-A card is in the grant by UUID; its nodes are looked up at this moment, because minors may have changed since. Refused: a card
-that is gone or not healthy any more, and what its vendor refuses.
+A grant names cards by UUID. Their device nodes are looked up when a container is created, because minor numbers may have
+changed. A card that is missing or unhealthy is refused, and a card that its vendor refuses.
 
 Tests: tests/unit/hooks/vendors/nvidia/test_inject.py
 """
@@ -21,8 +21,8 @@ from lading.reasons import Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnassignedPolicy:
-    """Hold the rules from the node's configuration for containers without a card: what is exempt is never what a pod says of
-    itself."""
+    """Hold the node's configuration for containers without a card. Only a namespace can be exempt from hiding cards: a pod
+    cannot exempt itself."""
 
     hide: bool = True
     exempt_namespaces: frozenset[str] = frozenset()
@@ -30,8 +30,8 @@ class UnassignedPolicy:
 
 
 def find_cards(devices: GrantedDevices, inventory: Inventory) -> list[Card] | Refusal:
-    """Return the granted cards as the node has them now, in the order of PCI addresses, and instances in that of their card: by
-    that order programs in the container number them."""
+    """Return the granted cards with their current device nodes. Sort cards by PCI address, and MIG instances in the order of
+    their card: programs in the container number devices in this order."""
     by_uuid = {gpu.uuid: gpu for gpu in inventory.gpus}
     cards = []
     for one in devices.gpus:
@@ -86,7 +86,7 @@ def adjust_cards(
 
 
 def _isolation_of(cards: Sequence[Card], isolations: Sequence[Isolation]) -> Isolation | Refusal:
-    """Return the isolation of the shares: `choose` gives a container shares of one isolation only."""
+    """Return the isolation of a container's shares. All shares of a container have the same isolation, by `choose`."""
     name = next((card.granted.isolation for card in cards if card.granted.shared), IsolationName.NONE)
     found = next((isolation for isolation in isolations if isolation.name is name), None)
     return found or Refusal(
@@ -103,7 +103,7 @@ def hide_cards(
     vendors: Sequence[Vendor],
     policy: UnassignedPolicy,
 ) -> Adjustment:
-    """Return what hides the cards of each vendor of which the container has none, whether it has VFs or nothing."""
+    """Return the adjustment that hides the cards of each vendor of which the container was granted no card."""
     if not policy.hide or sandbox.namespace in policy.exempt_namespaces:
         return Adjustment()
     given = {gpu.uuid for gpu in devices.gpus}

@@ -1,14 +1,12 @@
-"""Decide what a container gets, from its pod's annotations, the node, and the holders of
-devices.
+"""Decide which devices a container gets, by its pod's annotations, the node, and the holders of devices.
 
-From the container, the node's rules (configuration) and a view of the node at this moment follows an adjustment, with the grant
-that must be in the ledger before it is answered; or a refusal.
+The input is the container, the node's rules (configuration) and a view of the node at this moment. The output is an adjustment,
+with the grant that must be in the ledger before the answer is sent; or a refusal.
 
 An existing grant wins: a restarted container gets the devices it had, an annotation that changed since is refused, and an
 assignment older than what the pod was granted is stale. If a device became unhealthy meanwhile, the container gets it when it
-is healthy again, or another one, as the node's configuration says. The grant does not win over another pod's grant of the same
-device: one of the two was adopted from a container's annotations, which a checkpoint can contain, and it is not known which one
-is true.
+is healthy again, or another device, by the node's configuration. The grant does not win over another pod's grant of the same
+device: one of both grants was adopted from a container's annotations, which a checkpoint can contain, and may be wrong.
 """
 
 import math
@@ -99,7 +97,7 @@ def decide(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> 
 
 
 def _answer_nothing(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> Answer:
-    """Write an empty grant, so that the container differs from one that was created past Lading."""
+    """Write an empty grant, so that the container differs from a container that was created without Lading's answer."""
     hidden = hide_cards(sandbox, container, view.inventory, GrantedDevices(), rules.vendors, rules.unassigned)
     return Answer(adjustment=replace(hidden, annotations={GRANT: NOTHING}))
 
@@ -182,7 +180,7 @@ def _grant(
 
 
 def _again(own: Grant, rules: Rules, view: View) -> Grant | Refusal:
-    """Return what the container holds; or other devices, if the node does not wait for unhealthy ones."""
+    """Return the devices that the container holds, or other devices if the node replaces unhealthy devices."""
     if rules.unhealthy is Unhealthy.KEEP or not (unhealthy := find_unhealthy(own.devices, view.inventory)):
         return own
     devices = choose_again(holding_of(own), own.request, unhealthy, view.inventory, view.held)

@@ -1,8 +1,8 @@
-"""Check that a card which no grant holds is as a new tenant should find it: before it is granted whole, or its first share.
+"""Check that a card without a grant is clean for a new tenant, before the whole card or its first share is granted.
 
-The neighbours of a share use the card too, a container that is created again left its own memory, and the containers of one
-pod share a card: so only a card without a holder is checked. What the driver does not tell is not checked. Each check can be
-switched off by the node's configuration.
+Only a card without a holder is checked: other shares use the card too, a container that is created again may find its own
+memory, and containers of one pod may share a card. Values that the driver does not report are not checked. The node's
+configuration can switch off each check.
 
 A row of memory or a page that waits for a reset of the card makes the card unhealthy, also under a holder
 (vendors/nvidia/nvml.py).
@@ -52,7 +52,7 @@ class CleanRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanness:
-    """Hold the rule, and what is known of the cards besides their inventory."""
+    """Hold the node's rule, and facts about the cards that are not in the inventory."""
 
     rule: CleanRule = field(default_factory=CleanRule)
     processes: Mapping[GpuUuid, Sequence[HostProcess]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Cleanness:
 
 
 def find_dirt(gpu: Gpu, cleanness: Cleanness) -> str:
-    """Describe what is not as it should be, and since when; empty if the card is clean."""
+    """Describe why the card is dirty, and since when; empty if the card is clean."""
     if wait := cleanness.waits.get(gpu.uuid):
         return wait
     found = "; ".join(filter(None, (_CHECKS[check](gpu, cleanness) for check in CleanCheck if check in cleanness.rule.checks)))
@@ -70,7 +70,7 @@ def find_dirt(gpu: Gpu, cleanness: Cleanness) -> str:
 
 
 def add_since(words: str, since: int) -> str:
-    """Return the words with the time, Unix time, since when it is so."""
+    """Return the text with the Unix time since when the card is dirty."""
     return f"{words}; since {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -94,8 +94,8 @@ def _compute_mode(gpu: Gpu, _: Cleanness) -> str:
 
 
 def _memory_errors(gpu: Gpu, _: Cleanness) -> str:
-    """Describe uncorrected errors since the last grant. A card with one is not granted until a reset, which sets the count to
-    zero: so at each grant it was zero, and what it counts came later."""
+    """Describe uncorrected errors since the last grant. A card with such an error is not granted until a reset, which sets the
+    count to zero. So all counted errors are newer than the last grant."""
     count = gpu.uncorrected_errors
     return f"it had {count} uncorrected memory errors since its last reset (nvidia-smi -i {gpu.uuid} -r)" if count else ""
 

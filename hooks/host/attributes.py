@@ -1,7 +1,7 @@
-"""Attributes of sysfs and procfs: one small file per value; a missing one is None or empty, not an error.
+"""Read attributes of sysfs and procfs: one small file per value. A missing attribute is None or empty, not an error.
 
-A function can be unbound, and its folder vanish, between two reads. That is absence. Anything else that fails (EIO, EACCES) is
-an OSError for the caller to report: a read error must never look like a value.
+A function can be unbound between two reads, and its folder is then missing. Any other failure (EIO, EACCES) is an OSError for
+the caller to report: a read error must never look like a value.
 """
 
 import contextlib
@@ -48,8 +48,8 @@ def read_names(folder: Path) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def pinned(folder: Path) -> Iterator[Path]:
-    """Yield the folder of this path under a name that keeps referring to the same folder: otherwise its number could be given
-    to another device while it is read, and the attributes would be of two devices. A missing folder keeps its path, and has no
+    """Yield a path that refers to this folder even if the folder is replaced. Otherwise the kernel could give the number to
+    another device between two reads, and the attributes would be of two devices. A missing folder keeps its path, and has no
     attributes."""
     try:
         fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

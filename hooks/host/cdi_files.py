@@ -20,8 +20,8 @@ def spec_path(folder: Path, kind: str) -> Path:
 
 
 def write_specs(folder: Path, specs: Sequence[Spec]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Make the files those of these specs, of different kinds; a kind without a spec has no file. Return the names that a
-    runtime finds in them from now on, and what could not be done."""
+    """Write a file for each of these specs, and remove the files of kinds without a spec. Return the CDI names that a runtime
+    finds from now on, and error messages."""
     by_kind = {spec.kind: spec for spec in specs}
     names: set[str] = set()
     problems = []
@@ -45,7 +45,7 @@ def write_specs(folder: Path, specs: Sequence[Spec]) -> tuple[frozenset[str], tu
 
 
 def remove_specs(folder: Path, kinds: Collection[str] = KINDS) -> list[str]:
-    """Remove the files of these kinds. Return what could not be removed, in words."""
+    """Remove the files of these kinds. Return an error message for each file that could not be removed."""
     problems = []
     for path in (spec_path(folder, kind) for kind in kinds):
         for one in (path, path.with_name(f".{path.name}.new")):  # a writer that was killed leaves its `.new` file

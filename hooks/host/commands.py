@@ -24,7 +24,8 @@ def bare_env() -> dict[str, str]:
 
 
 async def run_command(argv: Sequence[str], *, env: Mapping[str, str], text: str = "", wait_s: float) -> str:
-    """Return what it writes. Raise HostError if it fails, or has not ended by then; it is killed in that case."""
+    """Run a command, and return its output. Raise HostError if the command fails, or has not ended after `wait_s`; it is then
+    killed."""
     name = argv[0].rpartition("/")[2]
     try:
         process = await asyncio.create_subprocess_exec(
@@ -47,9 +48,9 @@ async def run_command(argv: Sequence[str], *, env: Mapping[str, str], text: str 
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill it, and what it started. One that is stuck in the kernel is left to the loop, which collects it when it ends."""
+    """Kill the process and its children. A process that is stuck in the kernel is collected by the event loop when it ends."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_KILLED_S):
-            await process.communicate()  # until nothing has its output open any more
+            await process.communicate()  # returns when no process has the output open any more

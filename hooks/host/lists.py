@@ -1,7 +1,7 @@
 """Read the runtime's lists of sandboxes and containers.
 
-Annotations that a plugin of NRI has set are not in the lists, but in the OCI configuration of the container. It never changes,
-so it is asked for once, of each container whose pod has annotations of Lading and which has no grant in the list.
+Annotations that an NRI plugin has set are not in the lists, but in the OCI configuration of the container. The configuration
+never changes, so it is requested once for each container without a grant in the list whose pod has annotations of Lading.
 
 Source: CRI ListPodSandbox, ListContainers and ContainerStatus, kubelet's label `io.kubernetes.pod.uid` of containers;
 containerd's `info` of a verbose ContainerStatus.
@@ -38,9 +38,9 @@ async def read_lists(
     prefixes: tuple[str, ...],
     configured: MutableMapping[str, Annotations] | None = None,
 ) -> Lists:
-    """Ask for the sandboxes, then for the containers. Raise RuntimeUnavailableError if an answer is missing. `prefixes`: of the
-    annotations of Lading's pods. `configured`: what was found in the configurations of containers, by id, kept by the caller
-    between two readings."""
+    """Request the sandboxes, then the containers. Raise RuntimeUnavailableError if an answer is missing. `prefixes`: prefixes
+    of annotations of Lading's pods. `configured`: cached results from configurations of containers, by id; the caller keeps
+    them between two calls."""
     sandboxes = await runtime.list_sandboxes()
     containers = await runtime.list_containers()
     configured = {} if configured is None else configured
@@ -75,8 +75,8 @@ async def has_ended(runtime: RuntimeClient, sandbox: SandboxId) -> bool:
 
 
 def parse_configured(status: cri.ContainerStatusResponse) -> Annotations | None:
-    """Return what the node wrote into a container's configuration; None if the runtime does not show the configuration, as of a
-    container that is being removed."""
+    """Return Lading's annotations in a container's configuration; None if the runtime does not return the configuration, for
+    example of a container that is being removed."""
     try:
         match json.loads(status.info.get("info", "")):
             case {"runtimeSpec": {"annotations": dict(found)}}:

@@ -11,7 +11,7 @@ from typing import Final
 
 from lading.sockets import peer_credentials
 
-# ibv_reg_mr pins what it registers, and programs register gigabytes: what is not unlimited is rarely enough.
+# ibv_reg_mr pins registered memory, and programs register gigabytes: a limit of locked memory is rarely enough.
 _ENOUGH: Final = 64 << 30
 _LINE: Final = re.compile(r"^Max locked memory\s+(\d+|unlimited)\s", re.MULTILINE)  # the soft limit
 # Local, and answered by the kernel; a runtime whose backlog is full must not block the loop.
@@ -19,7 +19,8 @@ _CONNECT_S: Final = 0.5
 
 
 def memlock_warning(host_root: Path, runtime: Path) -> str:
-    """Return what to change, or an empty string: also if the runtime cannot be asked, which other checks report."""
+    """Return the change that the operator should make, or an empty string. It is empty too if the runtime does not answer,
+    because other checks report that."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
             connection.settimeout(_CONNECT_S)

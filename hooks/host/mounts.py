@@ -11,11 +11,11 @@ from hooks.model.inventory import Driver, DriverMount
 
 
 def recheck_mounts(driver: Driver) -> Driver:
-    """Return the driver with the mounts whose sources exist now. Its own files that do not are `missing`; sockets, and files of
-    optional groups, come and go.
+    """Return the driver with the mounts whose sources exist now. Missing files of the driver are in `missing`; sockets, and
+    files of optional groups, may be missing at any time.
 
-    A runtime creates a directory where the source of a mount is missing, and the driver's installer fails at that directory.
-    The moment between this look and the mount stays; in mode cdi the runtime refuses a missing source.
+    A runtime creates a directory in place of a missing source, and the driver's installer fails at that directory. A source
+    can still disappear between this check and the mount; in mode cdi the runtime refuses a missing source.
     """
     sources = {_source(mount) for mount in (*driver.mounts, *driver.group_mounts)}
     gone = {host_path for host_path, seen_at, kind in sources if not _is(kind, seen_at)}

@@ -1,9 +1,9 @@
 """Find a sandbox's network namespace in its runtime's answer.
 
-It takes a PodSandboxStatus response that was requested with `verbose`. Its `info` is the runtime's own JSON, of no fixed form:
-containerd (1.6 to 2.x) and CRI-O both have the OCI configuration of the sandbox in it, with the path of the namespace. Another
-form than expected counts as no answer. (The namespace of the sandbox's process is no substitute: the capabilities of Lading's
-unit, which administers namespaces and networks only, do not allow to look at it.)
+The input is a PodSandboxStatus response that was requested with `verbose`. Its `info` is the runtime's own JSON, without a
+fixed form: containerd (1.6 to 2.x) and CRI-O both have the sandbox's OCI configuration in it, with the path of the namespace.
+Any other form counts as no answer. (The namespace of the sandbox's process cannot be used: Lading's unit has capabilities for
+namespaces and networks only, and these do not allow reading it.)
 
 Source: containerd internal/cri/server/sandbox_status.go (toCRISandboxInfo), CRI-O server/sandbox_status.go, OCI runtime-spec
 "Namespaces", CRI NamespaceMode.

@@ -1,8 +1,8 @@
-"""Folders of the node that containers write to, as any user: make them, and remove them with whatever is in them.
+"""Make folders of the node to which containers write as any user, and remove them with all their files.
 
-A container can leave perhaps millions of files, in folders that lading-hooks cannot open without CAP_DAC_OVERRIDE. So systemd
-removes what is more than a few files, outside the sandbox and the loop of lading-hooks. The folders are on a tmpfs such as
-/dev/shm, in which every user of the node can make folders: one of another user is not used.
+A container can leave millions of files, in folders that lading-hooks cannot open without CAP_DAC_OVERRIDE. So systemd removes
+more than a few files, outside the sandbox and the event loop of lading-hooks. The folders are on a tmpfs such as /dev/shm, in
+which every user of the node can make folders: a folder of another user is refused.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _FEW: Final = 16  # files that are removed here
 
 
 def make_folder(folder: Path, mode: int) -> None:
-    """Make the folder with this mode, unless it is there. Raise HostError if another user made it; OSError."""
+    """Make the folder with this mode, unless it exists. Raise HostError if another user made the folder; raise OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
         raise HostError(f"cannot use {folder}: another user made it")
@@ -27,7 +27,7 @@ def make_folder(folder: Path, mode: int) -> None:
 
 
 async def remove_folder(folder: Path, *, systemd_run: str = "systemd-run") -> None:
-    """Remove the folder if it is there. Raise HostError."""
+    """Remove the folder if it exists. Raise HostError."""
     if _remove_few(folder):
         return
     as_root = [systemd_run, "--quiet", "--collect", "--property=Type=oneshot", "--"]
@@ -35,7 +35,7 @@ async def remove_folder(folder: Path, *, systemd_run: str = "systemd-run") -> No
 
 
 def _remove_few(folder: Path) -> bool:
-    """Remove a folder with a few files. Return whether it is gone."""
+    """Remove a folder with a few files. Return whether the folder is removed."""
     with contextlib.suppress(OSError):
         with os.scandir(folder) as entries:
             for entry in islice(entries, _FEW):

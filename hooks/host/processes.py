@@ -1,7 +1,7 @@
-"""Tell whether the process IDs that a driver reports are those of the host's /proc, and whether such a process is ending.
+"""Check whether the process IDs that a driver reports are those of the host's /proc, and whether such a process is ending.
 
-A driver reports IDs to a process in the initial pid namespace as the host counts them. In another namespace (a node that is a
-container itself) an ID is another process's, or none's; and which of the host's processes a pod has is not to be seen there.
+A driver reports the host's IDs to a process in the initial pid namespace. In another namespace (a node that is a container
+itself) an ID may belong to another process, or to no process. The host's processes of a pod are not visible there.
 Source: Linux, include/linux/proc_ns.h (PROC_PID_INIT_INO), include/linux/sched.h (PF_EXITING), pid_namespaces(7), proc(5).
 """
 
@@ -22,13 +22,13 @@ def sees_host_processes(host_root: Path) -> bool:
 
 
 def is_ending(host_root: Path, pid: int) -> bool:
-    """Return whether the process has ended, or all of its threads are about to: a first thread alone may end before the others.
-    Its files are closed one by one then, and a driver may have it for seconds after its sockets are gone."""
+    """Return whether the process has ended, or all of its threads are ending; its first thread alone may end before the others.
+    An ending process closes its files one by one, and a driver may list it for seconds after its sockets are closed."""
     for stat in (host_root / "proc" / str(pid) / "task").glob("*/stat"):
         try:
             fields = stat.read_bytes().rpartition(b")")[2].split()
             if not int(fields[_FLAGS]) & _EXITING:
                 return False
         except (OSError, ValueError, IndexError):
-            continue  # the thread is gone
+            continue  # the thread has ended
     return True

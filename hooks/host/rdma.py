@@ -1,12 +1,12 @@
-"""RDMA functions as sysfs shows them: PFs, their VFs, and the device nodes by which a container uses one.
+"""Read RDMA functions from sysfs: PFs, their VFs, and the device nodes by which a container uses a VF.
 
 A VF's identity is its PCI address; everything else (ibdev, netdev, uverbs number) is looked up here, each time. Names are
 compared whole: `mlx5_1` is a prefix of `mlx5_10`, and `uverbs3` need not be `mlx5_3`. A VF that cannot be given to a container
 is listed, and its `unhealthy` says why: no driver, a VFIO driver, no or several ibdevs, no uverbs node, no GUID or GID. In
 exclusive rdma netns mode an ibdev that a pod took is not in the host's sysfs: such a VF shows as one without ibdev.
 
-A PF is a function that has an ibdev, or a VF that has one, and is no VF itself. It is unhealthy if its VFs could reach no peer:
-no driver, or no active port. A PF without an ibdev of its own is healthy (bonded ports share one).
+A PF is a function that is not a VF, and that has an ibdev itself or a VF with an ibdev. A PF is unhealthy if its VFs could
+reach no peer: it has no driver, or no active port. A PF without an ibdev of its own is healthy (bonded ports share an ibdev).
 
 Source: Documentation/ABI/testing/sysfs-bus-pci (physfn, virtfn, sriov_*), sysfs-class-infiniband, sysfs-class-net;
 drivers/pci/pci-sysfs.c (max_link_speed, max_link_width: of the function's own capabilities).
@@ -62,8 +62,8 @@ class _Host:
 
 
 def read_rdma(host_root: Path) -> tuple[tuple[Pf, ...], CharDevice | None, tuple[str, ...]]:
-    """Return the PFs with their VFs, the host's rdma_cm node, and what could not be read. Raise OSError if sysfs cannot be
-    listed.
+    """Return the PFs with their VFs, the host's rdma_cm node, and messages about unreadable functions. Raise OSError if sysfs
+    cannot be listed.
 
     A function that vanishes while it is read is left out.
     """
@@ -211,7 +211,7 @@ def _read_uverbs(host: _Host, ibdev: str) -> tuple[CharDevice | None, str]:
 
 
 def _read_umad(host: _Host, ibdev: str, problems: list[str]) -> tuple[CharDevice, ...]:
-    """Return the umad and issm nodes. They are optional, so one that cannot be used is a problem, but does not make the VF
+    """Return the umad and issm nodes. These are optional: an unusable node is reported as a problem, but does not make the VF
     unhealthy."""
     nodes = []
     for entry in (entry for entry in host.mads if entry.ibdev == ibdev):

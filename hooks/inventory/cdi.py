@@ -1,8 +1,8 @@
 """Render the CDI specs of a node's devices from an inventory, and write them before that inventory is used.
 
-VFs are in a spec of their own, for those who ask a runtime for a VF by its CDI name, by its PCI address: it has the verbs node,
-and no environment, which is one variable for all VFs of a container. Lading's front ends give VFs by device nodes, which a
-runtime without CDI understands as well.
+VFs are in a separate spec, for programs that request a VF from a runtime by a CDI name with the VF's PCI address. The spec adds
+the VF's verbs node, but no environment: one variable lists all VFs of a container. Lading's front ends give VFs as device
+nodes, which a runtime without CDI supports too.
 
 Tests: tests/unit/hooks/vendors/nvidia/test_cdi.py
 """
@@ -19,7 +19,8 @@ from hooks.ports import Vendor
 
 
 def render_all(inventory: Inventory, vendors: Sequence[Vendor], *, mad: bool) -> tuple[tuple[Spec, ...], tuple[str, ...]]:
-    """Return the specs of all devices, and what is left out of them, in words. `mad`: with the umad and issm nodes of VFs."""
+    """Return the CDI specs of all devices, and messages about devices that are missing in them. `mad`: add the umad and issm
+    nodes of VFs."""
     made = [vendor.render_specs(inventory) for vendor in vendors]
     specs, problems = [spec for one, _ in made for spec in one], [problem for _, one in made for problem in one]
     if inventory.rdma_cm:
@@ -38,15 +39,15 @@ def _vfs(inventory: Inventory, *, mad: bool) -> Iterator[CdiDevice]:
 
 
 def name_devices(inventory: Inventory, vendors: Sequence[Vendor], *, mad: bool) -> Inventory:
-    """Return the inventory with the names that its specs define. Pure."""
+    """Return the inventory with the CDI names that its specs define. Pure."""
     specs, problems = render_all(inventory, vendors, mad=mad)
     names = frozenset(name for spec in specs for name in spec.names)
     return replace(inventory, cdi_names=names, problems=(*inventory.problems, *problems))
 
 
 def publish(inventory: Inventory, vendors: Sequence[Vendor], folder: Path, *, mad: bool) -> Inventory:
-    """Write the specs of the inventory into the folder. Return it with the names that a runtime finds there, and what could not
-    be written among its problems. Blocks."""
+    """Write the CDI specs of the inventory into the folder. Return the inventory with the names that a runtime finds there;
+    specs that could not be written are among its problems. Blocks."""
     specs, problems = render_all(inventory, vendors, mad=mad)
     names, write_problems = write_specs(folder, specs)
     return replace(inventory, cdi_names=names, problems=(*inventory.problems, *problems, *write_problems))

@@ -1,13 +1,13 @@
-"""Say on which rail each PF of the node is: as the configuration says, else as far as the node itself shows.
+"""Determine the rail of each PF of the node: from the configuration, else from the order of the PFs.
 
 Rail r is NIC r of every node, on one leaf switch: traffic between equal rails is one hop, between others it crosses a spine. A
-node cannot see its cables. What it can see is that it was built like the others: of several PFs of one kind, the n-th in PCI
-order is on the n-th leaf switch. So that is the default, and where it is wrong a gang is placed as if it were right, no more.
+node cannot see its cables, but nodes are usually built alike: of several PFs of one kind, the n-th in PCI order is on the n-th
+leaf switch. This is the default. If the default is wrong for a cluster, gangs get worse places, and nothing else happens.
 
-PFs are of one kind if their link layer and their fastest PCIe link are equal. The speed of a port is not looked at: it falls
-when a cable is out, and all PFs after it would be counted anew. Only the kind with the most PFs has rails, because the others
-are on other fabrics (storage); none has, if two kinds have as many, or if it has fewer than FEWEST: one or two NICs are on
-whatever switches there are.
+PFs are of one kind if their link layer and their fastest PCIe link are equal. The speed of a port does not count: it falls when
+a cable is pulled, which would renumber all later PFs. Only the kind with the most PFs has rails, because other kinds are on
+other fabrics (storage). No kind has rails if two kinds have the most PFs, or if the kind has fewer than FEWEST PFs: one or two
+NICs may be on any switch.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ def with_rails(pfs: Sequence[Pf], configured: Mapping[PciAddress, int]) -> tuple
 
 
 def unknown_rails(pfs: Sequence[Pf], configured: Mapping[PciAddress, int]) -> tuple[str, ...]:
-    """Return, in words, what the configuration says of PFs that the node does not have."""
+    """Return messages about PFs in the configuration that the node does not have."""
     there = {pf.bdf for pf in pfs}
     return tuple(
         f"rails in the configuration has {bdf} = {rail}, and {bdf} is no RDMA PF of this node"

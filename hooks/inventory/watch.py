@@ -45,7 +45,7 @@ _EVENTS: Final[list[type[FileSystemEvent]]] = [
     DirDeletedEvent,
 ]
 
-# Much in /dev is irrelevant here: loop devices, volumes. These, and those of vendors, are what an inventory contains.
+# Prefixes of nodes in /dev that an inventory contains, besides those of vendors. Others (loop devices, volumes) are ignored.
 _NAMES: Final = ("infiniband", "uverbs", "umad", "issm", "rdma_cm")
 _FUNCTION: Final = re.compile(r"[0-9a-f]{4,8}:")
 
@@ -58,9 +58,9 @@ def watched_folders(host_root: Path, vendors: Sequence[Vendor]) -> tuple[Path, .
 
 
 class InventoryWatch:
-    """Keep an inventory current. `on_change(old, new)` is called on the loop when an inventory differs from the one before (the
-    first one from an empty one), `on_read(began, inventory)` after each good read, with when it began on time.monotonic(),
-    `on_failure(error)` when a read failed; the latter must not raise."""
+    """Keep an inventory current, and call functions on the event loop. `on_change(old, new)`: an inventory differs from the
+    previous inventory, which is empty at first. `on_read(began, inventory)`: a read succeeded, which began at this
+    time.monotonic(). `on_failure(error)`: a read failed; this function must not raise."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class InventoryWatch:
         return time.monotonic() - self._read_at if self._current is not None else float("inf")
 
     async def start(self, *, first_read_s: float = 10.0) -> None:
-        """Start, once. Return after the first read, whatever its result, or after this many seconds, if the driver hangs."""
+        """Start, once. Return after the first read, even if it failed, or after `first_read_s` seconds if the driver hangs."""
         self._observer.start()
         self._watch_folders()
         self._polling = asyncio.create_task(self._poll(), name="inventory")

@@ -1,11 +1,11 @@
-"""Environment by which a pod would get past its isolation, whichever that is.
+"""Replace environment variables by which a pod would circumvent its isolation.
 
-A variable that switches an isolation off, or says other amounts, is replaced by an empty one: also where the image has it too,
-because what CRI says wins. The proxy logs the names (`env.replaced`). A library that the pod loads before others is its own
-affair (an allocator, a profiler), and may also stand before the isolation's: it stays, and is reported.
+A variable that switches an isolation off, or sets other amounts, is replaced by an empty variable. This also overrides the
+image, because the CRI request's environment wins. The proxy logs the names (`env.replaced`). A library that the pod preloads
+(an allocator, a profiler) may come before the isolation's library: the variable is kept, and is reported.
 
-The hook server is shown the names of the pod's own variables: of those that are in the image alone, what matters is what the
-isolation sets itself.
+The hook server receives the names of the pod's own variables only. The image's variables matter only if the isolation sets them
+too.
 """
 
 from typing import Final

@@ -1,12 +1,12 @@
-"""Shares by HAMi-core: a library of the operator's that the loader puts before CUDA in each program, for its memory limit.
+"""Enforce memory limits of shares by HAMi-core, a library of the operator that is loaded before CUDA in each program.
 
-Lading does not build or ship the library. The container gets it under the path at which it looks for itself, with a list of
-preloads that names it, and a folder of its own (attach/share_folders.py) for what it writes: the amounts in use, which the
-processes of a container share, and a lock that it takes without a deadline, so that no two containers may have the same one.
+Lading does not build or ship the library. The container gets the library at the path that it expects, a list of preloads that
+names it, and a folder of its own (attach/share_folders.py) for the library's files: the amounts in use, which the processes of
+a container share, and a lock. The library waits for the lock without a deadline, so no two containers may have the same lock.
 
-A limit is for the n-th device that CUDA counts in the container. Which card that is depends on variables of the program, so all
-cards of a container have the same limit. It tells processes apart by their IDs in the container, so containers of a pod do not
-have one share together. Its compute limit reacts to NVML's samples, too late to be a limit: it is not set.
+A limit is for the n-th device that CUDA counts in the container. Variables of the program change that order, so all cards of a
+container have the same limit. The library identifies processes by their IDs in the container, so containers of a pod cannot
+have a common share. The library's compute limit is not used, because it reacts to NVML's samples, too late to be a limit.
 
 Source: HAMi-core, multiprocess_memory_limit.c, utils.c and libvgpu.c, at 8f3a89c (2026-06).
 """
@@ -30,7 +30,7 @@ LOCK: Final = "/tmp/vgpulock"  # noqa: S108 -- where the library looks
 
 _LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 _REGION: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
-_INSTEAD: Final = "CUDA_REDIRECT"  # variable with which an image names another library
+_INSTEAD: Final = "CUDA_REDIRECT"  # environment variable by which an image can select another library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""Shares by NVIDIA's Multi-Process Service: one control daemon for each card, and limits that CUDA reads from the environment.
+"""Enforce shares by NVIDIA's Multi-Process Service (MPS): one control daemon for each card, and limits in the environment.
 
-The limits are caps for each process: a part of the card's multiprocessors, and an amount of memory. Nothing is guaranteed. A
-process reaches the daemons of one pipe folder only, so a container gets one card. The server and its clients exchange data in
-/dev/shm: all containers of a card have the daemon's as theirs. hooks/mps/ runs the daemons.
+CUDA reads the limits of a process: a part of the card's multiprocessors, and an amount of memory. No share is guaranteed. A
+process can connect to the daemon of one pipe folder only, so a container gets one card. The MPS server and its clients exchange
+data in /dev/shm, so all containers of a card mount the daemon's folder there. hooks/mps/ runs the daemons.
 
 Source: NVIDIA, Multi-Process Service (docs.nvidia.com/deploy/mps): CUDA_MPS_PIPE_DIRECTORY, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,
 CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; the mount of /dev/shm as in NVIDIA's device plugin.
@@ -32,7 +32,7 @@ _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 -- where the driver looks
 
 
 class Limits(NamedTuple):
-    """Hold the most that a process may use of its card."""
+    """Hold the maximum memory and compute that a process may use of its card."""
 
     memory_mib: int
     percent: int
@@ -40,10 +40,10 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsFolders:
-    """Hold the folders of the daemons; each has one for its card, by UUID."""
+    """Hold the parent folders of all MPS daemons. The folders of one daemon are named after the UUID of its card."""
 
     mps_dir: str
-    shm_dir: str  # on a tmpfs that containers may fill: what they write is charged to their memory
+    shm_dir: str  # on a tmpfs that containers may fill: their files there are charged to their memory
 
     def of(self, uuid: GpuUuid) -> str:
         return f"{self.mps_dir}/{uuid}"
@@ -87,13 +87,13 @@ class Mps:
 
 
 def mps_cards(grants: Collection[Grant]) -> Iterator[GrantedGpu]:
-    """Yield the shares with this isolation."""
+    """Yield the shares of these grants that are enforced by MPS."""
     return (gpu for grant in grants for gpu in grant.devices.gpus if not gpu.whole and gpu.isolation is IsolationName.MPS)
 
 
 def largest_limits(grants: Collection[Grant], uuid: GpuUuid) -> Limits | None:
-    """Return the limits that fit every share of the card, for a process that has taken its own out of its environment; None
-    without a share."""
+    """Return the largest limits of the card's shares; None without a share. A process that removed the limits from its
+    environment is bound by the largest limits."""
     each = [_limits(gpu) for gpu in mps_cards(grants) if gpu.uuid == uuid]
     if not each:
         return None
@@ -101,5 +101,5 @@ def largest_limits(grants: Collection[Grant], uuid: GpuUuid) -> Limits | None:
 
 
 def _limits(granted: GrantedGpu) -> Limits:
-    """Return the limits of one share. What the assignment leaves open is unlimited."""
+    """Return the limits of one share. An amount that the assignment does not name is unlimited."""
     return Limits(granted.memory_mib or MAX_MEMORY_MIB, granted.core_limit_percent or FULL_CORE)

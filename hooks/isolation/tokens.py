@@ -1,8 +1,8 @@
-"""Shares by turns: a library takes the place of libcuda.so.1 in the container, and the share server gives turns to it.
+"""Enforce shares by turns: a library replaces libcuda.so.1 in the container, and requests turns from the share server.
 
-Of the driver's files that the vendor mounts, those of libcuda and of NVML are replaced by Lading's libraries, under each of
-their names; the real ones are mounted where Lading's find them. So a container without Lading's library has no CUDA. Beside
-them is the folder of the container's grant, which has the server's socket (attach/share_folders.py).
+The vendor mounts the driver's files. Lading's libraries replace libcuda and NVML among them, under each of their names; the
+real files are mounted at paths where Lading's libraries find them. So a container without Lading's library has no CUDA. The
+folder of the container's grant, with the server's socket, is mounted too (attach/share_folders.py).
 """
 
 from collections.abc import Sequence
@@ -69,13 +69,13 @@ class Tokens:
 
 
 def _replaced_by(mount: Mount) -> str:
-    """Return the library that takes the place of this file, under whichever of its names; empty if none does."""
+    """Return the library that replaces this file of the driver; empty if the file is not replaced."""
     file = mount.container_path.rpartition("/")[2]
     return next((name for name in LIBRARIES if file.startswith(name.removesuffix(".1"))), "")
 
 
 def _share_of(card: Card) -> SharedGpu:
-    """Return the share of one card. What the assignment leaves open: all of the memory, no guarantee of compute, no limit."""
+    """Return the share of one card. Defaults for the assignment: all of the memory, no guaranteed compute, no limit."""
     total, granted = total_mib(card), card.granted
     return SharedGpu(
         uuid=granted.uuid,

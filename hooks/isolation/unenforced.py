@@ -1,6 +1,6 @@
-"""Shares that nothing enforces: the program in the container can read what it was given, and is trusted to keep to it.
+"""Tell a container its shares in environment variables, without enforcing them: the program is trusted to respect them.
 
-The other isolations say the same in the same variables.
+The other isolations set the same variables.
 
 Tests: tests/unit/simnode/test_profiles.py
 """

@@ -47,7 +47,7 @@ def parse_since(text: str, now: int) -> int:
         found = datetime.fromisoformat(text)
     except ValueError as e:
         raise ConfigError(
-            f"cannot read --since {shown(text)}: no time, and no length of time",
+            f"cannot read --since {shown(text)}: expected a time or a duration",
             hint="--since 7d (or s, m, h, w), --since 2026-11-01, --since 2026-11-01T12:00:00Z",
         ) from e
     return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())

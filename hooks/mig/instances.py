@@ -1,9 +1,10 @@
-"""Make MIG instances on demand, behind the port `Preparer`. An instance is made before the first container with its position is
-created, and removed when no grant has the position.
+"""Make MIG instances on demand (port `Preparer`), before a container with the instance's position is created.
 
-The ledger says which positions of a card have an instance, so there is no journal: `_divide` brings one card to what the ledger
-says, and can be repeated at any moment, also by the next instance of lading-hooks. An instance that is about
-to be removed counts as not made, so that a container with its position gets a new instance.
+An instance is removed when no grant has its position any more.
+
+The ledger names the positions that need an instance, so there is no journal: `_divide` makes and removes the instances of one
+card by the ledger. It can be repeated at any moment, also after a restart of lading-hooks. An instance that is about to be
+removed counts as not made, so that a container with its position gets a new instance.
 """
 
 import asyncio
@@ -64,7 +65,7 @@ class MigInstances(Preparer):
         return self._left
 
     async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
-        """Remove what no grant has any more. What a process still uses is tried again soon."""
+        """Remove instances without a grant. An instance that a process still uses is tried again soon."""
         if seen.inventory is None:
             return False
         self._gone &= {mig.made_uuid for gpu in seen.inventory.gpus for mig in gpu.mig}
@@ -80,10 +81,10 @@ class MigInstances(Preparer):
         return bool(left)
 
     async def _divide(self, gpu: Gpu) -> Mapping[str, str]:
-        """Bring the card to what the ledger says. Return what could not be done, by position, or by card if no position
-        is known."""
+        """Make and remove the card's instances by the ledger. Return error messages by position, or by card if no position is
+        known."""
         async with self._locks[gpu.uuid]:
-            granted = self._granted(gpu)  # now: a grant is in the ledger before its instance is made
+            granted = self._granted(gpu)  # read with the lock held: a grant is in the ledger before its instance is made
             leaving = _made_besides(gpu, granted)
             self._gone |= leaving.keys()
             problems: Mapping[str, str]

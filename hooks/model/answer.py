@@ -1,4 +1,4 @@
-"""Define the answer to a container: what it gets, and what has to be done before it is told so.
+"""Define the answer about a new container: its adjustment, and the work that must be done before the adjustment is sent.
 
 Tests: tests/unit/simnode/test_profiles.py
 """
@@ -15,10 +15,10 @@ from lading.sharegrant import ShareGrant
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     adjustment: Adjustment
-    grant: Grant | None = None  # to be recorded before the adjustment is answered
+    grant: Grant | None = None  # to be recorded in the ledger before the adjustment is sent
     key_id: str = ""  # id of the key that signed the assignment, for the record
-    share: ShareGrant | None = None  # to be written for the share server before the adjustment is answered
-    preloads: tuple[str, ...] = ()  # the pod's variables that may get past the isolation; for the log
-    attach: tuple[WantedVf, ...] = ()  # to be brought into the pod before the adjustment is answered
-    undivided: tuple[Gpu, ...] = ()  # cards on which instances have to be made, before it is decided again what it gets
+    share: ShareGrant | None = None  # to be written for the share server before the adjustment is sent
+    preloads: tuple[str, ...] = ()  # environment variables of the pod that may circumvent the isolation; for the log
+    attach: tuple[WantedVf, ...] = ()  # VFs to be moved into the pod before the adjustment is sent
+    undivided: tuple[Gpu, ...] = ()  # cards on which MIG instances must be made before the answer is decided again
     reused: bool = False

@@ -18,15 +18,15 @@ from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Represent an expected refusal. `message` is for the person who wrote the annotation: what is wrong, where, what would be
-    right."""
+    """Represent an expected refusal. `message` is for the person who wrote the annotation: what is wrong, where, and what to
+    write instead."""
 
     reason: Reason
     message: str
-    transient: bool = False  # a new reading of the devices may lift it
+    transient: bool = False  # whether a new reading of the devices may end the refusal
 
 
-# These names of an assignment's dialect are in `assignments` of hooks.toml and in grants.
+# The names of an assignment's form are written in the setting `assignments` of hooks.toml, and in grants.
 FormName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9-]{0,31}\Z")]
 
 
@@ -40,11 +40,12 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
-    """Represent one GPU: by identity in central's form; in the manual form by what the person wrote."""
+    """Represent the request for one GPU. Central's assignment names the GPU by UUID; a manual one by any name that is allowed
+    there."""
 
-    name: str  # uuid, MIG uuid, PCI address or index, normalised; "all" in the manual form
+    name: str  # UUID of the card or MIG instance, PCI address or index, normalised; "all" in the manual form
     bdf: PciAddress | None = None  # PCI address that central observed; a mismatch with the inventory is a refusal
-    memory_mib: int | None = None  # a share; None together with core_percent None is the whole card
+    memory_mib: int | None = None  # memory of a share; the whole card if core_percent is None too
     core_percent: int | None = None
     core_limit_percent: int | None = None
     isolation: IsolationName | None = None  # None: the node's default
@@ -70,8 +71,8 @@ class VfRequest:
 class ContainerRequest:
     gpus: tuple[GpuRequest, ...] = ()
     vfs: tuple[VfRequest, ...] = ()
-    any_vfs: int = 0  # manual form: that many free ones
-    any_vfs_pod_wide: bool = False  # without a suffix: the pod's containers use the same ones
+    any_vfs: int = 0  # manual form: number of free VFs that the node chooses
+    any_vfs_pod_wide: bool = False  # manual form without a suffix: all containers of the pod use the same VFs
 
     @property
     def empty(self) -> bool:
@@ -95,16 +96,16 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedGpu:
-    """Represent one GPU that a container holds. Stored in the ledger: identities and amounts only."""
+    """Represent one GPU that a container holds. The ledger stores this value, so it has identities and amounts only."""
 
     uuid: GpuUuid  # UUID of the card, also for a MIG instance
     mig_uuid: str = ""
     memory_mib: int | None = None
     core_percent: int | None = None
-    core_limit_percent: int | None = None  # percent of the compute that the share may use while other shares leave it
+    core_limit_percent: int | None = None  # percent of the compute that the share may use while other shares do not
     isolation: IsolationName = IsolationName.NONE  # isolation that keeps the container within its share
-    pod_wide: bool = False  # an equal share of the same pod is this one, counted once
-    pod_memory_mib: int | None = None  # counted once for the pod, instead of its containers' shares
+    pod_wide: bool = False  # equal shares of the pod's containers are one share, counted once
+    pod_memory_mib: int | None = None  # memory counted once for the pod, in place of the sum of its containers' shares
     pod_core_percent: int | None = None
 
     @property
@@ -113,11 +114,12 @@ class GrantedGpu:
 
     @property
     def shared(self) -> bool:
-        """Return whether it is a share of a card: neither a whole card nor a MIG instance."""
+        """Return whether this GPU is a share of a card: neither a whole card nor a MIG instance."""
         return self.memory_mib is not None or self.core_percent is not None
 
     def excludes(self, other: "GrantedGpu") -> bool:
-        """Return whether two pods may not hold both, of one card. Two shares, or two MIG instances, are compatible."""
+        """Return whether two pods must not hold `self` and `other` at the same time. Both are of one card; two shares, or two
+        different MIG instances, exclude nothing."""
         if not self.mig_uuid and not other.mig_uuid:
             return self.whole or other.whole
         return not self.mig_uuid or not other.mig_uuid or self.mig_uuid == other.mig_uuid
@@ -127,7 +129,7 @@ class GrantedGpu:
 class GrantedVf:
     bdf: PciAddress
     ifname: str = ""
-    pod_wide: bool = False  # chosen by number for the pod: its other containers use it before a free one
+    pod_wide: bool = False  # the pod requested a number of VFs: its other containers use this VF before a free VF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,5 +141,5 @@ class GrantedDevices:
 
     @property
     def names(self) -> list[str]:
-        """Return the UUIDs and PCI addresses."""
+        """Return the UUIDs of the GPUs and the PCI addresses of the VFs."""
         return [gpu.mig_uuid or gpu.uuid for gpu in self.gpus] + [vf.bdf for vf in self.vfs]

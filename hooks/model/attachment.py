@@ -1,11 +1,12 @@
 """Define a VF given to a sandbox: its wanted settings, its original state, and the progress of the attachment. Values only.
 
-Two sides of a VF are set apart. Its *PF* keeps what a pod must not change (MAC, VLAN, rates, spoof check, trust, link state):
-`VfConfig`. Its network device, while it is the host's, has a name, an address and an MTU of its own: `Netdev`.
+A VF has settings in two places. The *PF* keeps the settings that a pod must not change (MAC, VLAN, rates, spoof check, trust,
+link state): `VfConfig`. The VF's network device has a name, a MAC and an MTU: `Netdev` records these before the first change.
 
-In every value `None` means: not told, or not asked for. Nothing that is None is ever written to the kernel.
+In every value `None` means that the kernel does not report the setting, or that no one requested a change. `None` is never
+written to the kernel.
 
-Source: linux/if_link.h (IFLA_VF_*), ip-link(8) "vf"; the order of steps is sriov-cni's, the journal around it is ours.
+Source: linux/if_link.h (IFLA_VF_*), ip-link(8) "vf"; sriov-cni does the steps in the same order, without a journal.
 
 Tests: tests/unit/hooks/ledger/test_attachment.py
 """
@@ -35,23 +36,24 @@ class VlanProtocol(StrEnum):
 
 
 class VfLinkState(StrEnum):
-    AUTO = "auto"  # follows the PF's
+    AUTO = "auto"  # the VF's link follows the PF's link
     ENABLE = "enable"
     DISABLE = "disable"
 
 
 class MacOwner(StrEnum):
-    """Name the side that decided the MAC of a VF before the attachment. A PF that was given a MAC refuses others from the VF;
-    many drivers also report a MAC that the VF has by itself as if the PF had been given it."""
+    """Name the side that decided the MAC of a VF before the attachment: the VF's PF or the VF. A PF with a configured MAC
+    refuses another MAC from the VF. Many drivers report a MAC that the VF chose as if the PF had been configured with it."""
 
-    UNKNOWN = "unknown"  # recorded before this was, or not asked: the PF gets what it reported
-    UNTOUCHED = "untouched"  # nothing was given to the PF yet
+    UNKNOWN = "unknown"  # not recorded, as in rows of older versions: the PF gets the reported MAC back
+    UNTOUCHED = "untouched"  # the PF was not configured with a MAC yet
     PF = "pf"
-    VF = "vf"  # the VF could change its MAC, and must be able to again
+    VF = "vf"  # the VF could change its MAC, and must be able to do so again after the attachment
 
 
 class RdmaMode(StrEnum):
-    """Name the kernel's mode for ibdevs and network namespaces (`rdma system`); NONE: no RDMA in this kernel."""
+    """List the modes in which a kernel shares RDMA devices between network namespaces, as `rdma system` shows them. NONE: the
+    kernel has no RDMA."""
 
     SHARED = "shared"
     EXCLUSIVE = "exclusive"
@@ -84,7 +86,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfSettings:
-    """Hold the wanted settings of one VF in a pod: an assignment's for its own VF, the node's configuration for all."""
+    """Hold the wanted settings of one VF in a pod. An assignment sets them for its VF, the node's configuration for all VFs."""
 
     config: VfConfig = field(default_factory=VfConfig)
     mtu: int | None = None
@@ -94,12 +96,12 @@ class VfSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetdevPolicy:
-    """Hold the rules from the node's configuration."""
+    """Hold the node's configuration of how network devices of VFs get into pods."""
 
-    attaches: bool = False  # Lading moves devices into pods; False: nothing does, or a CNI plugin
-    by_cni: bool = False  # a CNI plugin does
-    by_default: bool = False  # the network device of a VF whose assignment does not say
-    settings: VfSettings = field(default_factory=VfSettings)  # where its assignment does not say
+    attaches: bool = False  # Lading moves devices into pods; False: a CNI plugin moves them, or no program
+    by_cni: bool = False  # a CNI plugin moves devices into pods
+    by_default: bool = False  # whether a VF's network device is moved if the assignment has no `netdev`
+    settings: VfSettings = field(default_factory=VfSettings)  # settings for VFs whose assignment has none
 
     @property
     def expected(self) -> bool:
@@ -114,12 +116,12 @@ class Link:
 
     index: int
     name: str
-    mac: str  # empty: it has none
+    mac: str  # empty: the device has no MAC
     mtu: int
     up: bool
-    parent: str = ""  # IFLA_PARENT_DEV_NAME: the PCI address of a function's device; empty where the kernel does not tell
-    altnames: tuple[str, ...] = ()  # any octets; each takes a name of the namespace as a device's own does
-    lower: int = 0  # index of the device of this namespace that it stands on (VLAN, macvlan); 0: on none
+    parent: str = ""  # IFLA_PARENT_DEV_NAME: the PCI address of the function; empty if the kernel does not report it
+    altnames: tuple[str, ...] = ()  # alternative names, of any octets; no other device of the namespace can have such a name
+    lower: int = 0  # for a VLAN or macvlan: index of the device below it in this namespace; 0: no such device
 
 
 class KeptSetting(NamedTuple):
@@ -138,25 +140,27 @@ class Netdev:
     mtu: int
     up: bool
     parent: str = ""  # name of the parent device, as in `Link`
-    altnames: tuple[str, ...] = ()  # those that a host gives: udev's
-    kept: tuple[KeptSetting, ...] = ()  # all that a pod can change beside; empty: recorded before Lading restored it
+    altnames: tuple[str, ...] = ()  # alternative names that the host gave, by udev
+    kept: tuple[KeptSetting, ...] = ()  # other settings that a pod can change; empty in rows of older versions
 
 
 def is_altname(text: str) -> bool:
-    """Return whether a host gives such a name. The kernel takes any octets, which a journal could not store."""
+    """Return whether a host would give a device this alternative name. The kernel accepts any octets, and the journal could not
+    store some of them."""
     return _ALTNAME.fullmatch(text) is not None
 
 
 class RdmaDevice(NamedTuple):
-    """Represent an ibdev. Its number is its own from one load of its driver to the next, in whatever namespace and by whatever
-    name."""
+    """Represent an RDMA device (ibdev). The number identifies the device until its driver is loaded again, even if its name or
+    network namespace changes."""
 
     number: int
     name: str
 
 
 class NetnsId(NamedTuple):
-    """Hold the identity of a namespace while it exists (stat(2) of an nsfs file). Numbers are used again after it is gone."""
+    """Identify a network namespace while it exists, by stat(2) of its nsfs file. The kernel gives the numbers of a deleted
+    namespace to a new one."""
 
     device: int
     inode: int
@@ -167,9 +171,9 @@ class WantedVf:
     """Represent one VF of a container's grant, for the sandbox of its pod."""
 
     vf: Vf
-    ifname: str = ""  # in the pod; empty: the lowest rdma<N> that is free there
+    ifname: str = ""  # name of the network device in the pod; empty: the lowest rdma<N> that is free there
     settings: VfSettings = field(default_factory=VfSettings)
-    netdev: bool = True  # False: in exclusive mode its RDMA device alone goes; in shared mode nothing has to
+    netdev: bool = True  # False: only the RDMA device is moved, in exclusive mode; in shared mode no device is moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,19 +187,19 @@ class PodOf:
 
 
 class Step(StrEnum):
-    """Name the steps of an attachment. Each step is in the journal *before* it begins, so that possible changes are known
-    whenever the process dies. In this order; a release begins from any of the first seven."""
+    """List the steps of an attachment in their order. Each step is written into the journal *before* it begins, so that after a
+    crash the journal names every change that may have been made. A release can begin from any of the first seven steps."""
 
-    RECORDED = "recorded"  # the original is known; nothing is changed yet
-    ADDRESSING = "addressing"  # the device takes its MAC by itself, which shows whether its PF lets it
-    CONFIGURING = "configuring"  # the PF's side, and the device's MAC and MTU while it is the host's
-    MOVING = "moving"  # into the pod's namespace, renamed at once
-    RDMA_MOVING = "rdma-moving"  # exclusive mode: the ibdev follows
-    RAISING = "raising"  # up, addresses, routes
+    RECORDED = "recorded"  # the original state is recorded; nothing is changed yet
+    ADDRESSING = "addressing"  # the MAC is set on the device itself, which shows whether the PF allows that
+    CONFIGURING = "configuring"  # the PF's settings of the VF, and the device's MAC and MTU while it is on the host
+    MOVING = "moving"  # move the network device into the pod's namespace, and rename it in the same call
+    RDMA_MOVING = "rdma-moving"  # exclusive mode: move the ibdev too
+    RAISING = "raising"  # set the device up, with addresses and routes
     ATTACHED = "attached"
-    RDMA_RETURNING = "rdma-returning"  # the ibdev goes first
-    RETURNING = "returning"  # out of the pod's namespace
-    RESTORING = "restoring"  # name, MAC, MTU, and what was changed at the PF; then the attachment is forgotten
+    RDMA_RETURNING = "rdma-returning"  # move the ibdev back before the network device
+    RETURNING = "returning"  # move the network device out of the pod's namespace
+    RESTORING = "restoring"  # restore name, MAC, MTU and the PF's settings; then the journal's row is deleted
 
     @property
     def releasing(self) -> bool:
@@ -204,23 +208,23 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """Represent one VF in one sandbox, from before the first change to after the last. The journal has at most one of each
-    VF."""
+    """Represent one VF in one sandbox, from before the first change until after the last change. The journal has at most one
+    attachment for each VF."""
 
     vf: Vf  # VF as the inventory showed it before the move; sysfs may not show an attached VF
-    generation: int  # counts all attachments of this node: it identifies a late release of an older one
+    generation: int  # number of this attachment among all of the node: it identifies a late release of an older attachment
     pod: PodUid
     namespace: str
     pod_name: str
     sandbox: SandboxId
-    netns: str  # path
+    netns: str  # path of the sandbox's network namespace
     netns_id: NetnsId
     boot_id: str
-    ifname: str  # in the pod
+    ifname: str  # name of the network device in the pod
     settings: VfSettings
-    netdev: Netdev | None  # the original; None: the VF has no network device (InfiniBand without IPoIB)
-    config: VfConfig  # the original at the PF; None where the driver does not tell
-    rdma: bool  # exclusive mode: its ibdev is moved too
+    netdev: Netdev | None  # original state; None: the VF has no network device (InfiniBand without IPoIB)
+    config: VfConfig  # original settings at the PF; a field is None if the driver does not report it
+    rdma: bool  # whether the VF's ibdev is moved too, because of exclusive mode
     step: Step
     since: int  # Unix time, seconds
     failure: str = ""  # error text of the last attempt at the step

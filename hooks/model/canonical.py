@@ -1,8 +1,7 @@
-"""Values as JSON in one way only: compact, keys sorted, defaults left out.
+"""Convert values to canonical JSON, compact and with sorted keys, and back.
 
-What this node wrote is read back like untrusted input: it must be exactly the bytes that this node would write for these
-values, typed and bounded; otherwise StateError. Defaults are left out so that a field added later does not change what is
-written for older values.
+Stored JSON is read like untrusted input: it must be exactly the bytes that this node would write for the same values, typed and
+bounded; otherwise StateError. Defaults are left out, so that a field added later does not change the bytes of older values.
 
 Tests: tests/unit/hooks/model/test_grant.py
 """

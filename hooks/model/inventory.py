@@ -1,7 +1,7 @@
-"""Define the inventory of a node: GPUs, RDMA PFs and VFs, as values. Read by `inventory`, asked by `grant`.
+"""Define the inventory of a node: GPUs, RDMA PFs and VFs, as values. `hooks/inventory` reads it, and `hooks/grant` uses it.
 
-Identity is the GPU's UUID and the function's PCI address. Index, minor, ibdev, netdev and uverbs number renumber at a reboot
-or a driver reload, so they are looked up here at the moment of use and never stored.
+A GPU is identified by its UUID, a PF or VF by its PCI address. Index, minor, ibdev, netdev and uverbs number may change at a
+reboot or a driver reload, so they are read from the inventory at the moment of use and never stored.
 
 Tests: tests/unit/hooks/inventory/test_read.py
 """
@@ -15,15 +15,14 @@ from lading.devices.mig import MemorySpan
 from lading.nodedevices import SHARES_PER_GPU
 from lading.vocabulary import GpuUuid, PciAddress
 
-# Link layers, as sysfs has them.
+# Link layers, as sysfs spells them.
 ETHERNET: Final = "Ethernet"
 INFINIBAND: Final = "InfiniBand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharDevice:
-    """Represent a character device node, checked without following links: what the kernel says it is, and where its node
-    lies."""
+    """Represent a character device node, by its paths and its numbers in the kernel. Links are not followed."""
 
     path: str  # path in a container: /dev/infiniband/uverbs0
     host_path: str  # path for the runtime: below --host-root
@@ -33,9 +32,10 @@ class CharDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """Represent an instance; or, on a card that Lading divides, a position for one (lading/devices/mig.py)."""
+    """Represent a MIG instance. If Lading divides the card, represent a position where an instance can be made
+    (lading/devices/mig.py)."""
 
-    uuid: str  # MIG-…; of a position, its name
+    uuid: str  # UUID of the instance (MIG-…), or name of the position
     gpu_instance: int = -1
     compute_instance: int = -1
     memory_mib: int
@@ -62,9 +62,9 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """GPUs between which NVSwitches may be set up, apart from all others."""
+    """Represent a partition of the NVSwitches: GPUs that Fabric Manager can connect, isolated from all other GPUs."""
 
-    id: int  # Fabric Manager's
+    id: int  # Fabric Manager's number of the partition
     modules: tuple[int, ...]
 
 
@@ -74,7 +74,8 @@ class GpuProcess:
 
     pid: int  # in the host's pid namespace
     instance: tuple[int, int] | None = None  # MIG: its GPU instance and compute instance
-    used_mib: int | None = field(default=None, compare=False)  # another number every time; None: the driver does not tell
+    # The use changes with every read and does not make processes unequal. None: the driver does not report it.
+    used_mib: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,27 +83,27 @@ class Gpu:
     uuid: GpuUuid
     vendor: str  # name of the `Vendor` that read it, and injects it
     bdf: PciAddress  # four-digit domain, lower case: 0000:1b:00.0
-    index: int  # the driver's, in PCI order; for people, never stored
+    index: int  # driver's index, in PCI order; for people, never stored
     minor: int
     model: str
-    memory_mib: int  # in all
-    reserved_mib: int  # the driver's own part
-    numa: int | None  # None is unknown
-    node: CharDevice | None  # None with `unhealthy` saying why
+    memory_mib: int  # total memory, including `reserved_mib`
+    reserved_mib: int  # memory that the driver itself uses
+    numa: int | None  # NUMA node; None is unknown
+    node: CharDevice | None  # device node; None if `unhealthy` says why there is none
     mig: tuple[MigInstance, ...] = ()
     mig_enabled: bool = False
-    unhealthy: str = ""  # why, or empty
-    processes: tuple[GpuProcess, ...] | None = None  # None: the driver does not tell
-    path: tuple[str, ...] = ()  # the bridges above it, from the host bridge (pci0000:17) down
+    unhealthy: str = ""  # why the card is unhealthy, or empty
+    processes: tuple[GpuProcess, ...] | None = None  # None: the driver does not list processes
+    path: tuple[str, ...] = ()  # PCI bridges above the card, from the host bridge (pci0000:17) down
     socket: int | None = None
-    module_id: int | None = None  # on an NVSwitch board, as Fabric Manager counts
+    module_id: int | None = None  # Fabric Manager's number of the card on an NVSwitch board
     links: tuple[NvLink, ...] = ()
-    limits_memory: bool = False  # whether the driver was seen to limit a cgroup's use of the card's memory
+    limits_memory: bool = False  # whether a trial showed that the driver limits the memory of a cgroup on this card
     compute_mode: str = ""  # driver's name of the compute mode, unless any process may use the card
     drm: tuple[CharDevice, ...] = ()  # /dev/dri/card<N>, renderD<N>, if the node gives them to containers
     binding: int | None = field(default=None, compare=False)  # number of the binding to its driver (`hooks.host.binding`)
     # The use changes with every read and does not make the cards unequal. None: the driver does not report it.
-    used_mib: int | None = field(default=None, compare=False)  # without the driver's own part
+    used_mib: int | None = field(default=None, compare=False)  # memory in use, without `reserved_mib`
     uncorrected_errors: int | None = field(default=None, compare=False)  # uncorrected memory errors since the card's last reset
     busy_percent: int | None = field(default=None, compare=False)  # during the driver's last sample; None in MIG mode
 
@@ -131,7 +132,7 @@ class Vf:
 
     @property
     def problem(self) -> str:
-        """Return why no container can use RDMA through it now; an empty string if one can."""
+        """Return why no container can use RDMA through this VF now; an empty string if containers can."""
         if self.unhealthy:
             return f"it is not healthy: {self.unhealthy}"
         if self.uverbs is None or not self.ibdev:
@@ -149,11 +150,11 @@ class Pf:
     link_layer: str = ""
     total_vfs: int = 0
     vfs: tuple[Vf, ...] = ()
-    path: tuple[str, ...] = ()  # the bridges above it and its VFs, from the host bridge down
+    path: tuple[str, ...] = ()  # PCI bridges above the PF and its VFs, from the host bridge down
     socket: int | None = None
-    unhealthy: str = ""  # why its VFs reach no peer, or empty
-    pcie: str = ""  # the fastest link that it can have: "32.0 GT/s PCIe x16"; empty where sysfs does not tell
-    rail: int | None = None  # the leaf switch that it is on, as it is counted on every node; None: not known
+    unhealthy: str = ""  # why the PF's VFs reach no peer, or empty
+    pcie: str = ""  # fastest PCIe link that the PF supports: "32.0 GT/s PCIe x16"; empty if sysfs does not show it
+    rail: int | None = None  # number of the PF's leaf switch, the same on every node; None is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,18 +164,18 @@ class DriverMount:
     host_path: str
     container_path: str
     is_socket: bool = False
-    seen_at: str = ""  # where this process sees it, if not at `host_path`
+    seen_at: str = ""  # path at which this process can open the file, if not `host_path`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """Represent one vendor's driver, as it shows itself; absent where there is none."""
+    """Represent the driver of one vendor on this node."""
 
     vendor: str
     version: str
-    control: tuple[CharDevice, ...]  # nodes that belong to no card, and those of optional groups: what exists
+    control: tuple[CharDevice, ...]  # existing device nodes that belong to no card, with the nodes of optional groups
     mounts: tuple[DriverMount, ...] = ()  # libraries and programs of the driver, if a driver root is configured
-    missing: tuple[str, ...] = ()  # files of these that were removed after the reading; not in `mounts`
+    missing: tuple[str, ...] = ()  # files that were removed after the driver was read; they are not in `mounts`
     group_mounts: tuple[DriverMount, ...] = ()  # files of optional groups that the configuration names
     hooks: tuple[Hook, ...] = ()  # hooks of the driver's CDI specs, if the driver's files need them
 
@@ -183,7 +184,7 @@ class Driver:
 class Inventory:
     gpus: tuple[Gpu, ...] = ()
     pfs: tuple[Pf, ...] = ()
-    drivers: tuple[Driver, ...] = ()  # one of each vendor
+    drivers: tuple[Driver, ...] = ()  # driver of each vendor that has one on this node
     rdma_cm: CharDevice | None = None
     cdi_names: frozenset[str] = frozenset()  # vendor/class=name of each device that the node's CDI specs define
     partitions: tuple[Partition, ...] = ()  # NVSwitch partitions of the board that the node's configuration names

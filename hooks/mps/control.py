@@ -1,14 +1,14 @@
 """Start, ask and end the MPS control daemon of one card.
 
-It runs as a transient service of systemd, `lading-mps-<UUID>`: outside the cgroup of lading-hooks, whose stop ends everything
-there; without its sandbox, in which no server could be started; with a /dev/shm of its own, which the containers of the card
-share. If the daemon dies, systemd ends its servers too.
+The daemon runs as a transient service of systemd, `lading-mps-<UUID>`. The service is outside the cgroup of lading-hooks, so
+that it survives a stop of lading-hooks; outside the sandbox of lading-hooks, in which no server could start; and with its own
+/dev/shm, which the containers of the card share. If the daemon dies, systemd ends its servers too.
 
-Whether it runs is judged by its pid file, and by command line and cgroup of that process. The socket outlives the daemon.
-/proc/<pid>/exe would need CAP_SYS_PTRACE, which lading-hooks does not have. The pipe folder is read-only in containers, so the
-pid file is root's.
+A daemon is running if its pid file names a process with the expected command line and cgroup. The socket proves nothing,
+because it outlives the daemon. /proc/<pid>/exe would need CAP_SYS_PTRACE, which lading-hooks does not have. The pipe folder is
+read-only in containers, so only root can write the pid file.
 
-An amount of memory that is read back is rounded down to GiB from 1 GiB on (driver 595.91): what was set is never compared.
+The daemon rounds a memory limit down to GiB from 1 GiB on when it is read back (driver 595.91), so limits are never compared.
 
 Source: NVIDIA, Multi-Process Service, appendix "Tools and interface reference"; systemd-run(1); facts that were seen on driver
 595.91 are in docs/isolation.md.
@@ -36,7 +36,7 @@ from lading.vocabulary import GpuUuid
 
 ANSWER_S: Final = 3.0  # for one question; an idle daemon answers in milliseconds
 START_S: Final = 8.0  # for systemd, the daemon, and its first answer
-QUIT_S: Final = 5  # for the server to end with its clients, before it is killed
+QUIT_S: Final = 5  # seconds for the server to end with its clients, before it is killed
 GONE_S: Final = 2.0  # for a process that was killed
 FAULT: Final = "FAULT"
 
@@ -69,7 +69,7 @@ class Control:
         return Path(self.folders.pipe(self.uuid)) / "nvidia-cuda-mps-control.pid"
 
     def make_folders(self) -> None:
-        """Make them; they are the record that this card may have a daemon and another compute mode."""
+        """Make the daemon's folders. They record that this card may have a daemon and another compute mode."""
         try:
             for name, mode in (
                 (self.folders.shm_dir, 0o700),
@@ -82,7 +82,7 @@ class Control:
             raise HostError(f"cannot make the folders of the MPS daemon: {e}") from e
 
     async def remove_folders(self) -> None:
-        """Remove them, the record last."""
+        """Remove the daemon's folders; remove the folder last that records the daemon."""
         await remove_folder(Path(self.folders.shm(self.uuid)), systemd_run=self.systemd_run)
         shutil.rmtree(self.folders.of(self.uuid), ignore_errors=True)
 
@@ -95,7 +95,7 @@ class Control:
         return pid if self._runs(pid, Path(self.command).name) else None
 
     async def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the daemon, and wait until it answers."""
         began = time.monotonic()
         with contextlib.suppress(OSError):
             self._pid_file.unlink()  # PID file of a daemon that died
@@ -125,28 +125,28 @@ class Control:
         return [self.systemd_run, "--quiet", "--collect", f"--unit=lading-mps-{self.uuid}", *options, "--"]
 
     async def ask(self, *commands: str, wait_s: float | None = None) -> str:
-        """Return what the daemon answers to these commands."""
+        """Send these commands to the daemon, and return its answer."""
         return await run_command(
             [self.command], env=self._env, text="".join(f"{one}\n" for one in commands), wait_s=wait_s or self.answer_s
         )
 
     async def servers(self) -> tuple[int, ...]:
-        """Return the process IDs of its servers: one, after the first client."""
+        """Return the process IDs of the daemon's servers: one server after the first client."""
         return tuple(int(word) for word in (await self.ask("get_server_list")).split() if word.isdecimal())
 
     async def has_fault(self, servers: Collection[int]) -> bool:
-        """Return whether a server is blocked by a fault of a client: all its clients end, and until they did it takes no
-        other."""
+        """Return whether a server is blocked by a client's fault: all of its clients end, and it accepts no new client before
+        that."""
         states = [await self.ask(f"get_server_status {server}") for server in servers]
         return any(FAULT in state.upper().split() for state in states)
 
     async def count_clients(self, servers: Collection[int]) -> int:
-        """Return how many processes use the card by these servers."""
+        """Return the number of processes that use the card by these servers."""
         lists = [await self.ask(f"get_client_list {server}") for server in servers]
         return sum(word.isdecimal() for said in lists for word in said.split())
 
     async def set_limits(self, limits: Limits, servers: Collection[int]) -> None:
-        """Set the limits of processes that bring none: of the next server, and of those that run."""
+        """Set the limits of processes without limits in their environment, for the running servers and the next server."""
         percent, memory = str(limits.percent), f"{limits.memory_mib}M"
         # 0 is the daemon's own number of its only card.
         commands = [f"set_default_active_thread_percentage {percent}", f"set_default_device_pinned_mem_limit 0 {memory}"]
@@ -155,11 +155,12 @@ class Control:
         await self.ask(*commands)
 
     async def quit(self, servers: Collection[int]) -> None:
-        """End the daemon and its servers, clients or not. Return when all are gone. One whose pid file is lost is asked too."""
+        """End the daemon and its servers, even if they have clients. Return when all have ended. A daemon without a pid file
+        is asked too."""
         programs = dict.fromkeys(servers, _SERVER)
         if (control := self.pid()) is not None:
             programs[control] = Path(self.command).name
-        with contextlib.suppress(HostError):  # no daemon; or one that hangs, which is ended by force
+        with contextlib.suppress(HostError):  # there is no daemon, or it hangs and is killed below
             programs |= dict.fromkeys(await self.servers(), _SERVER)
             await self.ask(f"quit -t {QUIT_S}", wait_s=QUIT_S + self.answer_s)
             await self._wait_gone(programs)

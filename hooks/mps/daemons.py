@@ -1,12 +1,12 @@
-"""Run the MPS daemons of cards, behind the port `Preparer`: one for each card that has shares with this isolation, from
-before the first container of such a share is created until the last such grant has ended.
+"""Run an MPS daemon for each card that has shares with isolation mps (port `Preparer`). The daemon is started before the first
+container with such a share is created, and stopped after the last such grant has ended.
 
-The ledger says which cards need one, so there is no journal: `_settle` brings one card to what the ledger says, and can be
-repeated at any moment, also by the next instance of lading-hooks, which finds the daemons running. A card's folder is made
-before anything else is changed and removed last: it is the record of a card that has to be put back.
+The ledger names the cards that need a daemon, so there is no journal: `_settle` starts or stops one card's daemon by the
+ledger, and can be repeated at any moment, also after a restart of lading-hooks, which finds the daemons running. A card's
+folder is made before any other change and removed last: it records that the card's compute mode has to be restored.
 
-While a daemon is being stopped, its card is held: in its compute mode a whole card would let one process in.
-A card whose server is blocked by a fault is shown as unhealthy until its clients are gone.
+While a daemon is being stopped, no other pod gets its card, because the card's compute mode would allow only one process. A
+card whose server is blocked by a fault is reported as unhealthy until its clients have ended.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from lading.vocabulary import GpuUuid, PodUid, SandboxId
 
 PREPARE_S: Final = 20.0  # for a container, with the stops that may be under way on its cards
 _MODE_S: Final = 5.0  # for the driver
-_LOOK_S: Final = 2.0  # for a comparison: what takes longer goes on beside the next one
+_LOOK_S: Final = 2.0  # seconds for a comparison; slower work continues beside the next comparison
 _FAULT: Final = "a process that shares it by MPS had a fatal fault: all processes that share it end"
 
 
@@ -71,7 +71,7 @@ class MpsDaemons(Preparer):
         return answer.grant is not None and any(mps_cards([answer.grant]))
 
     def holdings(self) -> tuple[Holding, ...]:
-        """Return the cards that no share is left of, and that are not back yet. A new share may have such a card."""
+        """Return the cards without shares whose daemon is not stopped yet. A new share may get such a card."""
         if not (left := self._left(self.grants())):
             return ()
         rests = (GrantedGpu(uuid=uuid, core_percent=0, isolation=IsolationName.MPS) for uuid in left)
@@ -171,7 +171,7 @@ class MpsDaemons(Preparer):
                 await self._stop(uuid, card)
 
     async def _run(self, uuid: GpuUuid, card: _Card, limits: Limits) -> None:
-        """Start the daemon unless it runs, with limits that fit all shares of its card, and look for a fault."""
+        """Start the daemon unless it runs, set the largest limits of the card's shares, and check for a fault."""
         control = self.control(uuid)
         if control.pid() is None:
             if card.limits is not None:

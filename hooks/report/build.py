@@ -1,10 +1,10 @@
 """Build the node report: inventory and ledger, as the status of the NodeDevices object.
 
-It takes an inventory, the ledger's grants, the former holders of devices, the processes that use cards without a grant, and
-whether ledger and runtime were compared. It returns the status, the same for the same node whatever the order in which grants
-came: a status that differs is news. What is in use of the cards differs all the time, so that it is made apart, and coarse
-(`coarse_use`). Texts are cut and problems counted to what the CRD takes (deploy/crds/nodedevices.yaml): an API server refuses
-an object as a whole, and a node must not vanish from central's sight over a long error message.
+The input is an inventory, the ledger's grants, the former holders of devices, the processes that use cards without a grant,
+and whether ledger and runtime were compared. The status does not depend on the order of grants, so that a different status
+means a change of the node. The use of the cards changes all the time, so it is built separately, and in coarse steps
+(`coarse_use`). Texts and lists are cut to the limits of the CRD (deploy/crds/nodedevices.yaml). Otherwise the API server would
+refuse the whole object, and central would lose the node because of a long error message.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,8 +61,8 @@ def build_status(
     boot_id: str,
     reporter: str,
 ) -> Status:
-    """Build the status. `past`: newest first. `unmanaged`: by whom a card is used without a grant, in words. `dirty`: why a
-    card without a holder is not given, in words. `reporter`: this version of Lading."""
+    """Build the status. `past`: former holders, newest first. `unmanaged`: a text about the user of a card without a grant.
+    `dirty`: a text why a card without a holder is not granted. `reporter`: this version of Lading."""
     uuids = {gpu.bdf: gpu.uuid for gpu in found.gpus}
     limit = found.shares_per_gpu
     held = tuple(_grant(grant) for grant in sorted(grants, key=lambda grant: grant.key))
@@ -125,8 +125,8 @@ def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, max_shares:
 
 
 def _links(links: Iterable[inventory.NvLink], uuids: Mapping[PciAddress, GpuUuid]) -> Iterable[NvLink]:
-    """Return the links, without those to a card that the node does not have (another virtual machine's): no pod can use
-    these."""
+    """Return the links between the node's cards. A link to a card of another virtual machine is left out, because no pod can
+    use it."""
     for link in links:
         if link.peer is None:
             yield NvLink(count=link.count)
@@ -135,7 +135,8 @@ def _links(links: Iterable[inventory.NvLink], uuids: Mapping[PciAddress, GpuUuid
 
 
 def _partitions(found: inventory.Inventory) -> tuple[Partition, ...]:
-    """Return the partitions of which every GPU exists: a table is for a board, and a virtual machine may have a part of it."""
+    """Return the partitions whose GPUs all exist on this node. A table is for a whole board, of which a virtual machine may
+    have a part."""
     there = {gpu.module_id for gpu in found.gpus if gpu.module_id is not None}
     return tuple(Partition(id=one.id, modules=one.modules) for one in found.partitions if there.issuperset(one.modules))
 

@@ -1,4 +1,4 @@
-"""Keep an object of the API server as the node has it: connect, look again and again, and wait longer after each failure.
+"""Keep an object of the API server equal to the node's state: connect, check repeatedly, and wait longer after each failure.
 
 Tests: tests/unit/hooks/report/test_reporter.py
 """
@@ -20,21 +20,21 @@ async def keep_looking(
     failed: Callable[[Exception], float],
     sleep: Callable[[float], Any],
 ) -> None:
-    """Look until cancelled. Never returns. `look` and `failed` return after how many seconds to look again."""
+    """Call `look` repeatedly until cancelled. Never returns. `look` and `failed` return the seconds until the next call."""
     while True:
         try:
             async with connect() as api:
                 while True:
                     await sleep(await look(api))
-        except Exception as e:  # noqa: BLE001  no credentials yet, or whatever a kubeconfig's plugin comes up with
+        except Exception as e:  # noqa: BLE001  no credentials yet, or any error of a kubeconfig's plugin
             await sleep(failed(e))
 
 
 def describe(error: Exception) -> str:
-    """Return the error in words: with its type, if it is none of Lading's."""
+    """Return the text of the error, with its type unless it is a LadingError."""
     return str(error) if isinstance(error, LadingError) else f"{type(error).__name__}: {error}"
 
 
 def wait_after(error: Exception, backoff: Backoff) -> float:
-    """Return the seconds to wait after this error; the API server may have said how many at least."""
+    """Return the seconds to wait after this error, but at least as long as the API server requested (Retry-After)."""
     return backoff.failed(at_least_s=error.retry_after_s if isinstance(error, KubeError) else 0.0)

@@ -1,15 +1,14 @@
 """Keep the status of the node's NodeDevices object equal to inventory and ledger.
 
-Twice a second it looks at both (a comparison of values in memory), and what changed goes out in one server-side apply: many
-changes make one report, and no code that changes something has to notify the reporter. What is in use of the cards changes all
-the time: it is looked at every `use_interval_s`, and goes along with every other report in between as it was then. After
-RENEW_S, and after every failure, the whole status is applied again, whatever it was: that restores what another client
-overwrote, and creates the object if it is gone.
+Twice a second the reporter compares both with its last report, in memory, and sends the changes in one server-side apply. So
+many changes make one report, and no other code has to notify the reporter. The use of the cards changes all the time: it is
+measured every `use_interval_s`, and reports in between repeat the last measurement. After RENEW_S, and after every failure, the
+whole status is applied again. This restores fields that another client overwrote, and creates the object if it is missing.
 
-Nothing here may touch the node's own work: every failure, also an internal error, is logged, counted and tried again, and the
+The reporter must not disturb the node's work: every failure, also an internal error, is logged, counted and tried again. The
 daemon starts, answers and stops the same without an API server. `stale_s` shows whether reports reach central.
 
-Rights that it needs: get nodes/<name> (for the owner reference, by which the object goes with its node), create nodedevices,
+Required rights: get nodes/<name> (for the owner reference, by which the object is deleted with its node), create nodedevices,
 patch nodedevices/<name>/status. Source: Kubernetes "Server-Side Apply", "Owners and Dependents".
 """
 
@@ -68,7 +67,7 @@ Connect = Callable[[], AbstractAsyncContextManager[Api]]
 
 @asynccontextmanager
 async def connect(kubeconfig: str) -> AsyncIterator["KubeClient"]:
-    """Connect with the kubeconfig's rights, or with those of the pod that this runs in. Raise ConfigError if there are none
+    """Connect with the kubeconfig's rights, or with those of this process's pod. Raise ConfigError if no credentials exist
     (yet)."""
     # Only on a node that reports: the two take 25 MB.
     from lading.kube.client import KubeClient  # noqa: PLC0415
@@ -93,7 +92,7 @@ class _Seen(NamedTuple):
 
 class Reporter:
     """Create the reporter, on the loop's thread. `use_interval_s` 0: the use of the cards is not reported. `sleep` and `chance`
-    (0 to 1) are the real ones except in tests."""
+    (0 to 1) are replaced in tests."""
 
     def __init__(
         self,
@@ -118,12 +117,12 @@ class Reporter:
         self._chance = chance
         self._backoff = Backoff(limit_s=BACKOFF_LIMIT_S, chance=chance)
         self._seen: _Seen | None = None
-        self._built = Status()  # made of it
+        self._built = Status()  # status built from `_seen`
         self._use_interval_s = use_interval_s
         self._use: tuple[Use, ...] = ()  # the use to report
         self._used_at = 0
         self._use_due_at = float("-inf")
-        self._applied: Status | None = None  # None: not known to be there
+        self._applied: Status | None = None  # last applied status; None: unknown
         self._applied_at = float("-inf")
         self._renew_at = float("-inf")
         self._behind_since: float | None = clock()
@@ -136,7 +135,7 @@ class Reporter:
 
     @property
     def stale_s(self) -> float:
-        """Return the seconds for which the API server may not have had what this node knows; 0 while it has."""
+        """Return the seconds since the API server's status may differ from the node's; 0 while both are equal."""
         return 0.0 if self._behind_since is None else self._clock() - self._behind_since
 
     async def keep_reporting(self) -> None:
@@ -144,7 +143,7 @@ class Reporter:
         await keep_looking(self._connect, self.look, self._failed, self._sleep)
 
     async def look(self, api: Api) -> float:
-        """Report what is new, or old enough; return after how many seconds to look again."""
+        """Report changes, and repeat a report that is older than RENEW_S. Return the seconds until the next check."""
         try:
             await self._report(api)
         except Exception as e:  # noqa: BLE001  an internal error here must not end a node's daemon
@@ -201,7 +200,7 @@ class Reporter:
             await api.apply(path, body, manager=FIELD_MANAGER, force=True)
 
     async def _create(self, api: Api) -> None:
-        """Create the object: a request to its subresource cannot do it."""
+        """Create the NodeDevices object, because a request to its subresource `status` cannot create it."""
         try:
             owner = msgspec.json.decode(await api.get(NODES.path(name=self._node_name)), type=Object)
         except NotFoundError as e:
@@ -212,7 +211,7 @@ class Reporter:
         try:
             await api.create(NODE_DEVICES.path(), body)
         except ConflictError:
-            pass  # it is there: from an own attempt that seemed to fail, or from another client
+            pass  # the object exists: by an earlier attempt that seemed to fail, or by another client
         except NotFoundError as e:
             raise LadingError(f"cannot report: {e}", hint="kubectl apply -f deploy/crds/nodedevices.yaml") from e
 
@@ -225,7 +224,7 @@ class Reporter:
         (self._log.info if first else self._log.debug)(Event.REPORT_APPLIED, node=self._node_name, grants=len(status.grants))
 
     def _failed(self, error: Exception) -> float:
-        """Return the seconds to wait. The API server's state is not known now, so the next success is a whole report."""
+        """Return the seconds to wait. The API server's state is unknown after an error, so the next report is complete."""
         self.failures += 1
         self._applied, self._renew_at = None, float("-inf")
         if self._behind_since is None:

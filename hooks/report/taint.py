@@ -1,9 +1,9 @@
 """Keep a taint on the node while it may not start pods with devices, so that none is placed there meanwhile.
 
-The taint is `lading.dev/not-ready`, with the effect NoSchedule: what runs goes on. Every LOOK_S it is compared with what the
-node's own parts say; the Node itself is looked at again after RENEW_S, and after a failure. What passes within PATIENCE_S, as a
-restart of a daemon, is not written, but for a node that was not ready since its boot: a mark on a tmpfs says that it was. Other
-taints stay as they are: the list is written whole, with the version of the Node that it was read from.
+The taint is `lading.dev/not-ready`, with the effect NoSchedule: running pods continue. Every LOOK_S the taint is compared with
+the node's readiness. The Node object is read again after RENEW_S, and after a failure. A problem that ends within PATIENCE_S,
+such as a restart of a daemon, sets no taint, if the node was ready since its boot (a mark on a tmpfs records that). Other
+taints stay as they are: the whole list is written, with the resourceVersion of the Node from which it was read.
 
 Rights that it needs: get and patch nodes/<name>. Source: Kubernetes "Taints and Tolerations", "API concepts" (resourceVersion).
 """
@@ -51,8 +51,9 @@ class _Node(Object, frozen=True):
 
 
 class Tainter:
-    """On the loop's thread. `find_problem` says why the node is not ready; empty: it is. `mark`: a file, on a tmpfs, that this
-    makes when the node is ready. `sleep` and `chance` (0 to 1) are the real ones except in tests."""
+    """Set and remove the taint. Use it on the loop's thread. `find_problem` returns why the node is not ready, or an empty
+    text. `mark`: a file on a tmpfs, which is created when the node is ready. `sleep` and `chance` (0 to 1) are replaced in
+    tests."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Tainter:
         self._clock = clock
         self._chance = chance
         self._backoff = Backoff(limit_s=BACKOFF_LIMIT_S, chance=chance)
-        self._is: bool | None = None  # whether the Node has the taint; None: not known
+        self._is: bool | None = None  # whether the Node has the taint; None: unknown
         self._renew_at = float("-inf")
         self._since: float | None = None  # when the problem began
 
@@ -86,7 +87,7 @@ class Tainter:
         await keep_looking(self._connect, self.look, self._failed, self._sleep)
 
     async def look(self, api: TaintApi) -> float:
-        """Write the taint, or take it away, if that is due; return after how many seconds to look again."""
+        """Set or remove the taint, if necessary. Return the seconds until the next check."""
         problem = self._find_problem()
         if self._may_pass(problem) or (bool(problem) is self._is and self._clock() < self._renew_at):
             return LOOK_S
@@ -132,7 +133,7 @@ class Tainter:
                 return
 
     def _failed(self, error: Exception) -> float:
-        """Return the seconds to wait. What the Node has is not known now."""
+        """Return the seconds to wait. The Node's taints are unknown after the error, so the next check reads them."""
         self._is = None
         why = describe(error)
         if why != self.failure:

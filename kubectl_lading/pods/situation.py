@@ -4,26 +4,25 @@ Take the pod, its request as parsed by central, and its Events. Return one `Situ
 has ended; its node refuses it; it runs; it starts; something other than devices holds it; it waits for devices.
 
 A refusal has the form "lading: CODE: message". kubelet passes it on in the state of a container or in an Event. The codes are
-in `lading.reasons`, and fixes.toml tells what to do about each.
+in `lading.reasons`, with what to do about each.
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from importlib import resources
 from typing import Final
 
 import msgspec
 
 from central.request.model import DeviceRequest, MalformedRequest
-from central.request.reasons import OfPod
+from central.request.reasons import OfBinding, OfPod
+from central.search.placement import Missing
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.read_pod import PodEvent
 from lading.reasons import Reason
 from lading.vocabulary import ASSIGNMENT, is_manual
 
-FIXES: Final[Mapping[str, str]] = tomllib.loads((resources.files(__package__) / "fixes.toml").read_text())
+FIXES: Final[Mapping[str, str]] = {code.value: code.plain_remedy for code in (*Reason, *Missing, *OfPod, *OfBinding)}
 SCHEDULER: Final = "lading"  # schedulerName of the profile with central as extender (deploy/scheduler/config.yaml)
 SCHEDULED: Final = "PodScheduled"
 _REFUSAL: Final = re.compile(r"\blading: ([a-z-]+): (.*)", re.DOTALL)

@@ -342,7 +342,8 @@ class KubeClient:
 
 
 async def _parse_list(body: bytes, path: str) -> _List:
-    """Decode a page without its objects. The caller limits their depth one by one: few have enough brackets for a check."""
+    """Decode a page of a list, but not its objects. The caller checks the depth of each object, which is cheap because few have
+    many brackets."""
     try:
         try:
             return _LISTS.decode(body)

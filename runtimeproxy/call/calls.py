@@ -57,7 +57,7 @@ _TEARDOWN: Final = frozenset({Stage.STOP_POD_SANDBOX, Stage.REMOVE_POD_SANDBOX, 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     name: str
-    stage: Stage | None  # None: creates containers in a way that no stage covers
+    stage: Stage | None  # None: the method creates containers, but hooks have no stage for it
     request: type[Message]
     teardown: bool = False
 

@@ -215,7 +215,7 @@ class Relay:
             self._last_stream = stream_id
             self._open[stream_id] = False
             path = next((value for name, value in fields if name == b":path"), b"")
-            path = path if path[:1] == b"/" else b"/" + path  # grpc-go serves both
+            path = path if path[:1] == b"/" else b"/" + path  # grpc-go accepts a path without the slash too
             if path in self.held_paths and not end_stream:
                 self._streams[stream_id] = self._holding.begin(stream_id, path, fields)
             return None

@@ -179,7 +179,7 @@ CUresult cuGraphLaunch(CUgraphExec, CUstream), cuGraphLaunch_ptsz(CUgraphExec, C
 CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *), cuStreamIsCapturing_ptsz(CUstream, CUstreamCaptureStatus *);
 CUresult cuStreamGetCtx(CUstream, CUcontext *);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *);
-CUresult cuEventCreate(CUevent *, unsigned);
+CUresult cuEventCreate(CUevent *, unsigned), cuEventDestroy_v2(CUevent);
 CUresult cuEventRecord(CUevent, CUstream), cuEventRecord_ptsz(CUevent, CUstream);
 CUresult cuEventSynchronize(CUevent);
 CUresult cuEventQuery(CUevent);

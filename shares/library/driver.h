@@ -38,10 +38,10 @@
   X(cuGetProcAddress) X(cuGetProcAddress_v2)
 /* Others that are called. */
 #define CALLED(X) \
-  X(cuDeviceGetUuid) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice) X(cuCtxSynchronize) X(cuStreamGetCtx) \
+  X(cuDeviceGetUuid) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice) X(cuStreamGetCtx) \
   X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxGetState) X(cuMemGetAllocationPropertiesFromHandle) X(cuMemPoolGetAttribute) \
   X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz) X(cuThreadExchangeStreamCaptureMode) \
-  X(cuEventCreate) X(cuEventRecord) X(cuEventRecord_ptsz) X(cuEventSynchronize) X(cuEventElapsedTime)
+  X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventRecord_ptsz) X(cuEventQuery) X(cuEventElapsedTime)
 
 struct real {
 #define FIELD(name) __typeof__(&name) name;

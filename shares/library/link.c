@@ -70,8 +70,10 @@ static void look_whether_stopped(void) {
 
 /* Return this process's part of what the container has not used. What the others use of theirs cannot be known while the server is
  * away; and when it is back, it counts anew, in this page. */
-static int64_t part_of_left(struct page_device *shown) {
-  int64_t left = shown->limit_bytes - atomic_load(&shown->used_bytes);
+static int64_t part_of_left(struct device *device) {
+  struct page_device *shown = atomic_load(&device->page);
+  int64_t used = atomic_load(&shown->used_bytes), own = atomic_load(&device->held_bytes);
+  int64_t left = shown->limit_bytes - (used > own ? used : own); /* a server that began anew may not have counted ours yet */
   int32_t processes = atomic_load(&shown->processes);
   return left <= 0 ? 0 : left / (processes > 1 ? processes : 1);
 }
@@ -85,16 +87,17 @@ static void lose(void) {
     int turn = atomic_load(&devices[i].turn);
     if (turn == WANTING || turn == HOLDING) atomic_store(&devices[i].turn, IDLE);
     devices[i].fixed_began = 0;
-    if (joined) devices[i].left_bytes = part_of_left(atomic_load(&devices[i].page));
+    if (joined) devices[i].left_bytes = part_of_left(&devices[i]);
   }
   joined = 0;
   for (struct question *one = questions; one; one = one->next) one->answered = -1;
   pthread_cond_broadcast(&changed);
 }
 
+/* Send a frame; with `lock` held. Does not wait: a server that does not read is lost. */
 static int send_frame(struct frame frame) {
   frame.version = 1;
-  if (fd >= 0 && send(fd, &frame, sizeof frame, MSG_NOSIGNAL) == sizeof frame) return 1;
+  if (fd >= 0 && send(fd, &frame, sizeof frame, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof frame) return 1;
   lose();
   return 0;
 }
@@ -281,19 +284,19 @@ done:
 }
 
 void memory_held(struct device *device, int64_t bytes) {
+  struct frame frame = {.kind = ADD, .device = (uint16_t)device->index, .a = bytes, .b = 1};
   pthread_mutex_lock(&lock);
+  frame.seq = ++last_seq;
+  if (!joined || !send_frame(frame)) device->left_bytes -= bytes;
   atomic_fetch_add(&device->held_bytes, bytes);
-  if (joined) send_frame((struct frame){.kind = ADD, .device = (uint16_t)device->index, .seq = ++last_seq, .a = bytes, .b = 1});
-  else device->left_bytes -= bytes;
   pthread_mutex_unlock(&lock);
 }
 
 void memory_sub(struct device *device, int64_t bytes) {
   if (!bytes) return;
   pthread_mutex_lock(&lock);
+  if (!joined || !send_frame((struct frame){.kind = SUB, .device = (uint16_t)device->index, .a = bytes})) device->left_bytes += bytes;
   atomic_fetch_sub(&device->held_bytes, bytes);
-  if (joined) send_frame((struct frame){.kind = SUB, .device = (uint16_t)device->index, .a = bytes});
-  else device->left_bytes += bytes;
   pthread_mutex_unlock(&lock);
 }
 

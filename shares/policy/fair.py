@@ -2,9 +2,12 @@
 
 Each container has a virtual time. A turn advances it by the turn's length divided by the container's request. For example, with
 a request of 25 %, a turn of 50 ms adds 200 ms. The container with the least virtual time goes first. So in the long run each
-gets its request, and unused time is divided in proportion to the requests. An inactive container gets no credit for its
-absence. When it returns, it starts with the least virtual time of the active containers, and goes before them. A limit is a
-bucket of the card's time that fills at the rate of the limit: a container with a nearly empty bucket waits.
+gets its request, and unused time is divided in proportion to the requests.
+
+The *time of service* is the least virtual time of the containers that are served: those that want the card, or have it, and are
+not held back by their limits. A container that was away starts at the time of service. One that paused for a moment, or was
+held back, is behind it by CREDIT_NS of the card at most. Otherwise, it would later take the card for as long as it did not use
+it. A limit is a bucket of the card's time that fills at the rate of the limit: a container with a nearly empty bucket waits.
 
 Source: Goyal, Vin, Cheng: Start-time Fair Queueing (SIGCOMM 1996).
 
@@ -17,8 +20,9 @@ from typing import Final
 
 from shares.policy.model import MILLION, MS, SHORTEST_NS, TURN_NS, Next, NotBefore, Share
 
-AWAY_NS: Final = 20 * MS  # a container inactive for less is between two bursts, and keeps its virtual time
-DEPTH_NS: Final = 500 * MS  # depth of the bucket for a limit of 100 %; a limit of 50 % has half of this
+AWAY_NS: Final = 20 * MS  # a container inactive for less is between two bursts, and keeps CREDIT_NS
+CREDIT_NS: Final = TURN_NS  # card time that a container may catch up on, which others had while it paused or was held back
+DEPTH_NS: Final = 100 * MS  # depth of the bucket for a limit of 100 %, as the period of cpu limits; of 50 %: half of this
 OVERTAKE_NS: Final = 10 * MS  # card time by which a waiting container must be behind the holder to end its turn early
 
 
@@ -27,6 +31,7 @@ class _Account:
     share: Share
     virtual_ns: int
     active: bool = False
+    held_back: bool = False  # by its limit, when the next turn was last chosen
     left_ns: int = 0  # time when the container was last active
     had_ns: int = 0  # time when the container last had the card
     bucket_ns: int  # card time that the container may use at once, by its limit
@@ -39,20 +44,22 @@ class Fair:
         self._last_ns = 0  # greatest virtual time of a container that became inactive
 
     def join(self, name: str, share: Share, now_ns: int) -> None:
-        self._accounts[name] = _Account(share=share, virtual_ns=self._least(), bucket_ns=_depth(share), filled_ns=now_ns)
+        self._accounts[name] = _Account(
+            share=share, virtual_ns=self._time_of_service(), bucket_ns=_depth(share), filled_ns=now_ns
+        )
 
     def leave(self, name: str) -> None:
         self._accounts.pop(name, None)
 
     def begin(self, name: str, estimate_ns: int, now_ns: int) -> None:
         account = self._accounts[name]
-        if not account.active and now_ns - account.left_ns > AWAY_NS:
-            account.virtual_ns = max(account.virtual_ns, self._least())
+        if not account.active:
+            self._catch_up(account, 0 if now_ns - account.left_ns > AWAY_NS else CREDIT_NS)
         account.active = True
 
     def end(self, name: str, now_ns: int) -> None:
         account = self._accounts[name]
-        account.active, account.left_ns = False, now_ns
+        account.active, account.held_back, account.left_ns = False, False, now_ns
         self._last_ns = max(self._last_ns, account.virtual_ns)
 
     def charge(self, name: str, began_ns: int, ended_ns: int) -> None:
@@ -63,7 +70,7 @@ class Fair:
         account.bucket_ns -= held
 
     def choose(self, waiting: Collection[str], now_ns: int) -> Next | NotBefore:
-        ready = {name: ready_ns for name in waiting if (ready_ns := self._ready(name, now_ns)) <= now_ns}
+        ready = self._ready_among(waiting, now_ns)
         if not ready:
             return NotBefore(min(self._ready(name, now_ns) for name in waiting))
         name = min(ready, key=self._order)
@@ -78,16 +85,33 @@ class Fair:
         return max(account.bucket_ns, SHORTEST_NS)
 
     def is_due(self, waiting: Collection[str], holder: str, now_ns: int) -> bool:
-        return any(self._is_behind(name, holder) and self._ready(name, now_ns) <= now_ns for name in waiting)
+        return any(self._is_behind(name, holder) for name in self._ready_among(waiting, now_ns))
 
     def forgive(self, now_ns: int) -> None:
         most = max((account.virtual_ns for account in self._accounts.values()), default=0)
         for account in self._accounts.values():
             account.virtual_ns = most
 
-    def _least(self) -> int:
-        """Return the least virtual time of the active containers; without any, that of the last active container."""
-        return min((account.virtual_ns for account in self._accounts.values() if account.active), default=self._last_ns)
+    def _ready_among(self, waiting: Collection[str], now_ns: int) -> list[str]:
+        """Return the waiting containers that their limits do not hold back."""
+        ready = [name for name in waiting if self._ready(name, now_ns) <= now_ns]
+        for name in waiting:
+            self._accounts[name].held_back |= name not in ready
+        for name in ready:
+            if (account := self._accounts[name]).held_back:
+                self._catch_up(account, CREDIT_NS)
+                account.held_back = False
+        return ready
+
+    def _catch_up(self, account: _Account, credit_ns: int) -> None:
+        """Let the container be behind the time of service by this card time at most."""
+        account.virtual_ns = max(account.virtual_ns, self._time_of_service() - credit_ns * MILLION // account.share.weight_ppm)
+
+    def _time_of_service(self) -> int:
+        """Return the least virtual time of the containers that are served; if there is none, the greatest that is known."""
+        active = [account for account in self._accounts.values() if account.active]
+        served = [account.virtual_ns for account in active if not account.held_back]
+        return min(served, default=max((account.virtual_ns for account in active), default=self._last_ns))
 
     def _order(self, name: str) -> tuple[int, int, str]:
         """Return a container's sort key: the least is chosen first. Of equal virtual times, the container without the card for

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import pytest
 
-from central.controllers.conditions import UNHEALTHY
 from central.quota.model import LABEL_PREEMPTIBLE, LABEL_QUOTA
 from central.request.pod import DEVICES_HEALTHY
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT, NOT_READY, REQUEST_ANNOTATIONS
@@ -282,7 +281,7 @@ ALLOWED: Final[dict[str, Case]] = {
     "health-of-assigned-by-central": lambda w: w.central.call(
         "PATCH",
         "/api/v1/namespaces/default/pods/assigned/status?dryRun=All",
-        {"status": {"conditions": [{"type": DEVICES_HEALTHY, "status": "False", "reason": UNHEALTHY, "message": "m"}]}},
+        {"status": {"conditions": [{"type": DEVICES_HEALTHY, "status": "False", "reason": "DeviceUnhealthy", "message": "m"}]}},
         content_type="application/strategic-merge-patch+json",
     ),
     "bind-by-central": lambda w: w.bind(ASSIGNED, by=w.central),

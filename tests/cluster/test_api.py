@@ -27,6 +27,7 @@ from lading.kube.errors import (
 )
 from lading.kube.resource import LEASES, NODES, PODS
 from simnode.control_plane import ControlPlane
+from simnode.patience import await_until
 from tests.fakes.kube_objects import deep_fields
 from tests.fakes.records import Records
 
@@ -271,10 +272,10 @@ def test_a_watch_from_the_future_says_nothing(server: ControlPlane) -> None:
 
 
 async def until(holds: Callable[[], bool]) -> float:
+    """Wait until it holds. Return for how many seconds it did not."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    while not holds():  # noqa: ASYNC110  the clock decides
-        await asyncio.sleep(0.02)
+    await await_until(holds, "the expected leader")
     return loop.time() - began
 
 
@@ -304,7 +305,7 @@ def test_one_leader_at_a_time(server: ControlPlane) -> None:
 
         assert await until(lambda: len(leaders()) == 1) >= TERMS.duration_s  # no lease was there
         (first,) = leaders()
-        await asyncio.sleep(2 * TERMS.duration_s)
+        await asyncio.sleep(2 * TERMS.duration_s)  # two terms, in which no other may lead
         assert leaders() == [first]
 
         await stop(first)

@@ -2,7 +2,7 @@
 deploy/rbac and no others. No daemon runs: what is found is that, and nothing may be unreadable."""
 
 import json
-import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from kubectl_lading.main import main
 from lading.checks.model import Verdict
 from lading.nodedevices import GROUP, KIND, VERSION
 from simnode.control_plane import ControlPlane
+from simnode.patience import wait_until
 
 SYSTEM = "lading-system"
 
@@ -72,7 +73,7 @@ def test_a_report_that_changes_nothing_leaves_no_trace(deployed: ControlPlane, r
         return next(one.changed_at for one in view.nodes if one.name == node)
 
     first = changed_at()
-    time.sleep(1.1)  # times have whole seconds
+    wait_until(lambda: datetime.now(UTC) >= datetime.fromisoformat(first) + timedelta(seconds=1), "the next whole second")
     assert first == changed_at() != ""
     report["status"] = {"reporter": "0.1.0"}
     assert first < changed_at()

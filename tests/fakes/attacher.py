@@ -1,7 +1,7 @@
-"""An attacher that moves nothing: VFs are in a sandbox, or not, as the journal says, and moves take as long as a test wants.
+"""Simulate an attacher: the journal alone says which VFs are in a sandbox, and a test decides how long a move takes.
 
-Honest: a row is there from before a move until it is back, what is `stuck` stays with its failure, and a caller that stops
-waiting leaves the move going on.
+As for the real attacher, a VF has a row from before its move until it is back. A VF in `stuck` keeps its row and its failure. A
+move continues if its caller stops waiting.
 """
 
 import asyncio

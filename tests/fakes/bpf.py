@@ -1,4 +1,4 @@
-"""BPF programs for tests: loaded, and attached to a network device in every way in which a pod can do it.
+"""Load BPF programs for tests, and attach them to a network device in every way that a pod can use.
 
 `python -m tests.fakes.bpf DEVICE` attaches an XDP program to a device of its namespace.
 

@@ -1,7 +1,7 @@
-"""The small cluster with little room, and pods of which each has another reason not to run.
+"""Build the small cluster with few free cards, and pods that each have a different reason not to run.
 
-busy-a has one free card and busy-b two, of eight; on busy-c each card has a share of 30Gi. Pods of busy-b have a disruption
-budget that lets one go; those of busy-c belong to a DaemonSet.
+Node busy-a has one free card of eight and node busy-b two; on node busy-c each card has a share of 30Gi. Pods on busy-b have a
+disruption budget that allows one eviction; pods on busy-c belong to a DaemonSet.
 """
 
 from typing import Any, Final
@@ -19,7 +19,7 @@ REFUSED: Final = "lading: device-held: GPU-b0000020-4c61-6469-6e67-00000003dded 
 
 
 def a_pod_that_waits(name: str, limits: Json, *, gpu_model: str = "", age_s: int = 3600, cpu: str = "", **spec: Any) -> Json:
-    """`spec`: by Kubernetes' own keys."""
+    """Return a pending pod. `spec`: additional fields of its spec, by Kubernetes' keys."""
     annotations = {"gpu_model": gpu_model} if gpu_model else {}
     pod = a_pod(name, {"main": limits}, age_s=age_s, **annotations)
     pod["spec"] |= spec
@@ -80,6 +80,6 @@ def _waiting() -> list[Json]:
 
 
 def _of_its_own(node: str, profile: str) -> Status:
-    """The profile's UUIDs, with the node's last letter in them."""
+    """Return the profile's report, with the node's last letter in the UUIDs."""
     text = msgspec.json.encode(read_status(profile)).decode()
     return msgspec.json.decode(text.replace("GPU-0", f"GPU-{node[-1]}"), type=Status)

@@ -1,10 +1,10 @@
-"""Rooms of a node, and asks, as short as a test wants to say them.
+"""Build a node's free capacity, and requests, with short calls.
 
-    room(card(0), card(1, free_mib=4096), held(2), vfs=[vf(0), vf(1, held=True)])
+    capacity(card(0), card(1, free_mib=4096), held(2), vfs=[vf(0), vf(1, held=True)])
     eight_gpus(held_cards={0, 1}, held_vfs={0})
-    ask(share("prepare", 8192, role=Role.INIT), whole("train", 2, vfs=1))
+    request(share("prepare", 8192, role=Role.INIT), whole("train", 2, vfs=1))
 
-Cards and VFs by number: card n sits at 0000:1<n>:00.0, VF n of PF p at 0000:<6p>:00.<n>. Two cards and one PF share a switch.
+Cards and VFs have numbers: card n is at 0000:1<n>:00.0, VF n of PF p at 0000:<6p>:00.<n>. Two cards and one PF share a switch.
 """
 
 from collections.abc import Collection, Sequence
@@ -52,8 +52,8 @@ def vf_bdf(number: int, *, pf: int = 0) -> PciAddress:
 
 
 def place(switch: int | None, port: int = 0, *, behind: Sequence[int] = ()) -> Place:
-    """Below that switch, two switches to a NUMA node; None: the node does not know. `behind`: the ports of that switch, and of
-    each one behind it, that lead to the switch with the device's own port."""
+    """Return the place of a device below this switch; None: unknown place. Each NUMA node has two switches. `behind`: ports of
+    the switches on the way to the device, from above, without the device's own port."""
     if switch is None:
         return Place()
     numa = switch // 2
@@ -112,7 +112,7 @@ def card(
 
 
 def held(number: int, *, usable_mib: int = CARD_MIB, switch: int | None = -1, model: str = MODEL) -> CardCapacity:
-    """Whole, by another pod."""
+    """Return a card that another pod holds whole."""
     return card(number, usable_mib=usable_mib, free_mib=0, free_core=0, switch=switch, model=model)
 
 
@@ -128,7 +128,8 @@ def mig_card(
     model: str = MODEL,
     switch: int | None = -1,
 ) -> CardCapacity:
-    """In MIG mode, with an instance of each profile, by slot; those held by one pod each. "2g.20gb" has 20 GiB."""
+    """Return a card in MIG mode with an instance of each profile. `held`: numbers of the instances that pods hold, each by
+    another pod. A profile "2g.20gb" has 20 GiB."""
     plain = card(number, model=model, switch=switch, mig_enabled=True, usable=usable)
     instances = tuple(
         MigInstance(
@@ -152,7 +153,7 @@ def mig_card(
 
 
 def port(number: int, *, switch: int | None = -1, behind: Sequence[int] = ()) -> Pf:
-    """PF n is on the switch of cards 2n and 2n+1."""
+    """Return PF n, which is by default on the switch of cards 2n and 2n+1."""
     at = place(number if switch == -1 else switch, 0x10, behind=behind)
     return Pf(bdf=pf_bdf(number), driver="mlx5_core", ibdev=f"mlx5_{number}", place=at)
 
@@ -188,7 +189,7 @@ def capacity(
 
 
 def eight_gpus(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = (), name: str = "n1") -> NodeCapacity:
-    """Four switches, each with two cards and one PF of four VFs. VF n is of PF n // 4."""
+    """Return a node with four switches, each with two cards and one PF of four VFs. VF n belongs to PF n // 4."""
     cards = [held(number) if number in held_cards else card(number) for number in range(8)]
     ports = [port(number) for number in range(4)]
     vfs = [vf(number % 4, pf=ports[number // 4], held=number in held_vfs) for number in range(16)]

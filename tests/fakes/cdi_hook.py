@@ -1,4 +1,4 @@
-"""A stand-in for NVIDIA's nvidia-cdi-hook: it lists its hooks as that does, and notes how and with which environment it ran."""
+"""Simulate NVIDIA's nvidia-cdi-hook: list its hooks, and record the arguments and environment of each run."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The cluster of a test's world, as a command has it."""
+"""Return the cluster of a test in the form in which commands read it."""
 
 from central.decide.gangs import GangPlanner
 from central.decide.scheduler import Scheduler

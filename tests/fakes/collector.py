@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector: takes spans by OTLP/HTTP on a port of its own, and keeps them."""
+"""Run an OpenTelemetry collector that receives spans by OTLP/HTTP on a free port, and keeps them."""
 
 import gzip
 import threading
@@ -9,7 +9,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Collector:
-    """Takes spans at `endpoint`."""
+    """Receive spans at `endpoint`."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []

@@ -1,8 +1,8 @@
-"""A `Wire` whose bytes take their time: four pipes, each moved on by any number of bytes, so that everything can cross.
+"""Delay the bytes of a `Wire`: four pipes, each moved by any number of bytes, so that frames can cross in all orders.
 
     client ─out▶ relay ─to_runtime▶ runtime        client ◀to_client─ relay ◀out─ runtime
 
-What the relay gives out must be whole frames. h2 takes nothing more after a GOAWAY, so those are kept from it and recorded.
+The relay must send whole frames. h2 accepts no frame after a GOAWAY, so GOAWAY frames are recorded and not passed to h2.
 """
 
 from enum import Enum
@@ -28,7 +28,7 @@ class Crossing(Wire):
         self._half = b""  # part of a DATA frame on its way to the client
 
     def move(self, pipe: Pipe, size: int) -> None:
-        """The next bytes of one pipe arrive."""
+        """Deliver the next bytes of one pipe."""
         self._collect()
         data = bytes(self.pipes[pipe][:size])
         if not data:
@@ -79,7 +79,7 @@ def whole_frames(data: bytes) -> list[bytes]:
 
 
 def frames_of(data: bytes) -> list[bytes]:
-    """The last one may not be whole."""
+    """Return the frames of the bytes; the last frame may be incomplete."""
     reader = FrameReader(lambda stream: True)
     reader.max_frame_size = frames.LARGEST_MAX_FRAME_SIZE
     found = [data[start:end] for _, _, _, start, end in reader.frames(data)]

@@ -1,7 +1,6 @@
-"""A TCP relay to a port of this machine that a test opens and closes: a server that is away and comes back at its address.
+"""Relay TCP to a port of this machine, and close and reopen it in a test, as if the server stopped and returned.
 
-Honest: bytes go through as they come, so TLS is the client's and the server's own affair. Closed, it refuses connections, and
-those that were open are gone.
+Bytes are passed unchanged, so TLS is between client and server. A closed relay refuses connections, and ends the open ones.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ class Doorway:
         threading.Thread(target=self._accept, args=[self._listener], daemon=True).start()
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the relay and its connections. May be called twice."""
         ends, self._ends = self._ends, []
         for end in [*filter(None, [self._listener]), *ends]:
             shut(end)

@@ -1,4 +1,4 @@
-"""A pod that its node ended: deleted, and then gone."""
+"""End a pod as its node does: mark it as deleted, and then remove it."""
 
 from dataclasses import replace
 

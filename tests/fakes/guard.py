@@ -1,4 +1,4 @@
-"""The compiled guard as a process with a socket, as the runtime starts it; and the expected answers to the same bytes."""
+"""Run the compiled guard as a process with a socket, as the runtime starts it, and compute the expected answers in Python."""
 
 import os
 import socket
@@ -32,7 +32,7 @@ SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover
 
 
 class Said(NamedTuple):
-    """An answer."""
+    """Hold one answer of the guard to a call of the runtime."""
 
     stream: int
     payload: bytes = b""
@@ -49,13 +49,13 @@ def said_in(reply: Reply) -> Said:
 
 
 def _refused(stream: int, error: NriCallError) -> Said:
-    """The words for a method that a guard does not know are not compared."""
+    """Return the answer for an error. The text for an unknown method is left out, because tests must not compare it."""
     return Said(stream, status=error.status, words="" if error.status == GrpcStatus.UNIMPLEMENTED else error.message)
 
 
 @contextmanager
 def started(program: Path) -> Iterator[tuple[socket.socket, "subprocess.Popen[bytes]"]]:
-    """The runtime's end of the socket, and the process, which ends with it."""
+    """Start the guard. Yield the runtime's end of the socket, and the guard's process, which is killed afterwards."""
     ours, its = socket.socketpair()
     ours.settimeout(WAIT_S)
     with ours:
@@ -83,7 +83,7 @@ def answers_of(program: Path, data: bytes) -> tuple[list[Said], int, str]:
 
 
 def read(received: bytes) -> list[Said]:
-    """Answers in what it sent, after its registration."""
+    """Return the answers in the bytes that the guard sent, without the guard's registration."""
     runtime = NriConversation(answers_on=RUNTIME)
     first, *rest = runtime.receive(received)
     assert isinstance(first, NriCall)
@@ -92,7 +92,7 @@ def read(received: bytes) -> list[Said]:
 
 
 class ExpectedPlugin:
-    """A guard in Python: the rule, and what hides cards."""
+    """Implement the guard's rule, and the hiding of cards, in Python."""
 
     name: Final = NAME
     index: Final = INDEX
@@ -121,7 +121,8 @@ class ExpectedPlugin:
 
 
 class Expected:
-    """Expected answers. The plugin is configured already, as a runtime does it first: a damaged stream may lack that."""
+    """Compute the expected answers in Python. The plugin is already configured, because a damaged stream may lack the runtime's
+    first call, Configure."""
 
     def __init__(self, log: Log) -> None:
         self._service = NriService(ExpectedPlugin(), log)

@@ -1,4 +1,4 @@
-"""Grants, the rows of a journal and the runtime's lists, as short as a test wants to say them."""
+"""Build grants, rows of the journal and the runtime's lists with short calls."""
 
 from collections.abc import Mapping, Sequence
 from uuid import UUID

@@ -1,7 +1,7 @@
-"""A hook server on a Unix socket that answers what a test scripted: an adjustment, a refusal, garbage, an error, or nothing.
+"""Run a hook server on a Unix socket with scripted answers: an adjustment, a refusal, garbage, an error, or no answer.
 
-Honest: it is a gRPC server, it parses what it is asked, and it records every question in order. `hang` answers nothing until
-the server stops or `release` is called, so that a test controls what is late without waiting for a clock.
+The server is a real gRPC server, parses each question, and records the questions in order. `hang` delays the answers until the
+server stops or `release` is called, so that a test decides which answers are late without waiting for a clock.
 """
 
 import asyncio
@@ -44,6 +44,10 @@ class HookServer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.release()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop serving, and answer nothing that is asked. May be called twice."""
         await self._server.stop(None)
 
     def adjust(self, adjustment: hook.Adjustment) -> None:

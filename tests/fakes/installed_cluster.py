@@ -1,7 +1,7 @@
-"""The small cluster with Lading installed in it as `deploy/` says, and what the API server answers that is no object.
+"""Build the small cluster with Lading installed as in `deploy/`, and the API server's answers that are not objects.
 
-`pages` are those answers, by path: the server's version, what central's replicas say through its proxy, logs (a container's
-former one behind `?previous`). A test changes both before they are served.
+`pages` has these answers by path: the server's version, answers of central's replicas through the server's proxy, and logs (a
+container's former log with `?previous`). A test changes objects and pages before they are served.
 """
 
 import json
@@ -75,7 +75,7 @@ class InstalledCluster(SmallCluster):
         self._keep(path, obj)
 
     def change(self, path: str, change: Any) -> None:
-        """`change` gets the object, to write in it."""
+        """Call `change` with the object at this path, which it modifies."""
         change(self.objects[path])
 
     def serve(self, node: str, *, ready: bool = True) -> None:
@@ -171,7 +171,7 @@ class InstalledCluster(SmallCluster):
 
 
 class PagedServer(ApiServer):
-    """A number in place of a page: that status, and for 404 no Status with it, as of a resource that there is not."""
+    """Serve pages. A page that is a number is answered with this status; 404 has no Status body, as for an unknown resource."""
 
     pages: dict[str, bytes | int]
 

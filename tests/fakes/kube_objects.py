@@ -1,6 +1,6 @@
-"""Pods, Nodes and NodeDevices as the API server has them: JSON, as short as a test wants to say it.
+"""Build Pods, Nodes and NodeDevices as JSON of the API server, with short calls.
 
-Cards and VFs by number, as in tests/fakes/capacities.py; the UUIDs of a node's cards follow from its name.
+Cards and VFs have numbers, as in tests/fakes/capacities.py; the UUIDs of a node's cards follow from its name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,8 +75,8 @@ def pod(
     rules: Mapping[str, Any] | None = None,
     unschedulable: bool = False,
 ) -> Json:
-    """One container `main`. With a version it is as a watch shows it, and its uid is `uid-<name>`. `rules`: what the
-    spec says of its nodes. `unschedulable`: kube-scheduler found no node."""
+    """Return a pod with one container `main`. A pod with a version is as a watch sends it, with the uid `uid-<name>`. `rules`:
+    fields of the spec about nodes. `unschedulable`: kube-scheduler found no node."""
     metadata: Json = {"name": name, "namespace": namespace, "creationTimestamp": created}
     if version:
         metadata |= {"uid": uid or f"uid-{name}", "resourceVersion": str(version)}
@@ -100,7 +100,7 @@ def pod(
 
 
 def budget(name: str, labels: Mapping[str, str], allowed: int = 0) -> Json:
-    """A PodDisruptionBudget of the pods with these labels."""
+    """Return a PodDisruptionBudget for the pods with these labels."""
     metadata = {"name": name, "namespace": NAMESPACE}
     spec = {"selector": {"matchLabels": dict(labels)}}
     return {"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": allowed}}
@@ -119,7 +119,7 @@ def elastic_quota(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Json:
-    """An ElasticQuota of either kind; keys of labels and annotations without Koordinator's prefix."""
+    """Return an ElasticQuota of either kind. Keys of labels and annotations are written without Koordinator's prefix."""
     metadata: Json = {"name": name, "namespace": namespace}
     metadata["labels"] = {KOORDINATOR_PREFIX + key: value for key, value in (labels or {}).items()}
     metadata["annotations"] = {KOORDINATOR_PREFIX + key: value for key, value in (annotations or {}).items()}
@@ -139,7 +139,7 @@ def node(
     taints: Sequence[str] = (),
     cordoned: bool = False,
 ) -> Json:
-    """`taints`: keys of such that forbid."""
+    """Return a Node. `taints`: keys of its taints, which have the effect NoSchedule."""
     status: Json = {"conditions": [{"type": "Ready", "status": str(ready)}]}
     spec: Json = {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]} if taints else {}
     return {
@@ -171,7 +171,7 @@ def devices(
     isolations: Sequence[str] = (),
     boot_id: str = "",
 ) -> Json:
-    """Every card of CARD_MIB; `unhealthy` is said of all."""
+    """Return the NodeDevices of a node whose cards have CARD_MIB each. `unhealthy`: reason for all cards."""
     metadata: Json = {"name": name}
     metadata |= {"resourceVersion": str(version), "uid": f"uid-{name}"} if version else {}
     metadata |= {"annotations": {"lading.dev/cordon": cordon}} if cordon else {}

@@ -1,7 +1,7 @@
-"""kube-scheduler as central knows it: it asks about one pod at a time, binds each in the background, and tries again.
+"""Simulate kube-scheduler's calls of central: ask about one pod at a time, bind pods in the background, and retry.
 
-A pod is tried when it is new, when it was touched, and RETRY_S after its Binding failed. Which nodes are possible for a pod is
-for the test to say. There is never more than one filter at a time, as in the original, and any number of Bindings.
+A pod is tried when it is new, after each change of it, and RETRY_S after its Binding failed. The test decides which nodes are
+possible for a pod. As in kube-scheduler there is at most one filter call at a time, and any number of Bindings.
 """
 
 import asyncio

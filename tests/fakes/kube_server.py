@@ -1,4 +1,4 @@
-"""simnode's API server as a test has it: every request is recorded, and the next ones can be made to fail by a script."""
+"""Run simnode's API server for tests: record every request, and let the next requests fail by a script."""
 
 import asyncio
 from collections import deque
@@ -26,7 +26,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault of one request: an answer (`status`), or none as the connection breaks or hangs; before or after it was done."""
+    """Describe a fault of one request, before or after the request is carried out: an error (`status`), or no answer because
+    the connection breaks or hangs."""
 
     status: int = 0
     reason: str = ""
@@ -38,7 +39,7 @@ class Fault:
 
 
 class FakeKubeServer(ApiServer):
-    """`requests` has every request that came, watches too. `fail` and `send` change what the next ones get."""
+    """Serve objects, and record every request in `requests`, watches too. `fail` and `send` change the next answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class FakeKubeServer(ApiServer):
 
     @property
     def grace(self) -> bool:
-        """An evicted pod that is bound is being deleted from then on, until a test removes it."""
+        """Return whether an evicted pod that is bound stays, marked as deleted, until a test removes it."""
         return self.store.graceful
 
     @grace.setter
@@ -86,7 +87,7 @@ class FakeKubeServer(ApiServer):
         return write_kubeconfig(path, self.url, token=token)
 
     async def put(self, path: str, obj: Object) -> Object:
-        """Makes or changes an object as someone else would; its uid stays unless the object brings one."""
+        """Create or replace an object as another client would; its uid stays unless the object has a uid."""
         return self.store.put(path, obj)
 
     async def remove(self, path: str) -> None:
@@ -96,19 +97,23 @@ class FakeKubeServer(ApiServer):
         await self.send(msgspec.json.encode({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(version)}}}))
 
     async def send(self, line: bytes | None) -> None:
-        """A line that whatever watches now or next gets, as it is; None ends the watch."""
+        """Send this line to the present watches or the next watch; None ends the watch."""
         self._lines.append(line)
         self._tell()
 
     def compact(self) -> None:
-        """Forgets all versions and lists so far."""
+        """Discard all versions and lists so far."""
         self.store.compact()
 
     def fail(self, fault: Fault, *, when: Callable[[Request], bool] = lambda _: True, times: int = 1) -> None:
         self._faults.extend([(when, fault)] * times)
 
+    def heal(self) -> None:
+        """Drop the faults that no request has met yet."""
+        self._faults.clear()
+
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Looked at whenever a request comes, an object changes or a watch ends."""
+        """Wait until the condition holds. It is checked after each request, change of an object and end of a watch."""
         while not holds():
             await self._something_new()
 

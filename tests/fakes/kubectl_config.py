@@ -27,7 +27,7 @@ Answer = dict[str, Any] | None  # None: an error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Files by name (`a/config`, `a/ca.crt`), and what a person names."""
+    """Hold the files of a case by name (`a/config`, `a/ca.crt`), and a person's flags and environment."""
 
     files: dict[str, str]
     kubeconfig: tuple[str, ...]  # the paths in $KUBECONFIG

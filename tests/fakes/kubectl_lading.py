@@ -1,4 +1,4 @@
-"""`kubectl-lading` as a person runs it, on a pipe or a terminal, against a small API server that runs beside it."""
+"""Run `kubectl-lading` as a person does, on a pipe or a terminal, against a small API server."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ class Cli:
     kubeconfig: Path
 
     def run(self, *words: str, env: Mapping[str, str] | None = None) -> Result:
-        """On a pipe."""
+        """Run the command with its output on a pipe."""
         return CliRunner().invoke(main, words, env={"KUBECONFIG": str(self.kubeconfig), **(env or {})})
 
     def on_terminal(self, *words: str, columns: int) -> str:
@@ -34,7 +34,7 @@ class Cli:
 
 @contextmanager
 def served(cluster: SmallCluster, folder: Path, *, server: ApiServer | None = None) -> Iterator[Cli]:
-    """The server has a loop and a thread of its own, as the command has."""
+    """Serve the cluster on an event loop in a thread, because the command runs its own loop."""
     loop = asyncio.new_event_loop()
     started = threading.Event()
     server = server or ApiServer(first_version=1000)

@@ -1,9 +1,10 @@
-"""Kueue on the fake API server: its steps are those that a real one was seen to take (tests/cluster/scheduling).
+"""Simulate Kueue on the fake API server, with the same steps as a real Kueue (tests/cluster/scheduling).
 
-It reserves quota for a Workload, waits for the admission checks, and then: all Ready: admits it and makes its pods, with the
-pod set's label and what the checks want to have updated; Retry: waits as long as the check said, with the quota, evicts it, and
-reserves quota again; Rejected: deactivates it. An eviction has two steps: the checks are Pending again while quota is still
-reserved, then the quota is gone. How much quota there is is for the test to say.
+The simulation reserves quota for a Workload and waits for the admission checks. If all are Ready, it admits the Workload and
+creates its pods, with the pod set's label and the updates that the checks request. After Retry, it waits as long as the check
+requests, keeping the quota, evicts the Workload, and reserves quota again. After Rejected, it deactivates the Workload. An
+eviction has two steps: the checks become Pending while quota is still reserved, then the quota is released. The test sets the
+amount of quota.
 """
 
 import asyncio
@@ -57,7 +58,7 @@ class Kueue:
         limits: Mapping[str, str] | None = None,
         **words: Any,
     ) -> None:
-        """`sets`: the number of pods, and the cards of each. Quota is reserved at once."""
+        """Create a Workload, and reserve quota for it at once. `sets`: the number of pods and the cards of each pod."""
         pod_sets = []
         for pod_set, (count, gpus) in sets.items():
             made = pod(pod_set, limits or ({RESOURCE_GPU: str(gpus)} if gpus else {}), **words)

@@ -1,7 +1,7 @@
-"""One leadership of central on the fake API server, in simulated time, with a test in kube-scheduler's place.
+"""Run one leadership of central on the fake API server, in simulated time. The test acts as kube-scheduler.
 
-`play` runs a story; at its end no task is left. `pause` lets everybody hear of everything, for sockets are served before time
-moves.
+`play` runs a story; no task is left at its end. After `pause` all watches have received all changes, because sockets are served
+before time moves.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class Led:
         )
 
     async def begin(self) -> None:
-        """A new leadership, as a new process would have it."""
+        """Begin a new leadership, as a new process would."""
         self.leadership = self.make_leadership().begin()
         async with asyncio.timeout(60):  # a machine that does much else is slower
             while not self.leadership.ready:
@@ -164,7 +164,7 @@ class Led:
         return [path.rpartition("/")[2] for path in self.server.objects if path.startswith(node_path(""))]
 
     def assigned(self, name: str) -> list[str]:
-        """The cards of a bound pod, by its annotation."""
+        """Return the cards of a bound pod by its annotation."""
         text = self.json(name)["metadata"].get("annotations", {}).get(ASSIGNMENT, '{"containers":{}}')
         said = msgspec.json.decode(text)
         return [gpu["uuid"] for container in said["containers"].values() for gpu in container.get("gpus", [])]

@@ -1,6 +1,6 @@
-"""Network namespaces for a test: made by a thread, kept by a descriptor of this process, gone when that is closed.
+"""Make network namespaces for a test. A descriptor of this process keeps a namespace, which ends when the descriptor is closed.
 
-No mount and no process keeps one, so a test that is killed leaves nothing behind. Its path is /proc/<pid>/fd/<descriptor>.
+No mount and no other process keeps a namespace, so a killed test leaves none behind. Its path is /proc/<pid>/fd/<descriptor>.
 """
 
 import ctypes
@@ -65,7 +65,7 @@ class Netns:
         return NetnsId(device=found.st_dev, inode=found.st_ino)
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the descriptor, which ends the namespace. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -84,7 +84,7 @@ class Netns:
         return {link["ifname"]: link for link in self.show("link show") if link["ifname"] != "lo"}
 
     def run(self, do: Callable[[], T]) -> T:
-        """In a fresh thread for which this is the host's namespace."""
+        """Call `do` in a new thread that is in this namespace, as if it were the host's. Return the result."""
 
         def work() -> T:
             _call("setns", self._fd, _CLONE_NEWNET)

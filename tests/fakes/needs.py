@@ -6,7 +6,7 @@ import pytest
 
 
 def need(there: bool, what: str) -> None:
-    """`what` completes "needs …"."""
+    """Skip the test unless the condition holds; in CI, fail. `what` completes the text "needs …"."""
     if there:
         return
     if os.environ.get("CI") == "true":

@@ -1,6 +1,6 @@
-"""iproute2's programs with a peer of this test in the kernel's place: what they ask, and what they make of an answer.
+"""Run iproute2's programs with the test in place of the kernel, to record their requests and their output for an answer.
 
-The program is the machine's own; a small library (netlink_peer.c) is loaded before it and gives it our socket where it opens a
+The machine's own program is run. A small preloaded library (netlink_peer.c) gives the program the test's socket in place of a
 netlink socket.
 """
 
@@ -29,7 +29,7 @@ def compile_peer(folder: Path) -> Path:
 
 
 def run_with_peer(library: Path, command: Iterable[str], answer: Callable[[bytes], Iterable[bytes]]) -> Run:
-    """`answer` gives, for one request, the datagrams that answer it."""
+    """Run the command. `answer` returns the datagrams that answer one request."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     requests: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""A node that answers what the test says, and remembers what front ends asked of it."""
+"""Simulate the node for a front end: give the answers that the test sets, and record the front end's calls."""
 
 import asyncio
 from collections.abc import Awaitable

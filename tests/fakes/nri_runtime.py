@@ -1,4 +1,4 @@
-"""The runtime's side of NRI on a real socket: it registers a plugin as containerd does, and calls it as the test says."""
+"""Run the runtime's side of NRI on a real socket: register a plugin as containerd does, and make the test's calls."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ WAIT_S = 10.0
 
 
 class Connected:
-    """One plugin."""
+    """Represent one connected plugin."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -76,7 +76,7 @@ class Connected:
 
 
 class NriRuntime:
-    """The socket; plugins that connect are in `plugins`."""
+    """Listen on the socket. Connected plugins are in `plugins`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,7 @@
-"""Whether a value fits a structural OpenAPI v3 schema, as an API server judges custom resources.
+"""Check a value by a structural OpenAPI v3 schema, as an API server checks custom resources.
 
-Only the keywords that our CRDs use; another one in a schema is a KeyError here and not passed over. A property that the schema
-does not have is wrong too: an API server would drop it without a word.
+Only the keywords of Lading's CRDs are implemented; any other keyword raises KeyError. A property that the schema does not have
+is an error too, because an API server would drop it silently.
 """
 
 import re
@@ -19,7 +19,7 @@ _SAY_NOTHING: Final = {"type", "description", "format", "x-kubernetes-map-type"}
 
 
 def find_errors(schema: Mapping[str, Any], value: Any, path: str = "") -> Iterator[str]:
-    """`path: keyword` of each rule that is broken."""
+    """Yield `path: keyword` for each violated rule of the schema."""
     fits = isinstance(value, _TYPES[schema["type"]]) and (schema["type"] == "boolean") == isinstance(value, bool)
     if not fits:
         yield f"{path}: type"

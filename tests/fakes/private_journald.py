@@ -1,7 +1,8 @@
-"""The real systemd-journald in a mount namespace of its own, with a tmpfs on /run: it does not need to be PID 1's child.
+"""Run the real systemd-journald in a mount namespace of its own, with a tmpfs on /run. It need not be a child of PID 1.
 
-It takes a folder. It has `native`, the path of its socket as seen from outside; `open_stream`, what systemd gives a service as
-stderr; and `read`, what `journalctl` finds. It ends with the `with` block. Source: systemd-journald.service(8), journalctl(1).
+`native` is the path of its socket outside the namespace, `open_stream` returns a stream as systemd gives a service for stderr,
+and `read` returns the records that `journalctl` finds. The daemon ends with the `with` block. Source:
+systemd-journald.service(8), journalctl(1).
 """
 
 import contextlib
@@ -30,7 +31,7 @@ exec "$1"
 
 
 def missing() -> str:
-    """Why it cannot be had here, or nothing."""
+    """Return why this machine cannot run the daemon, or an empty text."""
     if os.geteuid() != 0:
         return "root"
     there = _PROGRAM.exists() and shutil.which("journalctl") and Path("/etc/machine-id").exists()
@@ -60,7 +61,7 @@ class PrivateJournald:
         return self._run / "systemd/journal/socket"
 
     def open_stream(self, identifier: str) -> socket.socket:
-        """Lines written to it are records; a service's JOURNAL_STREAM names its device and inode."""
+        """Return a stream whose lines become records. A service's JOURNAL_STREAM names the stream's device and inode."""
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         stream.connect(str(self._stream))
         stream.sendall(f"{identifier}\n\n6\n0\n0\n0\n0\n".encode())

@@ -1,9 +1,9 @@
-"""A real systemd as PID 1 of namespaces of its own, with our units, the real journald, and nothing else of this machine's.
+"""Run a real systemd as PID 1 of its own namespaces, with Lading's units and the real journald.
 
-It takes a folder. Its `etc` is /etc/lading there, its `containerd` is /run/containerd, and the units of `systemd/` run the
-commands of this checkout, unchanged but for a drop-in where they would hide the Python that runs them. /run, /opt, /var/lib,
-/etc and the unit folders of the machine are covered, so that nothing of the host's is seen or changed. It returns a booted
-system; the end of the `with` block kills all of it. Source: systemd(1); the container interface of systemd.io.
+In the given folder, `etc` is /etc/lading of this system, and `containerd` is its /run/containerd. The units of `systemd/` run
+the commands of this checkout, with a drop-in only where a unit would hide Python from its command. /run, /opt, /var/lib, /etc
+and the machine's unit folders are hidden by other mounts, so that the host's files are neither read nor changed. The `with`
+block begins with a booted system, and ends by killing it. Source: systemd(1); the container interface of systemd.io.
 """
 
 import itertools
@@ -71,7 +71,7 @@ exec env -i container=lading PATH="$PATH" /lib/systemd/systemd --system --unit=m
 
 
 def missing() -> str:
-    """Why it cannot be had here, or nothing."""
+    """Return why this machine cannot run it, or an empty text."""
     if os.geteuid() != 0:
         return "root"
     if not Path("/lib/systemd/systemd").exists() or shutil.which("systemctl") is None:
@@ -98,7 +98,7 @@ def uncover(*paths: Path) -> str:
 
 
 class PrivateSystemd:
-    """`drop_ins`: unit → more lines for it. Not `installed`: a machine that has never seen Lading."""
+    """Run systemd in namespaces. `drop_ins`: more lines for a unit, by unit. Not `installed`: a machine without Lading."""
 
     def __init__(
         self, folder: Path, *, wanted: Iterable[str] = (), drop_ins: Mapping[str, str] | None = None, installed: bool = True
@@ -120,7 +120,7 @@ class PrivateSystemd:
             made.mkdir(parents=True)
 
     def _boot(self) -> list[str]:
-        """The command that mounts what it sees, and becomes systemd."""
+        """Return the command that makes the mounts of the system, and then becomes systemd."""
         return ["sh", "-c", _BOOT, "boot", str(self.folder), str(Path(sys.executable).parents[1]) if self._installed else ""]
 
     def __enter__(self) -> Self:
@@ -162,7 +162,7 @@ class PrivateSystemd:
         return self.run("systemctl", "show", "--value", f"--property={name}", unit).strip()
 
     def status_of(self, unit: str) -> dict[str, str]:
-        """/proc/PID/status of its main process."""
+        """Return /proc/PID/status of the unit's main process."""
         status = self.run("cat", f"/proc/{self.show(unit, 'MainPID')}/status")
         return {key: value.strip() for key, _, value in (line.partition(":") for line in status.splitlines())}
 

@@ -1,7 +1,7 @@
-"""A gRPC server of unary calls in raw bytes, in threads: what a test scripts a runtime or a hook server with.
+"""Run a gRPC server of unary calls in raw bytes, in threads, by which a test scripts a runtime or a hook server.
 
-It takes a socket's path and the function that answers a call. It sends that answer, or the status of the `Fail` that the
-function raised. The function may hold a call for as long as a test needs; other calls go on meanwhile.
+A function of the test answers each call, or raises a `Fail` with the status. The function may hold a call for as long as
+needed; other calls continue meanwhile.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ Answer = Callable[[Call], bytes]
 
 
 class RawServer:
-    """`start` after `stop` serves again at the same path."""
+    """Serve at a Unix socket. `start` after `stop` serves again at the same path."""
 
     def __init__(self, path: Path, answer: Answer, *, workers: int = WORKERS) -> None:
         self.path = path
@@ -71,7 +71,7 @@ class RawServer:
 
 
 class _Every(_Handler):
-    """Whatever is called."""
+    """Handle calls of any method."""
 
     def __init__(self, server: RawServer) -> None:
         self._server = server

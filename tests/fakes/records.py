@@ -1,4 +1,4 @@
-"""A log's sink that keeps what was logged: events and their fields, for a test to look at."""
+"""Keep the logged events and their fields in a sink, so that a test can check them."""
 
 from dataclasses import dataclass, field
 

@@ -1,7 +1,7 @@
-"""A container runtime that exists as two lists: pods and containers come, stop and go as a test says.
+"""Simulate a container runtime as two lists: a test creates, stops and removes sandboxes and containers.
 
-Honest: it keeps CRI's states, a stopped sandbox stays listed until it is removed, and a container that outlives its sandbox
-stays running. `down` makes it unreachable; `pause` holds the next answer back, so that a test acts while the lists are made.
+As in CRI, a stopped sandbox stays listed until it is removed, and a container that outlives its sandbox stays running. `down`
+makes the runtime unreachable. `pause` holds the next answer back, so that a test can act between two lists.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class FakeRuntime:
         self._free.set()
 
     def run(self, pod: str, annotations: Mapping[str, str] | None = None) -> str:
-        """RunPodSandbox: the sandbox's id."""
+        """Create a sandbox (RunPodSandbox), and return its id."""
         sandbox = holders.sandbox(pod, id=f"{pod}-s{next(self._numbers)}", annotations=annotations)
         self._sandboxes[sandbox.id] = sandbox
         return sandbox.id
@@ -36,7 +36,7 @@ class FakeRuntime:
     def create(
         self, sandbox: str, name: str, *, wears: Grant | str | None = None, attached: Sequence[Attachment] | str = ()
     ) -> str:
-        """CreateContainer and StartContainer: the container's id."""
+        """Create and start a container (CreateContainer, StartContainer), and return its id."""
         id_, pod = f"c{next(self._numbers)}", self._sandboxes[sandbox].pod
         container = holders.container(id_, pod=pod, name=name, sandbox=sandbox, wears=wears, attached=attached)
         self._containers[container.id] = container
@@ -49,14 +49,14 @@ class FakeRuntime:
         del self._containers[container]
 
     def stop(self, sandbox: str, *, but: str = "") -> None:
-        """StopPodSandbox kills what runs in it, but for a container that cannot be killed."""
+        """Stop the sandbox (StopPodSandbox), and its containers, except for a container that cannot be killed."""
         self._sandboxes[sandbox] = replace(self._sandboxes[sandbox], ready=False)
         for container in [*self._containers.values()]:
             if container.sandbox == sandbox and container.id != but:
                 self.exit(container.id)
 
     def remove(self, sandbox: str) -> None:
-        """RemovePodSandbox removes its containers too."""
+        """Remove the sandbox and its containers (RemovePodSandbox)."""
         del self._sandboxes[sandbox]
         self._containers = {i: c for i, c in self._containers.items() if c.sandbox != sandbox}
 

@@ -1,7 +1,7 @@
-"""systemd's part for one daemon, without systemd: holds its socket, starts it with LISTEN_FDS, hears its notifications.
+"""Simulate systemd for one daemon: hold its socket, start it with LISTEN_FDS, and receive its notifications.
 
-Honest where ours depends on it: the socket stays open between two runs, LISTEN_PID is the daemon's own (`execve` keeps it),
-READY=1 is waited for, a stop is SIGTERM and then the end of the process, and WATCHDOG_USEC is what was asked for.
+As with systemd, the socket stays open between two runs, LISTEN_PID is the daemon's PID (`execve` keeps it), a start waits for
+READY=1, a stop is SIGTERM followed by the end of the process, and WATCHDOG_USEC has the test's value.
 """
 
 import os
@@ -28,7 +28,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class ServiceManager:
-    """`argv` is run with the socket at `path`, which has `mode` from the beginning."""
+    """Run `argv` with the socket at `path`, which has `mode` from the beginning."""
 
     def __init__(self, argv: list[str], *, path: Path, log: Path, mode: int = 0o600, watchdog_s: float | None = None) -> None:
         self.log = log
@@ -53,7 +53,7 @@ class ServiceManager:
         return self._daemon.pid
 
     def start(self) -> None:
-        """Until READY=1."""
+        """Start the daemon, and wait for READY=1."""
         fd = self.listener.fileno()
         with self.log.open("ab") as log:
             self._daemon = subprocess.Popen(
@@ -68,7 +68,7 @@ class ServiceManager:
         self.wait_for("READY=1")
 
     def terminate(self) -> None:
-        """SIGTERM; the end is for `wait`."""
+        """Send SIGTERM. `wait` waits for the end."""
         assert self._daemon
         self._daemon.terminate()
 
@@ -82,7 +82,7 @@ class ServiceManager:
         self.start()
 
     def wait_for(self, state: str, timeout_s: float = READY_S) -> None:
-        """Until the daemon says so, from now on."""
+        """Wait until the daemon sends this state. Earlier notifications do not count."""
         until = time.monotonic() + timeout_s
         while True:
             left = until - time.monotonic()

@@ -1,6 +1,6 @@
-"""A share server on a loop of its own, over real sockets and a made /proc, and clients that speak its frames.
+"""Run a share server on its own event loop, with real sockets and a simulated /proc, and clients that send its frames.
 
-The clients are this process: `say_pod` changes which pod's cgroup it is in.
+All clients are this process: `say_pod` changes the pod whose cgroup the process is in.
 """
 
 import asyncio
@@ -22,23 +22,21 @@ from shares.policy.model import Policy
 from shares.server import Shares, Usage
 from shares.wire import SIZE, Frame, Kind, pack
 from simnode.child import Block
+from simnode.patience import wait_until
 from tests.fakes.records import Records
 
 POD: Final = PodUid("11111111-2222-3333-4444-555555555555")
 CARD: Final = GpuUuid("GPU-00000001-0000-0000-0000-000000000001")
 OTHER_CARD: Final = GpuUuid("GPU-00000002-0000-0000-0000-000000000002")
 MIB: Final = 1 << 20
-BOUND_S: Final = 20.0  # maximum seconds of each wait
+BOUND_S: Final = 20.0  # each wait: seconds in which nothing works; for a single call: its deadline
 _FRAME: Final = struct.Struct("<BBHIqqq")
 T = TypeVar("T")
 
 
 def eventually(holds: Callable[[], object]) -> None:
     """Wait until it holds."""
-    until = time.monotonic() + BOUND_S
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(holds, "the expected state of the shares", idle_s=BOUND_S)
 
 
 def shared(
@@ -59,7 +57,7 @@ def share(container: str = "train", *gpus: SharedGpu, pod: str = POD) -> ShareGr
 
 
 class DeviceEntry(NamedTuple):
-    """One card as the page of a container shows it."""
+    """Hold the state of one card on a container's shared page."""
 
     until_ns: int
     waiters: int
@@ -71,7 +69,7 @@ class DeviceEntry(NamedTuple):
 
 
 class Client:
-    """One connection to a container's socket."""
+    """Use one connection to a container's socket."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -164,18 +162,18 @@ def _has_ended(pid: int) -> int:
 
 
 class ShareServer(Block):
-    """A server in a thread. What its loop did not expect fails the test at the end."""
+    """Run the server in a thread. An unexpected error of its loop fails the test at the end."""
 
     shares: Shares
 
     def __init__(self, folder: Path, *, host_root: Path, policy: Callable[[], Policy] = Fair, lives: bool = False) -> None:
-        """`lives`: clients are processes that run, also when they have closed their connection; else they have ended then."""
+        """Create the server. `lives`: a client's process continues after it closed its connection; else the process ends."""
         self.records = Records()
         self._policy = policy
         self._open_process = os.pidfd_open if lives else _has_ended
         self._folder = folder
         self._host_root = host_root
-        self._unexpected: list[dict[str, Any]] = []
+        self.unexpected: list[dict[str, Any]] = []
 
     def _begin(self) -> None:
         serving = threading.Event()
@@ -186,7 +184,7 @@ class ShareServer(Block):
 
     async def _serve(self, serving: threading.Event) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        self._loop.set_exception_handler(lambda _, context: self._unexpected.append(context))
+        self._loop.set_exception_handler(lambda _, context: self.unexpected.append(context))
         self.shares = Shares(
             self._folder,
             policy=self._policy,
@@ -203,7 +201,7 @@ class ShareServer(Block):
         self._loop.call_soon_threadsafe(self._ended.set)
         thread.join(BOUND_S)
         assert not thread.is_alive()
-        assert self._unexpected == []
+        assert self.unexpected == []
 
     def end(self) -> None:
         """End it before the test does."""
@@ -226,7 +224,8 @@ class ShareServer(Block):
 
 
 class ShareRig(Block):
-    """A folder of grants, a /proc in which this process is of a pod, and servers and clients that end with the test."""
+    """Provide a folder of grants, a /proc in which this process belongs to a pod, and servers and clients. All end with the
+    test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "shares"

@@ -1,4 +1,4 @@
-"""A signer with a key of this test run."""
+"""Sign assignments with a key that is made for this test run."""
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

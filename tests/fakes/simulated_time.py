@@ -1,6 +1,6 @@
-"""An event loop whose time passes only while everybody waits: hours in milliseconds, and the same each time.
+"""Run an event loop whose time moves only while all tasks wait: hours pass in milliseconds, the same in each run.
 
-Sockets of the own process work on it: what is ready is served before time moves. Refuses a wait that nothing can end.
+Sockets within this process work: a socket that is ready is served before time moves. A wait that cannot end is an error.
 """
 
 import asyncio

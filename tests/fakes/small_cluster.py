@@ -1,7 +1,7 @@
-"""A cluster of a few simulated nodes with pods on them and pods that wait: as the API server has it, always the same.
+"""Build the API server's objects of a few simulated nodes, with running and waiting pods, the same in each run.
 
-Pods are placed and their assignments written by central's own code, and signed with a key that every run has; nodes report what
-they granted, what their cards are used for, and who was there before. It is what the command line and the page show in tests.
+Pods are placed and their assignments written by central's own code, and signed with a fixed key. Nodes report grants, the use
+of their cards, and former holders. Tests of the command line and the page show this cluster.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ def a_pod(
     age_s: int = 3600,
     **annotations: str,
 ) -> Json:
-    """`containers`: limits by name; keys are written without `lading.dev/`, and with `_` for `-`."""
+    """Return a pod. `containers`: limits by container name; keys are written without `lading.dev/`, and with `_` for `-`."""
     specs = [{"name": one, "resources": {"limits": _prefixed(limits)}} for one, limits in containers.items()]
     metadata = {"name": name, "namespace": namespace, "uid": uid_of(name), "creationTimestamp": _at(NOW - age_s)}
     spec = {"schedulerName": "lading", "priority": 0, "containers": specs}
@@ -107,7 +107,7 @@ QUOTAS: Final = (
 
 
 class SmallCluster:
-    """`objects` by their paths. A test changes them before it serves them."""
+    """Hold the cluster's objects by path. A test changes the objects before it serves them."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}
@@ -143,7 +143,7 @@ class SmallCluster:
         DevicesFeed(self.ledger).changed(msgspec.convert(self._keep(NODE_DEVICES.path(name=name), report), NodeDevices))
 
     def bind(self, pod: Json, node: str) -> None:
-        """With the assignment that central would give it there."""
+        """Bind the pod to the node, with the assignment that central would give it there."""
         uid = pod["metadata"]["uid"]
         self.keep_pod(pod)
         reserved = self._scheduler.reserve(uid, node)
@@ -166,7 +166,7 @@ class SmallCluster:
     def say(
         self, pod: str, reason: str, message: str, *, source: str, good: bool = False, age_s: int = 60, count: int = 1
     ) -> None:
-        """A Kubernetes Event."""
+        """Add a Kubernetes Event about the pod."""
         metadata = self.pod(pod)["metadata"]
         about = {"kind": "Pod", "name": pod, "namespace": metadata["namespace"], "uid": metadata["uid"]}
         event: Json = {
@@ -193,7 +193,7 @@ class SmallCluster:
         return self.objects[path]
 
     def _report(self) -> None:
-        """Nodes say what they granted; the H100s also what is used (h100-2: nothing), who was there, and what is wrong."""
+        """Report the nodes' grants. The nodes with H100 also report the use (h100-2: none), former holders, and problems."""
         for pod, node in PLACED:
             status = self.status(node)
             self.set_report(node, msgspec.structs.replace(status, grants=(*status.grants, *self._grants(pod, status))))

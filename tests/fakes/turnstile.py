@@ -1,8 +1,8 @@
-"""A gRPC relay between a client and a server, at which a test can hold a call: before it goes on, or after it was answered.
+"""Relay gRPC between a client and a server, and hold a call before it reaches the server, or after the server answered.
 
-So a process on either side can be killed at an exact step, without anything in it that knows of tests: the server has not heard
-of a call that is held on the way there, and has done its work for one that is held on the way back, of which the client does
-not know. Honest: messages, deadlines, statuses and their texts go through as they come; metadata does not (CRI uses none).
+So a test can kill a process on either side at an exact step, without test code in it. A call that is held on the way there has
+not reached the server. A call that is held on the way back was carried out, but the client has no answer. Messages, deadlines,
+statuses and their texts pass unchanged; metadata does not pass (CRI uses none).
 """
 
 import threading
@@ -29,7 +29,7 @@ class Way(Enum):
 
 
 class Held:
-    """The next call that is what was asked for; later ones pass."""
+    """Hold the next call that matches; later calls pass."""
 
     def __init__(self, way: Way, wanted: Callable[[Call], bool]) -> None:
         self._way = way
@@ -39,14 +39,14 @@ class Held:
         self._lost = False
 
     def wait(self) -> None:
-        """Until such a call stands there."""
+        """Wait until a call is held."""
         assert self._arrived.wait(_PATIENCE_S), "no such call came"
 
     def let_go(self) -> None:
         self._freed.set()
 
     def lose(self) -> None:
-        """The call, or its answer, never arrives: the client hears UNAVAILABLE."""
+        """Drop the call, or its answer: the client gets UNAVAILABLE."""
         self._lost = True
         self._freed.set()
 
@@ -66,13 +66,13 @@ class Turnstile(RawServer):
         self._held: list[Held] = []
 
     def hold(self, way: Way, method: str, wanted: Callable[[bytes], bool] = lambda _: True) -> Held:
-        """`wanted` looks at the request."""
+        """Hold the next call of this method whose request `wanted` accepts."""
         held = Held(way, lambda call: call.method == method and wanted(call.request))
         self._held.append(held)
         return held
 
     def open(self) -> None:
-        """Lets everything go, and holds nothing more."""
+        """Release all held calls, and hold no more calls."""
         held, self._held = self._held, []
         for one in held:
             one.let_go()

@@ -1,6 +1,7 @@
-"""A client and a runtime, both strict HTTP/2 judges (h2), with a relay between them: no sockets, every byte in order.
+"""Connect a client and a runtime, both strict HTTP/2 endpoints (h2), by a relay in memory, without sockets.
 
-Either side raises on what the RFC forbids, and h2 (unlike grpc-go) enforces the connection's flow-control window.
+Either endpoint raises an error for bytes that the RFC forbids, and h2 (unlike grpc-go) enforces the connection's flow-control
+window.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 @dataclass
 class Seen:
-    """The frames that one side received on one stream."""
+    """Hold the frames that one side received on one stream."""
 
     headers: list[list[tuple[bytes, bytes]]] = field(default_factory=list)
     data: bytes = b""
@@ -42,8 +43,8 @@ class Seen:
 
 
 class Encoder(hpack.Encoder):
-    """RFC 7541 4.2: the smallest table size since the last block is said, and the newest. (hpack's own says every one, also one
-    that is not allowed any more, and none at all if the newest was announced twice.)"""
+    """Announce the smallest table size since the last block, and the newest, by RFC 7541 4.2. (hpack's own encoder announces
+    every size, also a size that is no longer allowed, and none if the newest was announced twice.)"""
 
     def encode(self, headers: Any, huffman: bool = True) -> bytes:
         if changes := self.table_size_changes:
@@ -71,7 +72,8 @@ h2.stream.WindowManager = h2.connection.WindowManager = Window  # type: ignore[a
 
 
 class Peer:
-    """One h2 connection, which records what arrives. `auto_credit` returns windows at once, as a server with room does."""
+    """Run one h2 connection, and record its events. `auto_credit`: return flow-control credit at once, as a server with free
+    buffers does."""
 
     def __init__(self, *, client: bool) -> None:
         self.connection = h2.connection.H2Connection(
@@ -103,7 +105,7 @@ class Peer:
                     pass
 
     def credit(self) -> None:
-        """Gives back every byte received, at once and exactly (h2's own acknowledgement waits for a threshold)."""
+        """Return the credit for every received byte at once (h2's own acknowledgement waits for a threshold)."""
         for stream, size in self.uncredited:
             if size:
                 self.connection.increment_flow_control_window(size)
@@ -139,7 +141,7 @@ class Wire:
             self.flow()
 
     def flow(self) -> None:
-        """Moves bytes until no one has any."""
+        """Move bytes between the endpoints and the relay until none has any bytes to send."""
         moved = True
         while moved:
             moved = False
@@ -178,7 +180,7 @@ class Wire:
         return stream
 
     def send(self, stream: int, data: bytes, *, end_stream: bool = True) -> None:
-        """All of it, as fast as the windows allow."""
+        """Send all of the data, as fast as the windows allow."""
         while len(data) > (room := self._sendable(self.client, stream)):
             assert room > 0, f"the client's window is shut with {len(data)} bytes to go"
             self.client.connection.send_data(stream, data[:room])
@@ -206,7 +208,7 @@ class Wire:
         self.flow()
 
     def held(self) -> CallHeld:
-        """The newest held call."""
+        """Return the newest held call."""
         return next(e for e in reversed(self.events) if isinstance(e, CallHeld))
 
     def forward(self, stream: int, message: bytes | None = None, *, observe: bool = False) -> bool:

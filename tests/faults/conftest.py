@@ -1,4 +1,5 @@
-"""Fault tests: real daemons that are killed, starved, cut off and lied to. What needs a real runtime is marked `node`."""
+"""Provide fixtures for fault tests: real daemons are killed, starved, cut off and lied to. Tests with a real runtime have the
+mark `node`."""
 
 import contextlib
 import os
@@ -20,7 +21,7 @@ from tests.node.site import Site, open_site
 
 class StartLading(Protocol):
     def __call__(self, **hooks: object) -> LadingNode:
-        """Both daemons on a simulated node in front of the runtime in memory; `hooks`: settings of lading-hooks."""
+        """Start both daemons on a simulated node in front of the runtime in memory. `hooks`: settings of lading-hooks."""
 
 
 def _starter(runtime: Runtime, folder: Path, pytestconfig: pytest.Config) -> Iterator[StartLading]:
@@ -55,7 +56,7 @@ def runtime(short_folder: Path) -> Iterator[InMemoryRuntime]:
 
 class StartOnContainerd(Protocol):
     def __call__(self, **hooks: object) -> Site:
-        """Both daemons in front of the session's containerd."""
+        """Return a function that starts both daemons in front of the session's containerd."""
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def start_on_containerd(_start_before_containerd: StartLading, containerd: Priva
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 512 KiB."""
+    """Mount a tmpfs of 512 KiB."""
     need(os.geteuid() == 0, "root, to mount a tmpfs")
     mounted = tmp_path / "small"
     mounted.mkdir()

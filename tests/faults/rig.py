@@ -21,7 +21,7 @@ from tests.hostile.runtime import KeepingRuntime
 
 
 class InMemoryRuntime(KeepingRuntime):
-    """A runtime in memory for tests that need many containers or short calls. `LadingNode` forwards to it."""
+    """Serve a runtime in memory for tests that need many containers or short calls. `LadingNode` forwards to this runtime."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -45,7 +45,7 @@ PLAIN: dict[str, str] = {}
 
 
 def proxy_in(folder: Path, runtime: Path, **settings: object) -> Daemon:
-    """A proxy in front of any runtime, not started yet."""
+    """Return a proxy in front of any runtime, which is not started yet."""
     config = folder / "runtimeproxy.toml"
     values = {
         "listen": str(folder / "cri.sock"),
@@ -60,7 +60,8 @@ def proxy_in(folder: Path, runtime: Path, **settings: object) -> Daemon:
 
 
 def register(folder: Path, endpoint: Path, name: str = "50-test.json", **fields: object) -> Path:
-    """Asked at CreateContainer and StopPodSandbox about pods with our annotations; `fields` with `_` for `-`."""
+    """Register a hook server for CreateContainer and StopPodSandbox of pods with Lading's annotations. `fields`: more fields,
+    with `_` for `-`."""
     registration: dict[str, Any] = {
         "remote-endpoint": str(endpoint),
         "runtime-hooks": ["PreCreateContainer", "PreStopPodSandbox"],
@@ -75,7 +76,7 @@ def register(folder: Path, endpoint: Path, name: str = "50-test.json", **fields:
 
 
 def cards_in_use(runtime: InMemoryRuntime) -> list[str]:
-    """The nodes of NVIDIA cards that containers have which did not exit; one that two have is there twice."""
+    """Return the device nodes of NVIDIA cards in containers that have not exited, once for each container."""
     live = [c.id for c in list(runtime.containers.values()) if c.state != cri.CONTAINER_EXITED]
     requests = [runtime.created[i] for i in live if i in runtime.created]
     paths = [device.container_path for request in requests for device in request.config.devices]
@@ -83,7 +84,7 @@ def cards_in_use(runtime: InMemoryRuntime) -> list[str]:
 
 
 def fill(directory: Path) -> Path:
-    """Takes what room its file system has; removing the file gives it back."""
+    """Fill the file system with one file, and return it. Removing the file frees the space."""
     filler = directory / "filler"
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
@@ -92,21 +93,21 @@ def fill(directory: Path) -> Path:
 
 
 def logged(daemon: Daemon, event: Event) -> list[dict[str, str]]:
-    """The records of an event, in order: their fields, and `msg`."""
+    """Return the fields of an event's log records, with `msg`, in order."""
     lines = daemon.log.read_text().splitlines() if daemon.log.exists() else []
     records = (dict(word.split("=", 1) for word in shlex.split(line) if "=" in word) for line in lines if "event=" in line)
     return [record for record in records if record.get("event") == event]
 
 
 class Measured:
-    """Seconds, known after the block."""
+    """Hold the seconds of a block, which are set at its end."""
 
     seconds: float = 0.0
 
 
 @contextmanager
 def measure(what: str) -> Iterator[Measured]:
-    """Printed, so that a report can say it (`pytest -rP`)."""
+    """Measure the seconds of the block, and print them for a report (`pytest -rP`)."""
     measured, began = Measured(), time.monotonic()
     try:
         yield measured
@@ -116,7 +117,7 @@ def measure(what: str) -> Iterator[Measured]:
 
 
 class ScriptedHooks(RawServer):
-    """A hook server that says what a test wants; at first, that every container gets the variable MARK."""
+    """Run a hook server with scripted answers; by default every container gets the variable MARK."""
 
     MARK: Final = "LADING_TEST_MARK"
 

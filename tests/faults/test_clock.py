@@ -1,6 +1,6 @@
-"""A wall clock that jumps, however far and to and fro: nothing that is in use is released, nothing that is over stays held.
+"""Let the wall clock jump forward and back: no device in use is released, and no ended grant stays.
 
-`Node.clock` is the only clock that grants and tombstones are dated with; everything that waits counts on the monotonic one.
+`Node.clock` is the only clock that dates grants and tombstones; all waits use the monotonic clock.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, and files that vanish or rot: guarded pods wait, all others run, and it heals by itself."""
+"""Test full and read-only disks, and missing and damaged files: guarded pods wait, other pods run, and both recover."""
 
 import ctypes
 import os
@@ -36,7 +36,7 @@ WANTS: Final = {MANUAL_GPUS: "0"}
 
 
 def refused(pod: Pod) -> Refused:
-    """An AssertionError where it is not: `eventually` looks again."""
+    """Return the refusal of a new container. Raise AssertionError if it is not refused, so that `eventually` tries again."""
     try:
         pod.create_container()
     except CriError as e:
@@ -48,7 +48,8 @@ def refused(pod: Pod) -> Refused:
 
 
 def use_up(kubelet: Cri) -> tuple[list[Pod], Pod]:
-    """Pods with a card each, until the ledger takes no more (SQLite may have set some room aside); and the one refused."""
+    """Create pods with a card each until the ledger's disk is full (SQLite may have reserved some space). Return these pods,
+    and the refused pod."""
     made: list[Pod] = []
     for card in range(1, 8):
         pod = kubelet.run_pod(f"fills-{card}", annotations={MANUAL_GPUS: str(card)})
@@ -168,7 +169,7 @@ def hooks(short_folder: Path) -> Iterator[ScriptedHooks]:
 
 
 def unreadable(path: Path) -> None:
-    """Root reads everything, but not through a link that leads nowhere."""
+    """Make a path unreadable by a dangling link, because root can read every file."""
     path.symlink_to(path.with_name("nowhere"))
 
 
@@ -251,7 +252,8 @@ def test_a_proxy_that_starts_with_bad_registrations_only_serves_plain_pods(
 def test_registrations_on_a_full_or_read_only_disk_stay_in_force(
     runtime: InMemoryRuntime, hooks: ScriptedHooks, short_folder: Path, small_disk: Path
 ) -> None:
-    """An editor that found no room leaves an empty file; a package that finds the disk read-only leaves the old one."""
+    """Check that the old registration stays in force: an editor leaves an empty file on a full disk, a package leaves the old
+    file on a read-only disk."""
     proxy = proxy_in(short_folder, runtime.path, hooks_dir=str(small_disk))
     registered = small_disk / "50-good.json"
     registered.write_bytes(register(short_folder, hooks.path).read_bytes())

@@ -1,8 +1,8 @@
-"""SIGKILL of either daemon at every step of a grant: afterwards the ledger and the runtime agree.
+"""Kill either daemon with SIGKILL at every step of a grant: afterwards the ledger and the runtime agree.
 
-A turnstile stands between proxy and hooks, and one between proxy and runtime; a call is held there, a daemon killed, and
-started again. Then kubelet does what it does: it tries again. At the end its container has its card, no one else has, and when
-the pod is gone the card is free for the next.
+One turnstile is between proxy and hooks, and one between proxy and runtime. A call is held there while a daemon is killed and
+started again. Then the call is repeated, as kubelet does. At the end only this container has its card, and after the end of the
+pod the card is free for the next pod.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ class Victim(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The step of a call at which the daemon dies."""
+    """Name the step of a call at which the daemon is killed."""
 
     way: Way
     method: str  # a method of the hook API, or of CRI
@@ -78,7 +78,7 @@ END = {
 
 
 class TurnstileNode(LadingNode):
-    """Both daemons, with a turnstile at every line out of the proxy."""
+    """Run both daemons, with a turnstile on each connection from the proxy."""
 
     def __init__(self, folder: Path, *, node: SimNode, runtime: PrivateContainerd) -> None:
         self.hook_line = Turnstile(folder / "hook-line.sock", folder / "hooks.sock")
@@ -107,7 +107,7 @@ class Scene:
         return self.lading.hooks if victim is Victim.HOOKS else self.lading.proxy
 
     def kill_at(self, step: Step, victim: Victim, act: Callable[[], T]) -> Future[T]:
-        """`act` goes on until it stands at the step; then the daemon dies, and with it what it had in hand."""
+        """Run `act` until its call is held at the step, then kill the daemon, which loses its unfinished work."""
         held = self.hold(step)
         acting = self._threads.submit(act)
         held.wait()
@@ -148,7 +148,7 @@ class Scene:
         return [said for said in logged(self.lading.proxy, Event.HOOK_FAILED) if "method" not in said]
 
     def held_by(self) -> dict[str, tuple[str, ...]]:
-        """Pod uid → the cards that the ledger says it holds."""
+        """Return the cards of each pod in the ledger, by pod uid."""
         return {grant.pod: tuple(gpu.uuid for gpu in grant.devices.gpus) for grant in self.site.grants()}
 
 
@@ -219,7 +219,7 @@ def test_killed_while_a_pod_ends(scene: Scene, step: Step, victim: Victim) -> No
 
 @pytest.mark.parametrize("step", ["tombstone-not-answered", "stopped-not-observed", "remove-observation-on-its-way"])
 def test_a_pod_that_ends_while_the_hooks_are_down_leaves_its_card(scene: Scene, step: str) -> None:
-    """No one learns of its end in time; that a stop was begun is in the ledger."""
+    """Check a pod whose end is not reported. The ledger has recorded only the begin of its stop."""
     site = scene.site
     pod, rival = site.kubelet.run_pod("killed", annotations=WANTS), site.kubelet.run_pod("rival", annotations=RIVAL)
     pod.run_container()

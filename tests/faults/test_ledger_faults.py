@@ -24,7 +24,7 @@ REBUILD = "lading-hooks rebuild-ledger"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A ledger with enough grants to fill several pages, closed."""
+    """Make a ledger with grants on several pages, and close it."""
     path = tmp_path / "node.db"
     with Ledger.open(path) as ledger:
         for n in range(50):
@@ -56,7 +56,7 @@ def execute(*statements: str) -> Callable[[Path], None]:
 
 
 def index_page(path: Path) -> None:
-    """Nothing reads it at the start; a later write would."""
+    """Damage a page that is not read at the start, but by a later write."""
     db = sqlite3.connect(path)
     (root,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'grant_containers_by_grant'").fetchone()
     db.close()
@@ -126,7 +126,7 @@ def test_after_the_command_it_opens_with_what_the_runtime_knew(path: Path, damag
 
 
 def test_an_empty_file_is_called_that(path: Path) -> None:
-    """Not another program's, which SQLite's answers for it look like."""
+    """Check that the message does not name another program, as SQLite's answer for an empty file suggests."""
     truncate(0)(path)
     with pytest.raises(StateError, match="is empty"):
         Ledger.open(path)
@@ -250,7 +250,7 @@ def test_a_ledger_that_is_gone_from_its_path_takes_no_grant(path: Path, gone: Ca
 
 
 def test_the_grant_that_is_there_already_needs_no_disk(small_disk: Path) -> None:
-    """A container that restarts, while nothing can be written."""
+    """Check a container that restarts while the disk is full."""
     with Ledger.open(small_disk / "node.db") as ledger:
         ledger.record(grant(containers={"c0": "s"}))
         fill(small_disk)
@@ -266,7 +266,7 @@ def test_the_grant_that_is_there_already_needs_no_disk(small_disk: Path) -> None
 
 
 def test_a_write_that_fails_leaves_nothing_half_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second statement of one change fails: the first is undone."""
+    """Let the second statement of a change fail, and check that the first is undone."""
     one = grant("pod-x", containers={"c0": "s", "c1": "s"})
     with Ledger.open(path) as ledger:
         before = ledger.grants()
@@ -386,5 +386,5 @@ def test_what_can_be_read_of_a_damaged_history_goes_on_in_the_new_ledger(path: P
 
 
 def test_the_application_id_is_in_the_header(path: Path) -> None:
-    """`file node.db` and a person's hex dump can tell; it must not change."""
+    """Check the application id in the header, by which `file node.db` identifies a ledger. It must not change."""
     assert path.read_bytes()[68:72] == APPLICATION_ID.to_bytes(4, "big") == b"LDNG"

@@ -1,6 +1,6 @@
-"""Too many connections, too few descriptors, and a long life: others go on, what is missing is said, and nothing piles up.
+"""Test too many connections, too few descriptors, and many pods: other callers are served, and no resource leaks.
 
-`make test-long` runs them at length: 10,000 connections attempted, 500 pods.
+`make test-long` uses larger numbers: 10,000 attempted connections, 500 pods.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def proxy(runtime: InMemoryRuntime, short_folder: Path) -> Iterator[Daemon]:
 
 @contextmanager
 def calling(kubelet: Cri) -> Iterator[list[float]]:
-    """Someone who was there before calls all the time, and must not fail once: how long each call took."""
+    """Make calls on an earlier connection during the block; none may fail. Yield the list of seconds of each call."""
     took: list[float] = []
     over = threading.Event()
     failed: list[CriError] = []
@@ -85,21 +85,17 @@ def calling(kubelet: Cri) -> Iterator[list[float]]:
     assert took
 
 
-def knock(path: Path) -> socket.socket | None:
-    """A connection that greets as an HTTP/2 client and stays; None where the queue was full."""
+def knock(path: Path) -> socket.socket:
+    """Open a connection that sends the HTTP/2 preface and stays open. Wait while the accept queue is full."""
     knocking = socket.socket(socket.AF_UNIX)
-    knocking.setblocking(False)
-    try:
-        knocking.connect(str(path))
+    knocking.connect(str(path))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the proxy may have closed it already
         knocking.send(GREETING)
-    except OSError:
-        knocking.close()
-        return None
     return knocking
 
 
 def cut_off(connections: list[socket.socket]) -> list[socket.socket]:
-    """Those that the proxy closed."""
+    """Return the connections that the proxy closed."""
     poll = select.poll()
     by_fd = {connection.fileno(): connection for connection in connections}
     for fd in by_fd:
@@ -113,13 +109,8 @@ def test_the_connection_cap_protects_who_is_there(proxy: Daemon, runtime: InMemo
     with runtime.client(via=proxy.socket) as kubelet, contextlib.ExitStack() as stack, calling(kubelet) as took:
         open_ones: list[socket.socket] = []
         with measure(f"{attempts} connections attempted"):
-            made = 0
-            while made < attempts:
-                if (knocking := knock(proxy.socket)) is None:
-                    time.sleep(0.001)  # the queue is full: the proxy is at it
-                    continue
-                made += 1
-                open_ones.append(stack.enter_context(knocking))
+            for _ in range(attempts):
+                open_ones.append(stack.enter_context(knock(proxy.socket)))
 
         def capped() -> None:
             assert len(open_ones) - len(cut_off(open_ones)) == CAP - 1
@@ -154,11 +145,11 @@ def few_descriptors(daemon: Daemon, spare: int) -> Iterator[None]:
 
 
 def kept_descriptors(daemon: Daemon) -> int:
-    """The fewest of a second: a reading of the devices that is under way has some more, which the next one would use."""
+    """Return the smallest number of descriptors within a second, because reading the devices uses some for a moment."""
     counts = []
     for _ in range(20):
         counts.append(Usage.of(daemon).descriptors)
-        time.sleep(0.05)
+        time.sleep(0.05)  # a reading of the devices has no end that this process could wait for
     return min(counts)
 
 
@@ -166,14 +157,13 @@ def kept_descriptors(daemon: Daemon) -> int:
 def test_a_proxy_without_descriptors_serves_who_is_there_and_says_so(
     proxy: Daemon, runtime: InMemoryRuntime, spare: int
 ) -> None:
-    """Whether accepting or dialling is what fails, depends on how many are left."""
+    """Vary the number of free descriptors, because it decides whether accepting or connecting fails."""
     with runtime.client(via=proxy.socket) as kubelet, contextlib.ExitStack() as stack:
         with kubelet.pod("before", annotations=GUARDED) as pod:
             pod.create_container()  # the line to the hooks is there
         with calling(kubelet), few_descriptors(proxy, spare):
             for _ in range(10):
-                if knocking := knock(proxy.socket):
-                    stack.enter_context(knocking)
+                stack.enter_context(knock(proxy.socket))
             eventually(lambda: said(proxy, Event.CONNECTION_REJECTED))
             with kubelet.pod("meanwhile", annotations=GUARDED) as pod:
                 assert ScriptedHooks.marked(runtime.created[pod.create_container().id])
@@ -237,8 +227,7 @@ def test_clients_that_come_and_go_leave_nothing(proxy: Daemon, runtime: InMemory
         for _ in range(times):
             with runtime.client(via=proxy.socket) as visitor:
                 visitor.version()
-            if knocking := knock(proxy.socket):
-                knocking.close()
+            knock(proxy.socket).close()
 
     visit(20)
     before = Usage.of(proxy)

@@ -1,6 +1,6 @@
-"""containerd that is not there, goes away, comes back, or hangs: callers hear of it at once, and no one's devices are touched.
+"""Test a containerd that is missing, stops, restarts, or hangs: callers get an error at once, and pods keep their devices.
 
-A real containerd of this module's own. Hanging is SIGSTOP: its socket still takes connections, and says nothing.
+The module has its own real containerd. SIGSTOP makes it hang: its socket still accepts connections, but does not answer.
 """
 
 import os
@@ -51,7 +51,8 @@ def own(binaries: Binaries, device_nodes: None, pytestconfig: pytest.Config) -> 
 
 @pytest.fixture
 def site(own: PrivateContainerd, short_folder: Path, pytestconfig: pytest.Config) -> Iterator[Site]:
-    """Not started yet: the order is what the tests are about. At the end the runtime is there, and has no pods."""
+    """Yield a node that is not started yet, because tests vary the order of starts. At the end the runtime runs without
+    pods."""
     node = build("demo-8gpu", short_folder / "node")
     hooks = {"reconcile_interval": 1, **NO_METRICS}
     lading = LadingNode(short_folder, node=node, runtime=own, hooks_settings=hooks, proxy_settings=NO_METRICS)
@@ -91,7 +92,7 @@ def stopped(runtime: PrivateContainerd) -> Iterator[None]:
 
 @contextmanager
 def refuses_connections(runtime: PrivateContainerd) -> Iterator[None]:
-    """Killed: its socket's file is left behind."""
+    """Kill the runtime for the block, so that its socket's file is left behind."""
     runtime.kill()
     try:
         yield
@@ -118,7 +119,7 @@ def unreachable(kubelet: Cri, runtime: PrivateContainerd) -> None:
 
 
 def ask_hooks(lading: LadingNode) -> hook.AdjustResponse:
-    """The hook server, past the proxy: which no one can reach while the runtime is gone."""
+    """Ask the hook server without the proxy, which cannot forward calls while the runtime is not running."""
     request = hook.AdjustRequest(stage=hook.CREATE_CONTAINER)
     request.sandbox.MergeFrom(hook.PodSandbox(id="s" * 64, uid="none-such", namespace="default", name="p", annotations=WANTS))
     request.container.name = "main"
@@ -142,7 +143,7 @@ def has_said(daemon: Daemon, event: Event) -> None:
 
 @pytest.mark.parametrize("gone", [refuses_connections, without_a_socket], ids=["refuses", "no-socket"])
 def test_both_daemons_start_before_the_runtime(site: Site, own: PrivateContainerd, gone: Gone) -> None:
-    """On one channel of kubelet's: an error that names the socket, and, as soon as the runtime is there, an answer."""
+    """Check one channel of kubelet: it gets an error that names the socket, and an answer as soon as the runtime runs."""
     lading = site.lading
     with gone(own):
         lading.hooks.start()

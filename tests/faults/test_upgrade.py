@@ -1,10 +1,10 @@
-"""A pod that uses its devices throughout an upgrade of both daemons and back: it does not notice.
+"""Upgrade and downgrade both daemons while a pod uses its devices: the pod is not affected.
 
-A process in the container opens its card and its VF every 50 ms, from before the first restart until after the last; what each
-attempt gave is in the container's log. Meanwhile kubelet makes and ends other pods as soon as the proxy is there again.
+A process in the container opens its card and its VF every 50 ms, from before the first restart until after the last restart.
+The result of each attempt is in the container's log. Meanwhile kubelet creates and ends other pods whenever the proxy runs.
 
-Between the two restarts of an upgrade the daemons are of two versions: each of today's is put beside one that speaks the hook
-API as it was released, and as a later version may extend it.
+Between the two restarts of an upgrade the daemons have different versions. So each present daemon is also tested with a daemon
+that uses the hook API as released, and as a later version may extend it.
 """
 
 from collections import Counter
@@ -94,7 +94,7 @@ def test_a_pod_uses_its_devices_throughout_an_upgrade_and_back(start_on_containe
 
 
 def created_and_removed(site: Site) -> None:
-    """Another pod gets a card meanwhile, and never that one."""
+    """Create another pod meanwhile, which gets a different card, and remove it."""
     with site.kubelet.pod("meanwhile", annotations={MANUAL_GPUS: "1"}) as pod:
         assert site.see(pod.run_container()).gpus == (site.gpu(1),)
 
@@ -103,7 +103,7 @@ def created_and_removed(site: Site) -> None:
 
 
 def extended(message: Any) -> Any:
-    """With what a later version says more."""
+    """Return the message with a field of a later version."""
     if LATER_FIELD in message.DESCRIPTOR.fields_by_name:
         setattr(message, LATER_FIELD, "more")
     return message

@@ -1,9 +1,9 @@
-"""Runs one of our daemons and writes down what it starts, loads, or puts into its environment (PEP 578).
+"""Run a daemon of Lading, and record what it starts, loads, or puts into its environment (PEP 578).
 
     python -m tests.hostile.audited FILE lading-hooks|lading-runtimeproxy ARGUMENT…
 
-An audit hook sees every process that Python starts, every library that it loads through ctypes, every change of os.environ,
-and every import; it cannot be taken off again. What C code does by itself it does not see: neither daemon has any that forks.
+An audit hook sees every process that Python starts, every library that ctypes loads, every change of os.environ, and every
+import; it cannot be removed. The hook does not see actions of C code, but neither daemon has C code that forks.
 """
 
 import os

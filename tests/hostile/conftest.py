@@ -1,8 +1,8 @@
-"""Hostile tests: the twelve cases of docs/security.md, against the real daemons wherever that stays affordable.
+"""Provide fixtures for hostile tests: the twelve cases of docs/security.md, with real daemons where that is fast enough.
 
-Three nodes for the session, which take assignments by hand, by central, and by central with a signature: both daemons of each
-before a runtime in memory. Where the kernel or the runtime decides, a test asks for `containerd`, the real one. Every module
-says by which naive version it was seen to fail. `make test-long` runs them with larger numbers (tests/depth.py).
+The session has three nodes: they accept manual assignments, central's assignments, and central's signed assignments. Each has
+both daemons in front of a runtime in memory. Where the kernel or the runtime decides, a test uses the real `containerd`. Each
+module names the naive implementations that its tests detect. `make test-long` uses larger numbers (tests/depth.py).
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from tests.node.site import Site, open_site
 
 class StartFront(Protocol):
     def __call__(self, *, hooks: Mapping[str, object] | None = None, proxy: Mapping[str, object] | None = None) -> Front:
-        """Both daemons with these settings beside their own."""
+        """Start both daemons with these additional settings."""
 
 
 def _starter(device_nodes: None, pytestconfig: pytest.Config) -> Iterator[StartFront]:
@@ -67,7 +67,7 @@ def by_central(share_front: StartFront) -> Front:
 
 @pytest.fixture(scope="session")
 def keys_toml(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, object]:
-    """Settings of a node that takes assignments signed by `front.PRIVATE_KEY`, key id k1."""
+    """Return the settings of a node that accepts assignments signed by `front.PRIVATE_KEY`, key id k1."""
     pem = tmp_path_factory.mktemp("keys") / "k1.pem"
     pem.write_bytes(PUBLIC_KEY)
     return {"assignments": ["signed"], "keys.k1": str(pem)}
@@ -82,7 +82,7 @@ def signed(share_front: StartFront, keys_toml: Mapping[str, object]) -> Front:
 def real(
     device_nodes: None, containerd: PrivateContainerd, keys_toml: Mapping[str, object], pytestconfig: pytest.Config
 ) -> Iterator[Site]:
-    """The same signed node before the real containerd and runc."""
+    """Start a node for signed assignments in front of the real containerd and runc."""
     folder = Path(tempfile.mkdtemp(prefix="lading-"))
     lading = LadingNode(folder, node=build("demo-8gpu", folder / "node"), runtime=containerd, hooks_settings=keys_toml)
     pytestconfig.stash[LOGS] += lading.logs

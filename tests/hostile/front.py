@@ -1,7 +1,7 @@
-"""A node as an attacker meets it: both real daemons, pods through the proxy, and a runtime that keeps what reached it.
+"""Attack a node: both real daemons, pods that are created through the proxy, and a runtime that records its requests.
 
-It takes annotations, environments and names of any content. It returns what the runtime was asked, or the refusal, and whether
-the call reached neither the runtime nor the ledger. Also here: assignments as central writes and signs them.
+Annotations, environments and names may have any content. The result is the runtime's request, or the refusal, and whether the
+call reached neither the runtime nor the ledger. This module also writes and signs assignments as central does.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ PUBLIC_KEY: Final = PRIVATE_KEY.public_key().public_bytes(Encoding.PEM, PublicFo
 
 @dataclass(frozen=True)
 class RuntimeAt:
-    """A runtime as `LadingNode` needs it: where it is."""
+    """Represent a runtime for `LadingNode` by its socket."""
 
     socket: Path
 
@@ -49,7 +49,7 @@ def assignment(uid: str, gpu: str, *, gen: int = 1, node: str = "demo", containe
 
 
 def annotated(text: str, *, key_id: str = "k1", key: Ed25519PrivateKey = PRIVATE_KEY) -> dict[str, str]:
-    """The two annotations that central writes for that assignment."""
+    """Return the two annotations that central writes for this assignment."""
     return {ASSIGNMENT: text, ASSIGNMENT_SIGNATURE: sign(key, key_id, text)}
 
 
@@ -87,7 +87,7 @@ class Front:
 
     @contextlib.contextmanager
     def pod(self, annotations: Mapping[str, str], uid: str = "") -> Iterator[Pod]:
-        """At the end of the block it is removed, and holds nothing any more."""
+        """Create a pod. It is removed at the end of the block, and then holds no device."""
         self._names += 1
         with self.kubelet.pod(f"pod-{self._names}", annotations=annotations, uid=uid or str(uuid4())) as pod:
             yield pod
@@ -101,7 +101,7 @@ class Front:
     def created(
         self, of_pod: Mapping[str, str], *, uid: str = "", name: str = "main", **options: Unpack[ContainerOptions]
     ) -> Iterator[cri.CreateContainerRequest]:
-        """A pod with one container, as it reached the runtime."""
+        """Create a pod with one container, and yield the request that reached the runtime."""
         with self.pod(of_pod, uid) as pod:
             container = pod.create_container(name, **options)
             yield self.runtime.created[container.id]
@@ -109,7 +109,8 @@ class Front:
     def refused(
         self, of_pod: Mapping[str, str], *, uid: str = "", name: str = "main", **options: Unpack[ContainerOptions]
     ) -> Refused:
-        """Such a pod is refused, and neither the runtime nor the ledger has anything of its container."""
+        """Check that such a pod is refused, and that neither the runtime nor the ledger has its container. Return the
+        refusal."""
         containers, grants = set(self.runtime.created), {grant.key for grant in self.grants()}
         with pytest.raises(CriError) as caught, self.created(of_pod, uid=uid, name=name, **options):
             pass
@@ -123,6 +124,6 @@ def devices(request: cri.CreateContainerRequest) -> set[str]:
 
 
 def host_paths(request: cri.CreateContainerRequest) -> set[str]:
-    """Every path of the host that the runtime is asked to give to the container, but for kubelet's own files."""
+    """Return every host path that a request gives to the container, except for kubelet's own files."""
     nodes = {device.host_path for device in request.config.devices}
     return nodes | {mount.host_path for mount in request.config.mounts if "/kubelet/" not in mount.host_path}

@@ -8,12 +8,12 @@ MIB = 1 << 20
 
 
 def highest_memory(pid: int) -> int:
-    """Bytes of resident memory at the highest, since the start or the last `forget_highest`."""
+    """Return the maximum resident memory in bytes since the start or the last `forget_highest`."""
     return _read_status(pid, "VmHWM")
 
 
 def resident_memory(pid: int) -> int:
-    """Bytes of resident memory now."""
+    """Return the present resident memory in bytes."""
     return _read_status(pid, "VmRSS")
 
 
@@ -24,7 +24,7 @@ def _read_status(pid: int, name: str) -> int:
 
 
 def forget_highest(pid: int) -> int:
-    """Sets the highest to what it is now, and answers that (proc(5), clear_refs)."""
+    """Reset the maximum of resident memory to the present value, and return it (proc(5), clear_refs)."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
     return highest_memory(pid)
 
@@ -34,7 +34,7 @@ def descriptors(pid: int) -> int:
 
 
 class Growth:
-    """Bytes, known after the block."""
+    """Hold the bytes of a block, which are set at its end."""
 
     bytes = 0
 

@@ -1,7 +1,7 @@
-"""One gRPC call over a socket without a gRPC library: any message bytes, any prefix, any header, in pieces of any size.
+"""Make one gRPC call over a socket without a gRPC library: any message bytes, any prefix, any header, in pieces of any size.
 
-It takes a socket's path and what to send. It returns grpc-status and grpc-message of the answer, as they came, with its
-message. It refuses nothing: h2 checks only what the other side sends.
+The result is grpc-status, grpc-message and the message of the answer, unchanged. No input is refused: h2 checks only the bytes
+that the other side sends.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
 
 def call(path: Path, method: str, content: bytes, *, flag: int = 0, headers: Headers = ()) -> Answer:
-    """`content` behind a gRPC prefix with that flag (1: compressed)."""
+    """Send `content` after a gRPC prefix with this flag (1: compressed), and return the answer."""
     return send(path, method, [flag.to_bytes(1) + len(content).to_bytes(4) + content], headers=headers)
 
 

@@ -1,8 +1,9 @@
-"""A container runtime in memory, over gRPC: it keeps what it was asked, byte for byte, and its lists say what was made.
+"""Serve a container runtime in memory over gRPC: keep all requests byte for byte, and list the created sandboxes and
+containers.
 
-Honest where an attack depends on it: requests up to 16 MiB as containerd takes, no check of UTF-8 (containerd 1.6 has none;
-what Python cannot read is kept as bytes and made all the same), ids long and new, NOT_FOUND for an unknown one. `scripted`
-answers a method with given bytes instead. Every method is there: one that CRI does not have answers with what it was sent.
+The runtime has the properties of containerd that attacks use: requests up to 16 MiB, no check of UTF-8 (containerd 1.6 has
+none; a request that Python cannot read is kept as bytes and carried out), long new ids, and NOT_FOUND for an unknown id.
+`scripted` answers a method with given bytes. A method that CRI does not have answers with its request.
 """
 
 import threading

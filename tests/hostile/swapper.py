@@ -1,6 +1,6 @@
-"""Two paths that change places as fast as the kernel can do it, while something else looks at one of them.
+"""Exchange two paths as fast as the kernel can, while the tested code uses one of them.
 
-renameat2(2) with RENAME_EXCHANGE: at every moment each path is one of the two, so that nothing is ever missing.
+renameat2(2) with RENAME_EXCHANGE is atomic: at every moment each path is one of the two files, so that no path is ever missing.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def exchange(one: Path, other: Path) -> None:
 
 @contextlib.contextmanager
 def swapping(one: Path, other: Path) -> Iterator[Swaps]:
-    """In a thread, until the end of the block; that it swapped at all is asserted."""
+    """Exchange the paths in a thread until the end of the block, and check that at least one exchange happened."""
     swaps, over = Swaps(), threading.Event()
 
     steps = cycle((1, 2, 1, 3, 2))  # not in step with the other thread, which runs whenever this one is in the kernel

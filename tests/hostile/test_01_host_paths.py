@@ -1,6 +1,6 @@
-"""Case 1: a path of the host, or another device's address, where a device is named. Refused, and one bad entry refuses all.
+"""Test case 1: an assignment with a host path, or another device's address, is refused, also if its other entries are valid.
 
-Naive version seen to fail: a parser that leaves out the entries that it cannot read and gives the rest.
+Naive version that fails: a parser that skips unreadable entries and assigns the others.
 """
 
 import json
@@ -28,7 +28,7 @@ OTHERS = (DISK, "0000:05:00.1", "ffff:ff:1f.7", ANOTHER_PF)
 
 
 def add_disk(front: Front) -> None:
-    """A PCI function that is a block device's."""
+    """Add the PCI function of a block device to the node."""
     disk = front.lading.node.root / "sys/bus/pci/devices" / DISK
     if not disk.exists():
         disk.mkdir()

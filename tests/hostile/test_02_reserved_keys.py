@@ -1,7 +1,7 @@
-"""Case 2: keys that make the runtime act, or that only the node writes, brought along by a pod, a container or a checkpoint.
+"""Test case 2: a pod, container or checkpoint has annotations that only the node writes, or that make the runtime act.
 
-Naive versions seen to fail: a check that looks at the pod's annotations only; a reconcile that takes a container's
-`lading.dev/grant` that names any holder; a RestorePod that is forwarded; an existing grant that is served unlooked at.
+Naive versions that fail: a check of the pod's annotations only; a reconcile that accepts a container's `lading.dev/grant` for
+any holder; a RestorePod that is forwarded; an existing grant that is served unchecked.
 """
 
 import gzip
@@ -78,7 +78,7 @@ def test_set_by_a_hook(key: str) -> None:
 
 
 def restore(front: Front, message: bytes, *, compress: bool) -> grpc.StatusCode:
-    """RestorePod through the proxy; our copy of CRI does not know it, so that its request is bytes."""
+    """Call RestorePod through the proxy. Lading's copy of CRI does not have this method, so its request is bytes."""
     compression = grpc.Compression.Gzip if compress else grpc.Compression.NoCompression
     with grpc.insecure_channel(f"unix:{front.lading.cri_socket}") as channel:
         try:
@@ -102,7 +102,7 @@ def test_a_pod_that_is_restored_past_the_hooks(by_hand: Front, compress: bool) -
 
 
 def test_a_restore_hidden_behind_an_empty_gzip_member(by_hand: Front) -> None:
-    """Go's gzip reads on behind the first member; a reader that stops there sees an innocent request."""
+    """Check all members of a gzip stream: Go's gzip reads on after the first member, which alone is an innocent request."""
     guarded = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(annotations=GUARDED)).SerializeToString()
     hidden = gzip.compress(b"") + gzip.compress(guarded)
     before = len(by_hand.runtime.requests("RestorePod"))
@@ -112,7 +112,7 @@ def test_a_restore_hidden_behind_an_empty_gzip_member(by_hand: Front) -> None:
 
 
 def test_a_grant_that_came_with_a_checkpoint_moves_nothing() -> None:
-    """containerd merges a checkpoint's annotations into the container's: what the lists say is not only what we wrote."""
+    """Check the runtime's lists: containerd merges a checkpoint's annotations into the container's, so not all are Lading's."""
     held = holders.grant("victim", devices=holders.whole(0))
     stolen = render_annotation(held)
     own = render_annotation(holders.grant("thief", devices=holders.whole(0, 1)))
@@ -127,7 +127,7 @@ def test_a_grant_that_came_with_a_checkpoint_moves_nothing() -> None:
 
 
 def test_an_adopted_grant_does_not_give_what_another_pod_holds(by_hand: Front) -> None:
-    """The one way to a forged grant of one's own: by its pod's uid, put into a checkpoint before the pod asks for devices."""
+    """Forge a grant for the own pod's uid, in a checkpoint that is made before the pod requests devices."""
     with by_hand.created({"lading.dev/gpus": "0"}), by_hand.pod({}) as thief:
         forged = replace(
             holders.grant(thief.spec.uid, "main"),

@@ -1,7 +1,8 @@
-"""Case 3: an assignment that central did not make for this pod, or not as it now stands. Refused, and nothing granted twice.
+"""Test case 3: an assignment that central did not make for this pod, or that was changed, is refused; no device is granted
+twice.
 
-Naive versions seen to fail: a node that verifies the signature and not the pod's uid; one that serves an assignment without
-looking at who holds the device; one that takes an unsigned assignment where none with a signature came.
+Naive versions that fail: a node that verifies the signature but not the pod's uid; a node that serves an assignment without
+checking the device's holder; a node that requires signatures and accepts an unsigned assignment.
 """
 
 import threading
@@ -61,7 +62,7 @@ def test_another_pods_or_another_nodes(signed: Front, uid: str) -> None:
 
 
 def test_changed_after_it_was_granted(signed: Front, uid: str) -> None:
-    """Neither a newer nor an older signed assignment may replace the one that a container was created with."""
+    """Check that neither a newer nor an older signed assignment replaces the assignment of an existing container."""
     with signed.pod({}, uid) as pod:
 
         def create(name: str, gpu: int, gen: int) -> set[str]:
@@ -80,7 +81,7 @@ def test_changed_after_it_was_granted(signed: Front, uid: str) -> None:
 
 
 class Claim(threading.Thread):
-    """A pod of its own with an assignment to one card, at the same moment as the others; it holds on until all have tried."""
+    """Create a pod with an assignment to the card at the same moment as others, and keep it until all have tried."""
 
     def __init__(self, front: Front, together: threading.Barrier) -> None:
         super().__init__()
@@ -101,7 +102,7 @@ class Claim(threading.Thread):
 
 
 def test_two_pods_with_an_assignment_each_to_one_card(signed: Front) -> None:
-    """Central's fault, or its key in two hands: all are signed, and one of them gets the card."""
+    """Assign one card to several pods with valid signatures, as a fault of central could: only one pod gets the card."""
     for _ in range(5):
         together = threading.Barrier(4)
         claims = [Claim(signed, together) for _ in range(4)]

@@ -1,10 +1,10 @@
-"""Case 4: the environment of an image or a pod (LD_PRELOAD and its like) must not reach anything that we run.
+"""Test case 4: the environment of an image or a pod, such as LD_PRELOAD, must not reach any program that Lading runs.
 
-We run nothing on a pod's behalf: no helper, no hook binary, no shell. So nothing is started, loaded or put into an environment
-while containers with such variables are made, and a hook server is told their names only.
+Lading runs no program for a pod: no helper, no hook binary, no shell. So no process is started, no library loaded and no
+variable set while containers with such variables are created, and a hook server receives only the variables' names.
 
-Naive version seen to fail: a hook that starts a helper with the container's environment, as nvidia-container-toolkit did
-(CVE-2025-23266); a projection that shows a hook every value.
+Naive versions that fail: a hook that starts a helper with the container's environment, as nvidia-container-toolkit did
+(CVE-2025-23266); a projection that shows all values to a hook.
 """
 
 import json
@@ -44,7 +44,7 @@ HOSTILE: Final = {
 
 
 class Audited:
-    """Both daemons under an audit hook, and a second hook server that keeps what it is shown."""
+    """Run both daemons under an audit hook, and a second hook server that keeps its requests."""
 
     def __init__(self, front: Front, spy: KeepingRuntime, audits: list[Path]) -> None:
         self.front = front

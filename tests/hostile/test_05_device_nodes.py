@@ -1,7 +1,7 @@
-"""Case 5: device nodes that are links, files, FIFOs or someone else's device; an image whose /dev is a link.
+"""Test case 5: device nodes that are links, files, FIFOs or another device; an image whose /dev is a link.
 
-Naive versions seen to fail: `Path.stat` and `S_ISCHR` (follows the link to a perfect copy, takes another card's number);
-opening the node to look at it (hangs at the FIFO).
+Naive versions that fail: `Path.stat` and `S_ISCHR` (follow the link to a perfect copy, accept another card's number); opening
+the node to check it (hangs at the FIFO).
 """
 
 import json
@@ -168,9 +168,9 @@ def test_a_folder_that_is_a_link_to_a_perfect_copy(node: Node, capsys: pytest.Ca
 @pytest.mark.node
 @pytest.mark.parametrize("target", ["/escape", "../../../../../../escape", "/proc/1/root/escape", "/proc/self/cwd/../escape"])
 def test_an_image_whose_dev_is_a_link(real: Site, short_folder: Path, target: str) -> None:
-    """runc makes the nodes, inside the image. (Its own links, /dev/fd and so on, old versions make on the host; so they do
-    without us.) What matters here: no device of Lading lands there, and the container has the card that it was granted, and no
-    other."""
+    """Check that no device of Lading is created on the host, and that the container has exactly the granted card. runc creates
+    the nodes inside the image. (Old versions of runc create their own links, such as /dev/fd, on the host, also without
+    Lading.)"""
     escape = short_folder / "escape"
     name = f"localhost/lading/linked-{uuid4().hex[:8]}:1"
     import_image(real, short_folder / "image.tar", name, target.replace("escape", str(escape).lstrip("/")))
@@ -196,7 +196,7 @@ def test_an_image_whose_dev_is_a_link(real: Site, short_folder: Path, target: st
 
 
 def import_image(site: Site, tar: Path, name: str, dev: str) -> None:
-    """The busybox image with a link in /dev's place."""
+    """Build the busybox image with a link in place of /dev."""
     cache = images.default_cache()
     programs = images.compile_c(images._PAUSE_C), images.compile_c(images._TRY_OPEN_C)
     files = images._busybox_files(images.find_busybox(cache), *programs)

@@ -1,12 +1,12 @@
-"""Case 6: paths that change between the look and the use (TOCTOU), by a thread that exchanges them all the while.
+"""Test case 6: paths that change between check and use (TOCTOU), because a thread exchanges them continuously.
 
-On the swapped path neither of the two is ever right, so every success is an escape: one is a link to a perfect copy outside the
-node's folder (who follows it is caught), the other a real node with a wrong number, or a file of another owner (who judges one
-and uses the other is caught). 2,000 rounds each, 10,000 in `make test-long`.
+Both exchanged files are invalid, so every success is an escape. One is a link to a perfect copy outside the node's folder,
+which detects code that follows links. The other is a real node with a wrong number, or a file of another owner, which detects
+code that checks one file and uses the other. Each test has 2,000 rounds, or 10,000 in `make test-long`.
 
-Naive versions seen to fail: `is_symlink`, then `stat`; `resolve`, then `stat`; attributes of sysfs read one path at a time
-(this one was Lading's); a registration's owner judged by path before it is read. Container file systems: nothing of Lading
-opens one; runc does (case 5).
+Naive versions that fail: `is_symlink`, then `stat`; `resolve`, then `stat`; attributes of sysfs read one path at a time (as
+Lading did); a registration's owner checked by path before the file is read. Lading opens no file system of a container; runc
+does (case 5).
 """
 
 import json
@@ -118,7 +118,7 @@ def test_two_functions_in_sysfs(device_nodes: None, tmp_path: Path, swapped: str
 
 @pytest.mark.parametrize("other", ["file", "link"])
 def test_a_registration(tmp_path: Path, other: str) -> None:
-    """root's own names no endpoint; someone else's does."""
+    """Exchange a registration of root without an endpoint with another user's registration that has an endpoint."""
     need(os.geteuid() == 0, "root, to give a file to somebody else")
     folder, evil = tmp_path / "hooks.d", tmp_path / "evil"
     folder.mkdir(mode=0o755)

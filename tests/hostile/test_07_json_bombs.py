@@ -1,7 +1,7 @@
-"""Case 7: JSON that is built to hurt its reader. A clean refusal, with bounded time and memory.
+"""Test case 7: malicious JSON is refused within bounded time and memory.
 
-Naive versions seen to fail: `json.loads` as it comes (recursion, the last of two keys, NaN, infinity, quadratic digits,
-surrogates that no gRPC message can carry back); a reader of YAML that prints what an alias stands for.
+Naive versions that fail: plain `json.loads` (recursion, the last of two equal keys, NaN, infinity, quadratic digits, surrogates
+that a gRPC message cannot contain); a YAML reader that expands aliases in messages.
 """
 
 import subprocess
@@ -22,7 +22,7 @@ GROWTH = 48 * MIB
 
 
 def bombs(uid: str, gpu: str) -> dict[str, str]:
-    """Each is an assignment that would be served without what is added to it, or as near to one as it can be."""
+    """Check assignments that would be valid, or nearly valid, without their malicious addition."""
     good = assignment(uid, gpu)
     extended = good[:-1] + ',"x":%s}'
     return {

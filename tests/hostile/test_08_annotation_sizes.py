@@ -1,8 +1,8 @@
-"""Case 8: annotations at Kubernetes' limit of 262,144 bytes in all, one less, one more, and far larger straight to the socket.
+"""Test case 8: annotations of 262,144 bytes (Kubernetes' limit), one byte less, one byte more, and far larger by the socket.
 
-They arrive whole or the call is refused, never cut: who cuts an assignment decides what it says.
+Annotations arrive whole, or the call is refused. They are never cut, because a cut assignment could mean something else.
 
-Naive version seen to fail: an answer, or a request to a hook, through a client with gRPC's default limit of 4 MiB.
+Naive version that fails: an answer, or a request to a hook, through a client with gRPC's default limit of 4 MiB.
 """
 
 import grpc
@@ -23,7 +23,7 @@ GROWTH = 240 * MIB  # some copies of the largest request; 210 were seen on a bus
 
 
 def filled(annotations: dict[str, str], size: int) -> dict[str, str]:
-    """With one more annotation, so that all are of this size; its end tells it from what was cut."""
+    """Add an annotation so that all annotations have this size. Its last characters show whether it was cut."""
     rest = size - size_of(annotations) - len("fill")
     return {**annotations, "fill": "é" * (rest // 2 - 4) + "x" * (rest % 2) + "end.end."}
 
@@ -59,7 +59,7 @@ def test_of_a_container(by_hand: Front, of_pod: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("of_pod", [{}, GUARDED], ids=["plain", "guarded"])
 def test_more_than_the_runtime_takes(by_hand: Front, of_pod: dict[str, str]) -> None:
-    """The same answer as without us."""
+    """Check that the answer is the same as without Lading."""
     before = len(by_hand.runtime.asked)
     with pytest.raises(CriError) as caught, by_hand.created(filled(of_pod, LIMIT + 1)):
         pass

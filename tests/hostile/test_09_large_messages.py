@@ -1,11 +1,10 @@
-"""Case 9: messages around 4 MiB and 16 MiB, of 80 MiB, output of ExecSync of 16 MiB, compression bombs.
+"""Test case 9: messages around 4 MiB and 16 MiB, of 80 MiB, output of ExecSync of 16 MiB, compression bombs.
 
-Everything is asked twice, past the proxy and through it, and has to come to the same; the proxy's memory at the highest is
-looked at meanwhile. Calls of three kinds: one that passes frame by frame, one that is held and goes on as it came, one that is
-held, read and changed.
+Each call is made twice, without the proxy and through it, with the same result; the proxy's maximum memory is measured. There
+are three kinds of calls: forwarded frame by frame; held and forwarded unchanged; held, decoded and changed.
 
-Naive versions seen to fail: a proxy that keeps gRPC's default limit of 4 MiB; one that decompresses without a limit; one that
-decompresses every member of a gzip stream and copies all that is left for each (this one was Lading's).
+Naive versions that fail: a proxy with gRPC's default limit of 4 MiB; a proxy that decompresses without a limit; a proxy that
+copies the remaining bytes for each member of a gzip stream (as Lading did).
 """
 
 import gzip
@@ -41,7 +40,7 @@ Outcome = tuple[grpc.StatusCode, int, str]
 
 
 class Caller:
-    """The same calls past the proxy and through it."""
+    """Make the same calls without the proxy and through it."""
 
     def __init__(self, front: Front, options: list[tuple[str, int]]) -> None:
         local = ("grpc.use_local_subchannel_pool", 1)
@@ -98,7 +97,7 @@ def patient(by_hand: Front) -> Iterator[Caller]:
 
 
 def request_of(front: Front, method: str, size: int) -> bytes:
-    """A request of exactly this size that the runtime serves."""
+    """Return a request of exactly this size that the runtime accepts."""
     match method:
         case "RunPodSandbox":
             message: cri.RunPodSandboxRequest | cri.CreateContainerRequest = cri.RunPodSandboxRequest()
@@ -132,7 +131,7 @@ def test_requests(by_hand: Front, kubelet: Caller, method: str, size: int) -> No
 
 @pytest.mark.parametrize("size", SIZES[:-1])
 def test_requests_that_are_changed(by_hand: Front, kubelet: Caller, size: int) -> None:
-    """Hiding the cards adds a variable; where that is too much for the runtime, it says so."""
+    """Check requests near the runtime's limit: hiding cards adds a variable, and the runtime's refusal reaches the caller."""
     direct, through = kubelet.both(CHANGED, request_of(by_hand, CHANGED, size), growth=GROWTH_HELD)
     if LIMIT - 100 < size <= LIMIT:
         assert (direct[0], through[0]) == (grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED)
@@ -175,7 +174,7 @@ def test_a_request_that_is_large_once_unpacked(by_hand: Front, kubelet: Caller, 
 
 
 def test_many_large_requests_at_once(by_hand: Front) -> None:
-    """They take turns in the budget of held messages, and their memory goes back to the kernel."""
+    """Check that large held messages wait for the budget, and that their memory is returned to the kernel."""
     proxy = by_hand.lading.proxy.pid
     before = resident_memory(proxy)
     with memory_growth(proxy) as growth, ThreadPoolExecutor(AT_ONCE) as threads:
@@ -200,7 +199,7 @@ def test_a_request_of_500_kilobytes_that_is_500_megabytes(by_hand: Front) -> Non
 
 
 def bomb(mebibytes: int) -> bytes:
-    """gzip, without having to compress it all: behind a full flush the same bytes mean the same again."""
+    """Return a gzip stream without compressing all of it: after a full flush equal compressed bytes have equal content."""
     deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     block = deflate.compress(bytes(MIB)) + deflate.flush(zlib.Z_FULL_FLUSH)
     checksum = 0
@@ -219,7 +218,7 @@ def bomb(mebibytes: int) -> bytes:
     ],
 )
 def test_a_request_of_many_gzip_members(by_hand: Front, member: bytes, times: int) -> None:
-    """No one sends more than one. While it is looked at no one else is served."""
+    """Check that a gzip stream of many members is refused soon. No client sends one, and no other call is served meanwhile."""
     began = time.monotonic()
     with memory_growth(by_hand.lading.proxy.pid) as growth:
         answer = by_hand_call(by_hand.lading.cri_socket, member * times)

@@ -1,11 +1,10 @@
-"""Case 10: connections that never say anything, or a byte now and then; floods of PING, RST_STREAM and SETTINGS; a hung hook.
+"""Test case 10: connections that send no byte, or few bytes; floods of PING, RST_STREAM and SETTINGS; a hook that hangs.
 
-An existing client's calls go on, descriptors are capped, and who does not read is no longer read from. 200 half-open
-connections and short floods; 1,000 and long ones in `make test-long`.
+An existing client's calls continue, the number of descriptors is limited, and the proxy stops reading from a client that does
+not read. There are 200 half-open connections and short floods, or 1,000 and long floods in `make test-long`.
 
-Naive versions seen to fail: no `max_connections`; a time limit for the preface that its first byte lifts (this one was
-Lading's); answers to a client that does not read them, without end (this one was Lading's); header blocks decoded at any size
-(this one was Lading's); a hook that is asked on the loop.
+Naive versions that fail: no `max_connections`; a time limit for the preface that ends with its first byte; unlimited answers to
+a client that does not read; header blocks decoded at any size (Lading did these three); a hook that is asked on the event loop.
 """
 
 import contextlib
@@ -63,7 +62,7 @@ class Attacked:
 
 @pytest.fixture(scope="module")
 def attacked(containerd: PrivateContainerd) -> Iterator[Attacked]:
-    """A proxy before the real runtime, which has its own opinion of floods, and a client that was there before them all."""
+    """Start a proxy in front of the real runtime, which has its own limits for floods, and an existing client."""
     with tempfile.TemporaryDirectory(prefix="lading-") as folder:
         proxy = proxy_in(Path(folder), containerd.socket, max_connections=CAP)
         proxy.start()
@@ -101,7 +100,7 @@ def test_half_open_connections(attacked: Attacked, said: bytes) -> None:
 
 @pytest.mark.parametrize("runtime_there", [True, False])
 def test_who_does_not_come_to_the_point_is_sent_away(short_folder: Path, runtime_there: bool) -> None:
-    """A client's preface is 24 bytes and a SETTINGS frame, and a byte now and then does not buy time for it."""
+    """Check that single bytes do not extend the time for a client's preface: 24 bytes and a SETTINGS frame."""
     proxy = proxy_in(short_folder, short_folder / "runtime.sock")
     hurried = "from runtimeproxy import link, main; link.PREFACE_TIMEOUT_S = 0.3; main.main()"
     proxy.argv = [sys.executable, "-c", hurried, *proxy.argv[1:]]
@@ -134,7 +133,7 @@ def headers(stream: int, path: bytes = b"/runtime.v1.RuntimeService/Version") ->
 
 
 def rapid_reset(number: int) -> bytes:
-    """CVE-2023-44487."""
+    """Check a rapid reset, CVE-2023-44487."""
     return b"".join(headers(s) + frames.rst_stream(s, ErrorCode.CANCEL) for s in range(2 * number + 1, 2 * number + 201, 2))
 
 
@@ -151,7 +150,8 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
 
 
 def flood(connection: socket.socket, make: Callable[[int], bytes]) -> int:
-    """How many bytes were taken until the other side read no more, ended it, or all were sent. Nothing is ever read."""
+    """Send bytes without reading any. Return the number of sent bytes when the other side stopped reading, ended the
+    connection, or had all of them."""
     sent = number = 0
     connection.settimeout(0.5)
     with contextlib.suppress(OSError):  # a timeout too
@@ -179,7 +179,7 @@ def test_a_flood(attacked: Attacked, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["PING", "SETTINGS"])
 def test_a_flood_while_the_runtime_is_away(short_folder: Path, name: str) -> None:
-    """Then the proxy answers itself; to who does not read, only so much."""
+    """Check that the proxy's own answers are limited for a client that does not read, while the runtime does not run."""
     proxy = proxy_in(short_folder, short_folder / "none.sock")
     proxy.start()
     try:
@@ -194,7 +194,7 @@ def test_a_flood_while_the_runtime_is_away(short_folder: Path, name: str) -> Non
 @pytest.mark.node
 @pytest.mark.parametrize("held", [False, True])
 def test_a_flood_of_credit(attacked: Attacked, held: bool) -> None:
-    """Each byte of a held or refused call's message is worth a WINDOW_UPDATE, to a client that does not read them."""
+    """Check a client that does not read: each byte of a held or refused call's message could cause a WINDOW_UPDATE."""
     path = b"/runtime.v1.RuntimeService/" + (b"RunPodSandbox" if held else b"RestorePod")
     length = 16 * MIB if held else 17 * MIB  # a message that never comes to its end; one that is refused for its length
     one_byte = frames.frame(frames.DATA, 0, 1, b"x") * 1000
@@ -210,7 +210,7 @@ def test_a_flood_of_credit(attacked: Attacked, held: bool) -> None:
 
 @pytest.mark.node
 def test_header_blocks_that_cost_more_than_they_are(attacked: Attacked) -> None:
-    """One byte of HPACK is a field of forty; and what was decoded once is kept, for it comes again."""
+    """Check header blocks in which one byte of HPACK is a field of forty bytes, and the cache of decoded blocks."""
 
     def blocks(number: int) -> bytes:
         block = b"\x82" * 390_000 + bytes((0x82 + number // 100 % 5,))

@@ -1,10 +1,10 @@
-"""Case 11: control characters, escape sequences, U+202E, U+2028, NUL, invalid UTF-8, markup, in names, annotations and images.
+"""Test case 11: control characters, escape sequences, U+202E, U+2028, NUL, invalid UTF-8 and markup in names and annotations.
 
-One escaped record an event in the logs; nothing that a terminal would obey in logs, refusals and what commands print. A guarded
-pod whose request is no UTF-8, as containerd 1.6 takes it, is refused: what cannot be read is not answered for.
+Each log event is one escaped record. Logs, refusals and output of commands contain no bytes that control a terminal. A guarded
+pod with a request in invalid UTF-8, which containerd 1.6 accepts, is refused, because the proxy cannot read it.
 
-Naive versions seen to fail: a log line made with an f-string; a refusal that repeats a pod's name as it came (this one was
-ours); a request that is forwarded because it cannot be parsed.
+Naive versions that fail: a log line made with an f-string; a refusal that repeats a pod's name unescaped (as Lading did); a
+request that is forwarded because it cannot be parsed.
 """
 
 import json
@@ -54,12 +54,12 @@ GUARDED = {"lading.dev/gpus": "0"}
 
 
 def harmless(text: str) -> bool:
-    """No terminal does anything but show it, in the order in which it is written."""
+    """Return whether a terminal would only show the text, in the order of its characters."""
     return all(char == " " or unicodedata.category(char)[0] in "LMNPS" for char in text)
 
 
 class Tail:
-    """The lines that both daemons logged since this was made."""
+    """Read the lines that both daemons have logged since this object was created."""
 
     def __init__(self, front: Front) -> None:
         self._logs = front.lading.logs
@@ -102,7 +102,7 @@ def requests(nasty: str, annotations: dict[str, str]) -> tuple[cri.RunPodSandbox
 
 
 def create(front: Front, nasty: str, annotations: dict[str, str]) -> CriError | None:
-    """A pod and its container with that everywhere: how it was refused, or None."""
+    """Create a pod and its container with this text in all names. Return the refusal, or None."""
     run, container = requests(nasty, annotations)
     pod = ""
     try:
@@ -204,7 +204,7 @@ def test_a_sandbox_of_a_guarded_pod_that_is_no_utf8(by_hand: Front) -> None:
 
 
 def test_nor_is_it_made_without_its_annotations(by_hand: Front) -> None:
-    """The pod was made with them; a request that leaves them out and cannot be read is still that pod's."""
+    """Check that a guarded pod stays guarded if a later, unreadable request lacks the pod's annotations."""
     with by_hand.pod(GUARDED) as pod:
         run, create = requests("", {})
         create.pod_sandbox_id = pod.id
@@ -243,7 +243,7 @@ def _not_reconciled(front: Front) -> None:
 
 
 def test_a_list_that_is_no_utf8(by_hand: Front) -> None:
-    """From a runtime that takes what we refuse: no one knows who holds what, nothing new is given out, and it is said."""
+    """Check lists of a runtime that accepts such text: holders are unknown, so no device is granted, and this is logged."""
     listed = cri.ListContainersResponse(containers=[cri.Container(id="c", metadata=cri.ContainerMetadata(name="PLACE"))])
     by_hand.runtime.scripted["ListContainers"] = listed.SerializeToString().replace(b"PLACE", INVALID[0])
     tail = Tail(by_hand)

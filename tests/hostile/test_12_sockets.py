@@ -1,7 +1,7 @@
-"""Case 12: the daemons' sockets under umask 000, planted links, other users, restarts at the wrong moment.
+"""Test case 12: the daemons' sockets under umask 000, planted links, other users, restarts at a bad moment.
 
-Naive versions seen to fail: `bind` and then `chmod` (a moment of 0777, and for good where the umask is 000); `unlink` of what
-is in the way; a listener without peer credentials; a directory judged by what its link leads to (this one was Lading's).
+Naive versions that fail: `bind` and then `chmod` (mode 0777 for a moment, or forever with umask 000); `unlink` of any existing
+file; a listener without peer credentials; a folder whose link's target is checked, but not the link (as Lading did).
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def under_umask(daemon: Daemon, umask: str) -> Daemon:
 
 @pytest.fixture(params=["lading-hooks", "lading-runtimeproxy"])
 def daemon(request: pytest.FixtureRequest, device_nodes: None, runtime: KeepingRuntime, short_folder: Path) -> Iterator[Daemon]:
-    """A daemon of Lading, not started; its socket is to be in a folder that is not there yet."""
+    """Return a daemon of Lading that is not started. Its socket's folder does not exist yet."""
     lading = LadingNode(short_folder, node=build("workstation", short_folder / "node"), runtime=RuntimeAt(runtime.path))
     lading.write_config()
     one = lading.hooks if request.param == "lading-hooks" else lading.proxy
@@ -119,7 +119,7 @@ def a_folder_of_someone(socket_path: Path) -> None:
 
 
 def a_folder_that_is_a_link_of_someone(socket_path: Path) -> None:
-    """To one that is root's: its owner can lead it elsewhere as soon as we listen."""
+    """Check a link to root's folder: the link's owner could change its target as soon as the daemon listens."""
     folder = socket_path.parent
     folder.rename(folder.with_name("real"))
     folder.symlink_to("real")
@@ -147,7 +147,7 @@ def test_what_was_planted_is_neither_followed_nor_removed(root: None, tmp_path: 
 
 
 def test_a_link_of_roots_own_may_lead_to_the_folder(root: None, tmp_path: Path) -> None:
-    """The folder of the socket may be a link, as /var/run is."""
+    """Check that the socket's folder may be a link, as /var/run is."""
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "run").symlink_to("real")
     with listen(tmp_path / "run" / "x.sock"):
@@ -155,7 +155,7 @@ def test_a_link_of_roots_own_may_lead_to_the_folder(root: None, tmp_path: Path) 
 
 
 def everything_below(folder: Path) -> dict[Path, tuple[int, int, str]]:
-    """Mode, owner, and content or target."""
+    """Return mode, owner, and content or target of each path below the folder."""
     found = {}
     for path in folder.rglob("*"):
         status = path.lstat()
@@ -254,7 +254,7 @@ def _ended(proxy: Daemon) -> None:
 
 
 def test_killed_and_started_again(runtime: KeepingRuntime, short_folder: Path) -> None:
-    """The file that it left is replaced; what someone put there meanwhile is not."""
+    """Check that a leftover socket of the daemon is replaced, and that another file at its path is not."""
     proxy = proxy_in(short_folder, runtime.path)
     try:
         for _ in range(3):

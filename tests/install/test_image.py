@@ -77,7 +77,7 @@ def run_as_the_deployment(client: Cri, pod: Pod, name: str, args: list[str], mou
 
 
 def create(client: Cri, pod: Pod, spec: ContainerSpec, config: cri.ContainerConfig) -> Container:
-    pod._write_files(spec, config)
+    pod.write_files(spec, config)
     request = cri.CreateContainerRequest(pod_sandbox_id=pod.id, config=config, sandbox_config=pod.config)
     made = client.call("CreateContainer", request, cri.CreateContainerResponse)
     container = Container(client, made.container_id, Path(pod.config.log_directory) / config.log_path)

@@ -1,4 +1,4 @@
-"""Node tests: one private containerd for the session, pods through a real CRI client, and nothing left behind at the end.
+"""Provide the fixtures of node tests: one private containerd for the session, and pods through a real CRI client.
 
 They need root, containerd and runc (`tests.fakes.needs`: without them they are skipped, in CI they fail). A test that fails
 shows the ends of the logs that its fixtures named in `tests.logs.LOGS`.
@@ -54,7 +54,7 @@ class StartLading(Protocol):
         tokens: bool = False,
         nri: bool = False,
     ) -> LadingNode:
-        """The daemons on a new simulated node, in front of the session's containerd, or of another one."""
+        """Start the daemons on a new simulated node, in front of the session's containerd or of `runtime`."""
 
 
 class StartVfs(Protocol):
@@ -69,12 +69,12 @@ class StartVfs(Protocol):
         runtime: PrivateContainerd | None = None,
         nri: bool = False,
     ) -> VfNode:
-        """The same on a node whose VFs are network devices; assignments are central's, without a signature."""
+        """Start the daemons on a new node whose VFs are network devices. Assignments are central's, without a signature."""
 
 
 def newer_containerds() -> list[Binaries]:
-    """Return those with CDI and NRI that `simnode.install` unpacked, and the bin folders that LADING_CONTAINERD_DIRS lists
-    (with colons)."""
+    """Return the containerds with CDI and NRI: those that `simnode.install` unpacked, and those in the folders of
+    LADING_CONTAINERD_DIRS, which colons separate."""
     listed = (Path(folder) for folder in os.environ.get("LADING_CONTAINERD_DIRS", "").split(":") if folder)
     found = [Binaries(folder=folder, version=read_version(folder / "containerd")) for folder in listed]
     unpacked = (find_unpacked(prefix, default_cache()) for prefix in ("1.7.", "2."))
@@ -91,14 +91,14 @@ NEWER: Final[list[Binaries | None]] = [*newer_containerds()] or [None]
     ids=lambda found: found.version if found else "none",
 )
 def newer(request: pytest.FixtureRequest, binaries: Binaries, runtimes: Runtimes) -> PrivateContainerd:
-    """Each newer containerd as a private instance. `binaries` is asked for what it checks: root and runc."""
+    """Start each newer containerd as a private instance. The fixture `binaries` checks for root and runc."""
     need(request.param is not None, "a newer containerd (run: python -m simnode.install 1.7. 2.)")
     return runtimes(request.param)
 
 
 @pytest.fixture(scope="session")
 def launched_guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The guard, compiled here: for containerd to launch, and as the program of the runtime handler."""
+    """Compile the guard, which containerd launches, or starts as the program of the runtime handler. Return its path."""
     need(shutil.which("cc") is not None, "a C compiler")
     program = tmp_path_factory.mktemp("guard") / "ladingguard"
     compile_guard(program, find_compiler())
@@ -107,14 +107,14 @@ def launched_guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runtime_handler(newer: PrivateContainerd, launched_guard: Path) -> None:
-    """The program of the runtime handler `lading`, where the configuration of `newer` names it."""
+    """Install the program of the runtime handler `lading` at the path that the configuration of `newer` names."""
     newer.layout.handler.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(launched_guard, newer.layout.handler)
 
 
 @pytest.fixture
 def cri(containerd: PrivateContainerd) -> Iterator[Cri]:
-    """A client that talks to containerd directly; what it made is gone after the test."""
+    """Yield a CRI client that is connected to containerd directly. Its pods are removed after the test."""
     with containerd.client() as client:
         yield client
 
@@ -197,19 +197,19 @@ def share_vfs(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Ite
 
 @pytest.fixture(scope="module")
 def running(share_lading: StartLading) -> LadingNode:
-    """Mode `devices`, assignments by hand, on the node of the demo: eight GPUs, sixteen VFs."""
+    """Start the module's node: mode `devices`, manual assignments, and the hardware of the demo, eight GPUs and sixteen VFs."""
     return share_lading()
 
 
 @pytest.fixture(scope="module")
 def driver(running: LadingNode) -> CudaDriver:
-    """A fake libcuda on the module's node."""
+    """Install a fake libcuda on the module's node."""
     return install_fake_cuda(running.node)
 
 
 @pytest.fixture
 def site(running: LadingNode, containerd: PrivateContainerd) -> Iterator[Site]:
-    """The module's node. After each test nothing is held on it any more, as nothing was before."""
+    """Yield the module's node, and check after the test that no device is granted any more."""
     with open_site(running, containerd) as site:
         yield site
     eventually(site.check_nothing_granted)
@@ -217,7 +217,7 @@ def site(running: LadingNode, containerd: PrivateContainerd) -> Iterator[Site]:
 
 @pytest.fixture
 def visit(containerd: PrivateContainerd) -> Iterator[Callable[[LadingNode], Site]]:
-    """Pods on a node that the test started itself."""
+    """Yield a function that returns the site of a node that the test started itself, on which the test creates pods."""
     with contextlib.ExitStack() as stack:
         yield lambda lading: stack.enter_context(open_site(lading, containerd))
 
@@ -230,7 +230,7 @@ def needs_namespaces() -> None:
 
 @pytest.fixture
 def host() -> Iterator[Netns]:
-    """With a device `vf0` that is up, as a driver's is."""
+    """Yield a network namespace for the host, with a device `vf0` that is up, as a driver leaves it."""
     with Netns() as host:
         host.ip("link add vf0 type veth peer name peer0")
         host.ip("link set vf0 up")

@@ -1,7 +1,8 @@
-"""The ways in which a plugin can be lost while the runtime asks it about containers.
+"""End a plugin in different ways while the runtime asks it about containers.
 
-Each takes the plugin's process and what asks about two containers at once. It returns when the plugin is gone, or was dropped,
-and the questions are answered. That the runtime has asked is known from the plugin's own connection: what it has not read yet.
+Each function takes the plugin's process, and a function that creates two containers at once. It returns when the plugin has
+ended, or was dropped by the runtime, and both calls are answered. Unread bytes on the plugin's connection show that the runtime
+has asked.
 """
 
 import contextlib
@@ -59,20 +60,20 @@ def _killed_after(lading: LadingNode, ask: Ask) -> list[Future[Answer]]:
 
 def _killed_at_some_moment(lading: LadingNode, ask: Ask) -> list[Future[Answer]]:
     asking = ask()
-    time.sleep(_CHANCE.uniform(0, _CREATES_S))
+    time.sleep(_CHANCE.uniform(0, _CREATES_S))  # any moment, so none to wait for
     lading.hooks.kill()
     return _answered(asking)
 
 
 def _terminated(lading: LadingNode, ask: Ask) -> list[Future[Answer]]:
     asking = ask()
-    time.sleep(_CHANCE.uniform(0, _CREATES_S))
+    time.sleep(_CHANCE.uniform(0, _CREATES_S))  # any moment, so none to wait for
     lading.hooks.stop()
     return _answered(asking)
 
 
 def _stopped(lading: LadingNode, ask: Ask) -> list[Future[Answer]]:
-    """It stands still until the runtime drops it, and goes on."""
+    """Suspend the plugin until the runtime drops it, then let it continue."""
     with _stands_still(lading) as connection:
         asking = ask()
         _await_question(connection)
@@ -105,7 +106,7 @@ def _answered(asking: list[Future[Answer]]) -> list[Future[Answer]]:
 
 @contextlib.contextmanager
 def _stands_still(lading: LadingNode) -> Iterator[socket.socket]:
-    """A plugin that reads nothing meanwhile, and its connection to the runtime."""
+    """Suspend the plugin for the block, and yield its connection to the runtime."""
     pid = lading.hooks.pid
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -28,7 +28,7 @@ def ask(log: Path, path: str) -> tuple[int, str]:
 
 
 def metric(log: Path, name: str, **labels: str) -> float:
-    """The sum over the samples with these labels; 0 where there is none."""
+    """Return the sum of the samples with these labels; 0 without samples."""
     status, text = ask(log, "/metrics")
     assert status == 200
     samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)

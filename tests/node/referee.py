@@ -1,4 +1,4 @@
-"""The referee of a node: what containers can open, by their own tries, whatever the ledger and the runtime's lists say."""
+"""Check which devices containers can really open, independently of the ledger and the runtime's lists."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ class Verdict:
 
 
 class Referee:
-    """Looks at every container of every guarded pod of the runtime. Each of these pods wants a card."""
+    """Check every container of every guarded pod of the runtime. Each of these pods requests a card."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

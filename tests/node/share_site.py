@@ -1,7 +1,7 @@
-"""The site of tests/shares with real containers: their shares come from the hook, and each process is one of a container's.
+"""Run the tests of tests/shares in real containers, whose shares come from the hook.
 
-A container's program is tests/shares/program.py, run by this machine's Python, which is mounted into the container with the
-libraries that it needs. It is called by two named pipes in a folder that is mounted too.
+A container's program is tests/shares/program.py, run by this machine's Python, which is mounted into the container with its
+libraries. The test calls the program by two named pipes in another mounted folder.
 """
 
 import importlib.util

@@ -1,14 +1,13 @@
-"""One node as a test sees it: pods through the proxy, what their containers really see, how they are refused, who holds what.
+"""Test one node: create pods through the proxy, read the devices in their containers, refusals, and the ledger.
 
-A container's devices are never taken from what was asked: every device number of the simulated node is tried from inside it, so
-that what it was not given is seen to be EPERM as well (the device cgroup at work), and what it was given to be anything else.
+A container's devices are read from inside it: every device number of the simulated node is opened. EPERM (from the device
+cgroup) shows a device that was not granted, any other result a device that was granted.
 """
 
 import contextlib
 import json
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from simnode.containerd import PrivateContainerd
 from simnode.cri import Container, Cri, CriError, Pod
 from simnode.daemons import Daemon, LadingNode
 from simnode.kubelet import ContainerOptions, Device
-from simnode.patience import Wait
+from simnode.patience import wait_until
 
 T = TypeVar("T")
 
@@ -46,7 +45,7 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """The devices that a container really sees."""
+    """Hold the devices that a container can really open."""
 
     env: Mapping[str, str]
     # The device nodes beside those that every container has. The container can open all of these, and no other of the node.
@@ -58,20 +57,29 @@ class Sight:
 def eventually(look: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
     """Return what `look` answers as soon as it neither refuses nor fails an assertion. Raise its last failure once nothing has
     worked on it for `within_s`."""
-    wait = Wait("the expected answer", idle_s=within_s)
-    while True:
+    answers: list[T] = []
+    failure: CriError | AssertionError | None = None
+
+    def answered() -> bool:
+        nonlocal failure
+        failure = None
         try:
-            return look()
+            answers.append(look())
         except (CriError, AssertionError) as e:
-            try:
-                wait_s = wait.look()
-            except HostError:
-                raise e from None
-        time.sleep(wait_s)
+            failure = e
+        return failure is None
+
+    try:
+        wait_until(answered, "the expected answer", idle_s=within_s)
+    except HostError:
+        if failure is None:
+            raise
+        raise failure from None
+    return answers[0]
 
 
 def refusal_of(error: CriError) -> Refused:
-    """The refusal of the proxy; or of a plugin or the runtime handler, before whose words the runtime puts its own."""
+    """Return the refusal in an error: by the proxy, a plugin or the runtime handler. The runtime may add text before it."""
     said = error.details.rpartition(" desc = ")[2].rpartition("OCI runtime create failed: ")[2]
     lading, reason, message = said.split(": ", 2)
     assert lading == "lading", error.details
@@ -85,7 +93,7 @@ def find_cgroups(container_id: str) -> list[Path]:
 
 
 def granted_in(container: Container) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The UUIDs and PCI addresses that the container's own annotation says it was granted."""
+    """Return the UUIDs and PCI addresses in the container's own grant annotation."""
     devices: dict[str, Any] = json.loads(container.status().annotations["lading.dev/grant"])["devices"]
     gpus = (gpu.get("mig_uuid") or gpu["uuid"] for gpu in devices.get("gpus", []))
     return tuple(gpus), tuple(vf["bdf"] for vf in devices.get("vfs", []))
@@ -104,16 +112,16 @@ class Site:
 
     @property
     def kubelet(self) -> Cri:
-        """Through the proxy; `direct` is past it."""
+        """Return the CRI client of the proxy; `direct` is a client of the runtime itself."""
         return self._clients[-1]
 
     def reconnect(self) -> None:
-        """A new connection to the proxy, as kubelet makes one after a restart."""
+        """Make a new connection to the proxy, as kubelet does after a restart."""
         self._clients.append(self.lading.client())
         eventually(self.kubelet.version)
 
     def close(self) -> None:
-        """Removes every pod: through the proxy, and what is left past it."""
+        """Remove every pod through the proxy, and the remaining pods without the proxy."""
         for client in self._clients:
             client.close()
         self.direct.remove_every_pod()
@@ -125,7 +133,7 @@ class Site:
         return self.node.profile.gpus[index][1].uuid
 
     def card(self, index: int) -> str:
-        """The card's node, which has the driver's number, not NVML's."""
+        """Return the card's device node, which has the driver's minor number, not NVML's index."""
         return f"/dev/nvidia{self.node.profile.gpus[index][1].minor}"
 
     @property
@@ -137,7 +145,7 @@ class Site:
         return f"/dev/infiniband/{folder.name}"
 
     def supplied(self, path: str) -> Device:
-        """A device of the node as a device plugin has kubelet pass it."""
+        """Return a device of the node in the form in which a device plugin has kubelet pass it."""
         return Device(host_path=self.node.root / path[1:], container_path=path, permissions="rw")
 
     def see(self, container: Container) -> Sight:
@@ -167,7 +175,7 @@ class Site:
             return refusal_of(e)
 
     def refused(self, pod: Pod, name: str = "main", **options: Unpack[ContainerOptions]) -> Refused:
-        """The container is refused, and the runtime has not heard of it."""
+        """Check that a container is refused, and that the runtime lists no new container. Return the refusal."""
         before = {container.id for container in self.direct.list_containers(pod_id=pod.id)}
         refused = self.create(pod, name, **options)
         assert isinstance(refused, Refused), "the container was made"
@@ -175,11 +183,12 @@ class Site:
         return refused
 
     def refused_at_once(self, annotations: Mapping[str, str], /, **options: Unpack[ContainerOptions]) -> Refused:
-        """The same for a pod of its own with these annotations."""
+        """Check that a container of a new pod with these annotations is refused, by `refused`. Return the refusal."""
         return self.refused(self.kubelet.run_pod("refused", annotations=annotations), **options)
 
     def refused_once_reconciled(self, annotations: Mapping[str, str], /) -> Refused:
-        """The same of hooks that were just started: until they have compared ledger and runtime, they refuse everybody."""
+        """Return the refusal by hooks that were just started, after they have compared ledger and runtime. Before that they
+        refuse all containers."""
 
         def look() -> Refused:
             refused = self.refused_at_once(annotations)
@@ -221,7 +230,7 @@ def open_site(lading: LadingNode, runtime: PrivateContainerd) -> Iterator[Site]:
 
 
 def _numbers(root: Path) -> dict[str, tuple[int, int]]:
-    """Every device node of the simulated node: path in a container → major, minor."""
+    """Return the major and minor number of every device node of the simulated node, by its path in a container."""
     found = {}
     for folder, _, names in os.walk(root / "dev"):
         for path in (Path(folder, name) for name in names):

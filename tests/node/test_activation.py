@@ -1,8 +1,8 @@
-"""Socket activation: restarts under load lose no call, and owner and mode of a socket that is not ours are looked at.
+"""Test socket activation: restarts under load lose no call, and owner and mode of another program's socket are checked.
 
-The load is a real gRPC client without a retry policy, as kubelet is. Such a client still tries once more what no server can
-have seen ("transparent retry"): it picks a connection for a call, and GOAWAY comes before the call is sent. How often that
-happens is counted by a second client whose retries are off altogether. There are 5 restarts, or 50 in `make test-long`.
+The load is a real gRPC client without a retry policy, like kubelet. Such a client still repeats a call that no server can have
+received ("transparent retry"), if GOAWAY arrives before the call is sent. A second client without any retries counts such
+calls. There are 5 restarts, or 50 in `make test-long`.
 """
 
 import itertools
@@ -71,7 +71,7 @@ def runtime(short_folder: Path) -> Iterator[CountingRuntime]:
 
 @dataclass
 class Load:
-    """Callers that call without pause over one channel, each call with bytes of its own."""
+    """Call without pause over one channel. Each call has different bytes."""
 
     path: Path
     name: bytes

@@ -1,5 +1,4 @@
-"""Mode `cdi` with the specs of nvidia-ctk: GPUs by their CDI names where the runtime honours them, a refusal by name where it
-would silently ignore them."""
+"""Test mode `cdi` with the specs of nvidia-ctk: GPUs by CDI names, or a refusal if the runtime would ignore the names."""
 
 import json
 from collections.abc import Callable

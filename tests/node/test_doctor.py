@@ -1,4 +1,4 @@
-"""The doctor on a node with both daemons and a real containerd: well, and then broken on purpose, one thing at a time.
+"""Run the doctor on a node with both daemons and a real containerd: first healthy, then with one fault at a time.
 
 What a simulated node cannot have is skipped, and never failed: systemd's units, cgroups below its host root, the kernel's RDMA
 mode, an API server. Its containerd may lock little memory here, so `rdma_ipc_lock` is on.

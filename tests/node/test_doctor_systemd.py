@@ -1,5 +1,4 @@
-"""The doctor where a real systemd runs the daemons and a kubelet: units, sockets that systemd holds, and what kubelet's unit
-will start, as systemd itself starts it."""
+"""Run the doctor where a real systemd runs the daemons and a kubelet: units, systemd's sockets, and kubelet's next start."""
 
 import json
 import shutil

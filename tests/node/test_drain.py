@@ -1,4 +1,5 @@
-"""SIGTERM: calls that end in time are not lost, the others end UNAVAILABLE and are counted, also over the restart."""
+"""Send SIGTERM to the proxy: calls that end in time are not lost, others end UNAVAILABLE and are counted, also after a
+restart."""
 
 import re
 import sys

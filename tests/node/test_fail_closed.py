@@ -1,5 +1,5 @@
-"""Hooks that are away, hang, or are not registered: a pod that carries our annotations never gets a container without them, and
-a pod that does not never notices.
+"""Test hooks that are missing, hang, or are not registered: no container of a guarded pod starts without them, and other pods
+are not affected.
 """
 
 import contextlib

@@ -1,4 +1,5 @@
-"""GPUs in a container, in the injection modes `devices` and `nvidia-runtime`: what was given is there, and nothing else is."""
+"""Test GPUs in a container, in the injection modes `devices` and `nvidia-runtime`: the container has exactly the granted
+ones."""
 
 from collections.abc import Callable
 from pathlib import Path

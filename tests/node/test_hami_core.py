@@ -1,4 +1,4 @@
-"""Shares by HAMi-core: what stands for its library, in real containers, in front of a fake libcuda."""
+"""Test shares by HAMi-core: a fake of its library in real containers, in front of a fake libcuda."""
 
 import fcntl
 

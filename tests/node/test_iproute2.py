@@ -1,4 +1,4 @@
-"""iproute2 against this project: it still sends what was captured, and it and the table of VFs understand one another."""
+"""Compare iproute2 with this project: it still sends the captured requests, and it works with the simulated table of VFs."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Signing keys are exchanged, and one is revoked: what becomes of new pods, of running ones, of their restarts."""
+"""Exchange signing keys and revoke one: check new pods, running pods, and their restarts."""
 
 import json
 from collections.abc import Callable

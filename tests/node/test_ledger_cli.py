@@ -1,4 +1,4 @@
-"""`lading-hooks ledger` and `lading-hooks release` on a node with both daemons and VFs that move."""
+"""Run `lading-hooks ledger` and `lading-hooks release` on a node with both daemons and VFs that move."""
 
 import json
 import subprocess

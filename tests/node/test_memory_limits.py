@@ -1,5 +1,6 @@
-"""Memory of shares that the driver limits by cgroup: real containers on a real containerd; the driver and its cgroups are
-simulated, below the node's host root."""
+"""Test memory limits of shares by the driver, for cgroups: real containers and containerd, and a simulated driver.
+
+The driver's cgroups are simulated below the node's host root."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ Visit = Callable[[LadingNode], Site]
 
 
 class Limited:
-    """A node whose driver can limit memory by cgroup."""
+    """Start a node whose driver can limit memory by cgroup."""
 
     def __init__(self, lading: LadingNode, visit: Visit) -> None:
         self.lading = lading

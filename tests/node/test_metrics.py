@@ -1,4 +1,4 @@
-"""The two daemons as an operator sees them over HTTP: what is counted, what is ready, and that the docs name every metric."""
+"""Read metrics and readiness of both daemons over HTTP, as an operator does, and check that the docs name every metric."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""MIG instances that are made for a pod and removed after it, on a card that the node's configuration names."""
+"""Make MIG instances for a pod, and remove them after it, on a card that the node's configuration names."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The MPS daemon of a card under a real systemd, started from within the sandbox of lading-hooks."""
+"""Run the MPS daemon of a card under a real systemd, started from the sandbox of lading-hooks."""
 
 import shutil
 import signal

@@ -1,6 +1,6 @@
-"""The real kernel: devices that stand in for VFs (veth, macvlan), in network namespaces made for each test.
+"""Test calls of the real kernel with veth and macvlan devices in place of VFs, in network namespaces made for each test.
 
-The host's namespace is one of these too, so nothing of the machine is touched. The PF's side is in
+The host's namespace is a made one too, so the machine's devices are not changed. Tests of the PF's settings are in
 tests/unit/hooks/attach/test_netlink.py.
 """
 
@@ -227,7 +227,7 @@ def test_of_a_functions_devices_those_that_stand_on_it_are_not_meant(
 def test_a_function_with_a_device_for_each_port_is_refused_by_name(
     host: Netns, pod: Netns, kernel: Kernel, tmp_path: Path
 ) -> None:
-    """ConnectX-3."""
+    """Check two devices of one function, as ConnectX-3 has."""
     host.ip(f"link set peer0 netns {pod.path}")
     host.ip(f"link add vf0d1 type veth peer name peer1 netns {pod.path}")
     for name in ("vf0", "vf0d1"):

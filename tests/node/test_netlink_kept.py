@@ -1,4 +1,4 @@
-"""The real kernel: what a pod did to its network device is not there any more when the device is the host's again.
+"""Test with the real kernel that a pod's changes of its network device are undone when the device is back on the host.
 
 A veth stands in for a VF. Each test does something as a pod with CAP_NET_ADMIN may, moves the device back, and restores it.
 """

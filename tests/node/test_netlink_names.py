@@ -1,4 +1,4 @@
-"""The real kernel and alternative names: on the way into a pod's namespace and back, and where one is in the way."""
+"""Test alternative names with the real kernel: moves into a pod's namespace and back, also if a name is in use there."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""RDMA devices and namespaces: what the kernel of this machine says, and moves with its side played.
+"""Test RDMA devices and namespaces: the mode of this machine's kernel, and moves with a model of the kernel's RDMA.
 
 Kernels of test machines have no RDMA, or one without devices: `nldev` is a model here, the namespaces are real.
 """

@@ -1,4 +1,4 @@
-"""Where containerd says that a sandbox's network namespace is, it is: this machine's version, and those unpacked beside it."""
+"""Check the path of a sandbox's network namespace that containerd reports: the machine's version, and the unpacked versions."""
 
 import tempfile
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Devices by NRI on real runtimes whose client goes to their own socket, and what happens while the plugin is not there.
+"""Test devices by NRI on real runtimes, whose clients use the runtime's own socket, also while the plugin is not running.
 
 As with the proxy, a container's devices are what it can open; grants are read from the ledger.
 """
@@ -45,7 +45,7 @@ def running(share_lading: StartLading, newer: PrivateContainerd) -> LadingNode:
 
 @pytest.fixture
 def site(running: LadingNode, newer: PrivateContainerd) -> Iterator[Site]:
-    """The module's node. What a test ended is started again, and asked by the runtime, before the next."""
+    """Yield the module's node. Processes that a test ended are started again, and registered, before the next test."""
     before = pids(running, newer)
     with open_site(running, newer) as site:
         yield site

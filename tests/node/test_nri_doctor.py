@@ -1,4 +1,4 @@
-"""The doctor on a node whose front end is NRI: the proxy is not missed, and what NRI needs is looked at."""
+"""Run the doctor on a node whose front end is NRI: it expects no proxy, and checks the requirements of NRI."""
 
 from pathlib import Path
 

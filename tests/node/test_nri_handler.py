@@ -1,4 +1,4 @@
-"""The runtime handler `lading` alone: it makes no container of a guarded pod, whatever the pod says of itself."""
+"""Test the runtime handler `lading` alone: it creates no container of a guarded pod without a grant."""
 
 import json
 from collections.abc import Iterator

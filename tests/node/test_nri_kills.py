@@ -1,10 +1,9 @@
-"""The plugin is lost in every way while the runtime asks it: no container is without its devices, and no card is in two.
+"""End the plugin in every way while the runtime asks it: no container lacks its devices, and no card is in two containers.
 
-Each round two pods want one card, and both containers are asked about while the plugin is lost; then it is there again, and
-both are tried again as kubelet does, until one has the card and the other is refused for it. A referee asks the containers
-themselves. One protection alone is there in each test: the guard, the launched guard, the runtime's own validation, or the
-runtime handler.
-`LADING_DEPTH=20` (tests/depth.py) has twenty rounds of each way.
+In each round two pods request one card, and the plugin is lost while the runtime asks about both containers. Then the plugin is
+started, and both containers are tried again, as by kubelet, until one has the card and the other is refused. A referee checks
+the containers themselves. Each test has one protection only: the guard, the launched guard, the runtime's own validation, or
+the runtime handler. `LADING_DEPTH=20` (tests/depth.py) makes twenty rounds of each way.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Plain pods that are large together: plugin and guards read the list of all of them, and no container starts bare.
+"""Test many pods whose list is large: plugin and guards read the whole list, and no container of a guarded pod starts bare.
 
 containerd 1.7 sends the list in one message, whose size any user of the cluster decides.
 """

@@ -1,4 +1,4 @@
-"""The guard that containerd launches itself: from containerd's start on no container of a guarded pod is created bare."""
+"""Test the guard that containerd launches: after containerd's start no container of a guarded pod is created bare."""
 
 import os
 import signal

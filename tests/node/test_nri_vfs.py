@@ -1,4 +1,4 @@
-"""VFs by NRI: attached in the background from the moment the sandbox is there, back before its network is torn down."""
+"""Test VFs by NRI: attached in the background after the sandbox is created, and returned before its network is removed."""
 
 from collections.abc import Iterator
 

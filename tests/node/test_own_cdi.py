@@ -1,4 +1,4 @@
-"""Mode `cdi` with Lading's own specs: no nvidia-ctk, real runtimes that honour CDI names."""
+"""Test mode `cdi` with Lading's own specs, without nvidia-ctk, on real runtimes that honour CDI names."""
 
 import json
 import re

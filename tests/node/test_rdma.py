@@ -1,4 +1,4 @@
-"""RDMA VFs in a container: verbs nodes, the names under which programs look for them, and nothing of other VFs."""
+"""Test RDMA VFs in a container: verbs nodes and the expected names of the granted VFs, and no node of other VFs."""
 
 from collections.abc import Callable
 

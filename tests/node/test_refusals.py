@@ -1,6 +1,6 @@
-"""Every reason to refuse that a node can have: told by its code, and the runtime has not heard of the container.
+"""Test every reason for which a node refuses a container: the error has the reason's code, and the runtime gets no request.
 
-Those of central's form are in `test_signed`, those of daemons that do not answer in `test_fail_closed`.
+Reasons about central's assignments are in `test_signed`, reasons about daemons that do not answer in `test_fail_closed`.
 """
 
 import contextlib

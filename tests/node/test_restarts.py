@@ -1,4 +1,4 @@
-"""Daemons that are killed and started again, and a ledger that is lost: pods go on, and no one loses what he holds."""
+"""Kill and restart daemons, and lose the ledger: pods continue, and keep their devices."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The rig itself: what it says of pods, devices and exits is what the node tests conclude from."""
+"""Test the rig: node tests rely on its reports of pods, devices and exits."""
 
 import contextlib
 import os

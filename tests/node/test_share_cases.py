@@ -1,4 +1,4 @@
-"""The tests of tests/shares in real containers: the hook gives them shares and the library, in front of a fake libcuda."""
+"""Run the tests of tests/shares in real containers, with shares and the library from the hook, and a fake libcuda."""
 
 import tempfile
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Shares of a card that are kept: the real library in real containers, in front of a fake libcuda, with a real share server."""
+"""Test enforced shares of a card: the real library in real containers, with a fake libcuda and a real share server."""
 
 import json
 import socket
@@ -72,7 +72,7 @@ def test_two_pods_share_a_card_by_their_requests(site: Site, driver: CudaDriver)
         sharing(site, driver, f"core-{core}", f"memory=1Gi,core={core}", *work)
     eventually(lambda: _have_had_the_card(site))
     before = held(site)
-    time.sleep(BOTH_RUN_S)
+    time.sleep(BOTH_RUN_S)  # the period that is measured
     had = {core: after - before[core] for core, after in held(site).items()}
     assert sum(had.values()) > 0.8 * BOTH_RUN_S
     assert 0.6 < had[70] / sum(had.values()) < 0.8

@@ -1,4 +1,4 @@
-"""Central's form of an assignment, signed with a test key: it names containers, and only its own words on its own pod count."""
+"""Test central's assignments, signed with a test key: each is valid only unchanged, for its own pod and its containers."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ KEY = Ed25519PrivateKey.generate()
 
 @pytest.fixture(scope="module")
 def running(share_lading: StartLading, tmp_path_factory: pytest.TempPathFactory) -> LadingNode:
-    """A node as it is by default: it believes what central signed, and nothing else."""
+    """Start a node with the default settings: it accepts only assignments that central signed."""
     return share_lading(hooks=trusting(tmp_path_factory.mktemp("keys")))
 
 

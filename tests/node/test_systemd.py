@@ -1,4 +1,4 @@
-"""The unit files: as systemd's own tools judge them, and as a real systemd runs them."""
+"""Check the unit files by systemd's own tools, and run them by a real systemd."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""One trace for a container: kubelet's own, the proxy's span below it, the hook's below that."""
+"""Check the trace of a container: the proxy's span is below kubelet's span, and the hook's span is below the proxy's."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""`hide_unassigned`: neither an image nor a pod shows itself cards that no one gave it; exempt is only what the node says."""
+"""Test `hide_unassigned`: neither an image nor a pod can show ungranted cards; only the node's configuration exempts pods."""
 
 from collections.abc import Callable, Mapping
 

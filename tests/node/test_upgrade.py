@@ -1,4 +1,4 @@
-"""A pod that uses its devices throughout an upgrade and a downgrade of both daemons.
+"""Upgrade and downgrade both daemons while a pod uses its devices.
 
 `LADING_OTHER` names another checkout of this project, with its `.venv`: its daemons are the other version. Without it the other
 version is this one, so that what is tested is that daemons can be exchanged under a pod, one after the other.
@@ -28,7 +28,7 @@ GRANTED = {"No such device or address", "No such device"}
 
 
 def install(daemon: Daemon, bin_dir: Path) -> None:
-    """Another version in the place of this one: the same configuration, sockets and state."""
+    """Run another version in place of this version, with the same configuration, sockets and state."""
     daemon.stop()
     daemon.argv[0] = str(bin_dir / Path(daemon.argv[0]).name)
     daemon.start()

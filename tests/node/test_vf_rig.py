@@ -1,4 +1,4 @@
-"""The rig of VFs is as the kernel is: where a device is, what sysfs shows meanwhile, what a dead namespace gives back."""
+"""Check that the rig of VFs behaves like the kernel: places of devices, sysfs, and devices of a deleted namespace."""
 
 import json
 import os

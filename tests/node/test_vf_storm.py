@@ -1,6 +1,6 @@
-"""Pods with VFs, started and stopped all at once: each has its own, and afterwards every VF is back and nothing is left.
+"""Start and stop many pods with VFs at once: each pod has its own VFs, and afterwards every VF is back on the node.
 
-Twelve pods, once; in `make test-long` forty, three times over, each time with other VFs.
+There are twelve pods; in `make test-long` there are forty pods, three times, each time with other VFs.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
-"""The network device of a VF in its pod: there as asked, and back on the node as it was, whatever happens in between.
+"""Test the network device of a VF in its pod: it has the requested settings, and is back on the node unchanged afterwards.
 
-Real containerd and runc, the pods' own network namespaces, through the real proxy. What a pod has is looked at from inside it.
+Containerd, runc, the proxy and the pods' network namespaces are real. The state of a pod is read from inside it.
 """
 
 import subprocess

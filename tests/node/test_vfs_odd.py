@@ -1,6 +1,6 @@
-"""VFs on a node of another kind: an older kernel, and RDMA devices of which each belongs to one namespace.
+"""Test VFs on a node with an older kernel, and RDMA devices in exclusive mode: each belongs to one network namespace.
 
-A file of its own: two daemons that follow one runtime take over each other's containers.
+These tests are in a separate module, because two daemons on one runtime would take over each other's containers.
 """
 
 from collections.abc import Iterator

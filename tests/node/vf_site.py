@@ -1,4 +1,4 @@
-"""A node whose VFs are network devices: pods that are given some, where each device is, what its PF keeps, the journal."""
+"""Test a node whose VFs are network devices: create pods with VFs, and read devices, PFs' settings and the journal."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Adjusting twice equals once; disjoint hooks commute; what no adjustment names stays as it was."""
+"""Check that adjusting twice equals adjusting once, that disjoint hooks commute, and that other fields stay unchanged."""
 
 import posixpath
 
@@ -27,7 +27,7 @@ def some(names: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
 
 @st.composite
 def adjustments(draw: st.DrawFn, suffix: str = "") -> hook.Adjustment:
-    """A valid adjustment; with a suffix, one that shares no field with an adjustment of another suffix."""
+    """Draw a valid adjustment. Adjustments with different suffixes share no field."""
     env = [name + suffix for name in draw(some(ENV_NAMES))]
     paths = [path + suffix for path in draw(some(PATHS))]
     made = hook.Adjustment(
@@ -56,7 +56,7 @@ def applied(message: bytes, adjustment: hook.Adjustment) -> bytes:
 
 
 def unordered(message: bytes) -> tuple[object, ...]:
-    """A request without the order of its lists."""
+    """Return a request's content without the order of its lists."""
     request = cri.CreateContainerRequest.FromString(message)
     capabilities = request.config.linux.security_context.capabilities
     lists = (request.config.envs, request.config.mounts, request.config.devices, request.config.CDI_devices)
@@ -114,7 +114,7 @@ def test_what_we_do_not_know_survives(message: bytes, adjustment: hook.Adjustmen
 
 @st.composite
 def crowded(draw: st.DrawFn) -> bytes:
-    """A request in parts, with the same names and paths several times over, in forms that mean the same."""
+    """Draw a request in parts, with repeated names and paths, in equivalent forms."""
     message = draw(MESSAGES)
     for _ in range(draw(st.integers(1, 3))):
         part = cri.CreateContainerRequest()

@@ -1,4 +1,4 @@
-"""Whatever stands in an annotation, the answer is an assignment or a refusal; whatever is asked, no device is given twice."""
+"""Check that any annotation gives an assignment or a refusal, and that no request gets a device that is already given."""
 
 import json
 from collections import defaultdict
@@ -63,7 +63,7 @@ any_json = st.recursive(
 
 @st.composite
 def damaged_assignments(draw: st.DrawFn) -> str:
-    """A valid assignment with any JSON in one place, so that the parser is reached at every depth."""
+    """Draw a valid assignment with arbitrary JSON in one place, so that the parser is tested at every depth."""
     there = [
         draw(any_json) if draw(st.integers(0, 9)) == 0 else right for right in (1, POD, "n1", 7, uuid(0), 8138, 30, "rdma0")
     ]

@@ -1,4 +1,4 @@
-"""CDI specs with hostile names: what is written has only names that every runtime takes, and what is not is said.
+"""Check CDI specs with hostile names: only names that every runtime accepts are written, and other names are reported.
 
 containerd panics at a vendor or class of one character, and drops a file with one bad name in it. The rules here are those of
 cncf-tags/container-device-interface, pkg/parser, written again.

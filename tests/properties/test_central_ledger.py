@@ -1,7 +1,7 @@
-"""Whatever comes in whatever order: no device is given twice, nothing that is held looks free, and a restart knows the same.
+"""Check the ledger under events in any order: no device is given twice, no held device looks free, and a restart is equal.
 
-`Cluster` plays an API server with its nodes. Pod events reach the ledger late, and again; node reports and readiness reach it
-when they happen, after the pod events that came before a change of readiness. Bindings succeed, are refused, or end unknown.
+`Cluster` simulates an API server with its nodes. Pod events reach the ledger late, and repeatedly. Node reports and readiness
+reach it at once, after the pod events before a change of readiness. Bindings succeed, are refused, or end unknown.
 """
 
 from collections import defaultdict, deque
@@ -89,7 +89,7 @@ def sharers(nodes: Mapping[str, Mapping[PodUid, Mapping[Claim, Taken]]], kinds: 
 
 
 def against_the_rules(on: Sharers) -> list[object]:
-    """Pairs of pods on one card, and groups on several."""
+    """Return violations of the rules: pairs of pods on one card, and groups on several cards."""
     wrong: list[object] = []
     homes: defaultdict[tuple[str, str], set[tuple[str, GpuUuid]]] = defaultdict(set)
     for card, pods in on.items():
@@ -119,7 +119,7 @@ def isolations(
 
 
 def grant_all(record: PodRecord) -> Grant:
-    """One container that gets all that the assignment says."""
+    """Return one container that gets all devices of the assignment."""
     assert record.taken is not None
     gpus = tuple(
         GrantedGpu(uuid=uuid)
@@ -389,7 +389,7 @@ class Cluster(RuleBasedStateMachine):
                 self.floor[name] = now
 
     def teardown(self) -> None:
-        """All is heard, all outcomes are known, all nodes are back and have reported: then nothing but the lists matters."""
+        """Deliver all events, outcomes and reports. Then the ledger must equal a ledger that is built from the lists."""
         if not hasattr(self, "ledger"):
             return
         while self.late:
@@ -408,7 +408,7 @@ class Cluster(RuleBasedStateMachine):
         assert self.ledger.snapshot() == again.snapshot()
 
 
-Cluster.TestCase.settings = settings(max_examples=repeats(60, long=600), stateful_step_count=40, deadline=None)
+Cluster.TestCase.settings = settings(max_examples=repeats(30, long=600), stateful_step_count=40, deadline=None)
 TestCluster = pytest.mark.repeats(Cluster.TestCase)
 
 
@@ -419,7 +419,7 @@ names = st.sampled_from(["a", "b", "c", "d"])
 
 @st.composite
 def final_objects(draw: st.DrawFn) -> list[Any]:
-    """Pods, reports and readiness as they are in the end; None for what is gone."""
+    """Draw the final pods, reports and readiness; None for deleted objects."""
     pods: dict[str, Any] = {
         f"pod {name}": pod(
             name,
@@ -510,7 +510,7 @@ def test_a_reservation_is_made_exactly_where_there_is_room_and_brings_nothing_ov
 
 
 def alike(on: Mapping[GpuUuid, Mapping[PodUid, set[str]]], new: PodUid, offered: Collection[str]) -> bool:
-    """The new pod has the isolation of the others on each of its cards, and one that the node offers."""
+    """Return whether the new pod has the isolation of the other pods on its cards, and an isolation that the node offers."""
     each = [pods for pods in on.values() if new in pods]
     return all(its == pods[new] for pods in each for its in pods.values()) and all(
         pods[new] <= {"none", *offered} for pods in each
@@ -518,7 +518,7 @@ def alike(on: Mapping[GpuUuid, Mapping[PodUid, set[str]]], new: PodUid, offered:
 
 
 def allowed(on: Sharers, new: PodUid) -> bool:
-    """Whatever others do to one another, which final objects may have made up: the new one breaks no rule."""
+    """Return whether the new pod breaks no rule. Conflicts among other pods, which final objects may contain, are ignored."""
     for card, pods in on.items():
         for of in pods.keys() - {new} if new in pods else ():
             if against_the_rules({card: {of: pods[of], new: pods[new]}}):
@@ -534,7 +534,7 @@ attempts = st.tuples(nodes, st.dictionaries(st.sampled_from([0, 1]), small, min_
 
 @given(st.lists(attempts, max_size=12))
 def test_labels_alone_decide_where_there_is_room_for_all(wanted: list[tuple[str, dict[int, Part], bool]]) -> None:
-    """Reserved or predicted: what breaks no rule, and nothing else."""
+    """Check that exactly the pods that break no rule are reserved or predicted."""
     ledger = Ledger()
     for name in NODES:
         tell(ledger, report(name))

@@ -1,5 +1,7 @@
-"""Properties of the fit, over small rooms and pods. What may be together is judged here by itself, moment by moment of the
-pod's life, and every way to place a pod is tried: the fit finds a placement exactly where there is one."""
+"""Check the fit by brute force on small nodes and pods: it finds a placement exactly if one exists.
+
+The oracle tries every placement of a pod. For each phase of the pod's life it checks, without central's code, which devices the
+containers may use together."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -153,7 +155,7 @@ def wrong(where: NodeCapacity, pod: DeviceRequest, placed: Mapping[str, PlacedCo
 
 
 def ways(where: NodeCapacity, pod: DeviceRequest) -> Iterator[Mapping[str, PlacedContainer]]:
-    """Every placement that gives each container what it asks, allowed or not. Cards and VFs do not depend on one another."""
+    """Yield every placement with the requested devices of each container, allowed or not. Cards and VFs are independent."""
     for gpus in product(*(list(gpu_ways(where, container)) for container in pod.containers)):
         yield {one.name: PlacedContainer(gpus=chosen) for one, chosen in zip(pod.containers, gpus, strict=True)}
 
@@ -187,7 +189,7 @@ def can_be_placed(where: NodeCapacity, pod: DeviceRequest) -> bool:
 
 
 def emptied(where: NodeCapacity) -> NodeCapacity:
-    """No one holds anything of what may be given."""
+    """Return the node with all usable devices free."""
     free = [replace(one, pods=0, containers=0, free_mib=one.gpu.usable_mib, free_core=100) for one in where.cards]
     return replace(where, cards=tuple(free), vfs=tuple(replace(one, free=one.usable) for one in where.vfs))
 
@@ -212,7 +214,7 @@ REACH = {Scope.SWITCH: Distance.SWITCHES, Scope.NUMA: Distance.NUMA, Scope.SOCKE
 
 
 def apart(where: NodeCapacity, pod: DeviceRequest, placed: Mapping[str, PlacedContainer]) -> bool:
-    """Devices of one container are farther from one another than the pod allows, or not where their policy has them."""
+    """Return whether devices of a container are farther apart than the pod allows, or violate their policy."""
     place_of = {one.gpu.uuid: one.gpu.place for one in where.cards}
     pf_of = {one.vf.bdf: one.pf for one in where.vfs}
     for container in pod.containers:
@@ -271,12 +273,12 @@ small_asks = st.lists(small, min_size=2, max_size=3).map(
 
 
 @pytest.mark.repeats
-@settings(max_examples=repeats(50, long=1_000), deadline=None)
+@settings(max_examples=repeats(20, long=1_000), deadline=None)
 @given(roomy, small_asks, policies, st.sampled_from(Scope), st.sampled_from([RdmaPolicy.NEAREST, RdmaPolicy.PER_SWITCH]))
 def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
     where: NodeCapacity, pod: DeviceRequest, policy: Policy, scope: Scope, rdma_policy: RdmaPolicy
 ) -> None:
-    """In all phases of a pod."""
+    """Check placements in all phases of a pod."""
     if any(one.vfs and not one.gpus and one.share is None for one in pod.containers):
         rdma_policy = RdmaPolicy.NEAREST
     pod = replace(pod, scope=scope, rdma_policy=rdma_policy)
@@ -345,7 +347,7 @@ def test_every_refusal_has_its_words(where: NodeCapacity, pod: DeviceRequest, po
 def test_the_pod_takes_no_more_devices_than_it_uses_at_one_time(
     where: NodeCapacity, some: list[ContainerRequest], policy: Policy
 ) -> None:
-    """The devices are VFs, and whole cards of pods without shares."""
+    """Check VFs, and whole cards of pods without shares."""
     named = [replace(one, name=str(n), share=None, gpus=one.gpus or 1) for n, one in enumerate(some)]
     pod = request(*sorted(named, key=lambda one: one.role is Role.APP))
     found = fit(where, pod, policy=policy)
@@ -357,7 +359,7 @@ def test_the_pod_takes_no_more_devices_than_it_uses_at_one_time(
 
 @st.composite
 def likely(draw: st.DrawFn, one: NodeCapacity) -> NodeCapacity:
-    """A room that looks much like this one: its cards in another order and place, and something about one card another."""
+    """Draw a node that is similar to this node: the cards have another order and place, and one card differs."""
     order = draw(st.permutations(one.cards))
     twins = [replace(was, gpu=moved(was.gpu, at.gpu)) for was, at in zip(order, one.cards, strict=True)]
     if twins:
@@ -369,15 +371,16 @@ def likely(draw: st.DrawFn, one: NodeCapacity) -> NodeCapacity:
 
 
 def moved(gpu: Gpu, to: Gpu) -> Gpu:
-    """The same card with another one's identity and place."""
+    """Return the card `gpu` with the identity, place and links of the card `to`."""
     return msgspec.structs.replace(gpu, uuid=to.uuid, bdf=to.bdf, place=to.place, links=to.links)
 
 
 @pytest.mark.repeats
-@settings(max_examples=repeats(60, long=1_500))
+@settings(max_examples=repeats(25, long=1_500))
 @given(st.data(), capacities(), asks(), policies)
 def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeCapacity, asked: DeviceRequest, policy: Policy) -> None:
-    """A verdict is kept for all rooms that are alike (central/rank/equivalence.py)."""
+    """Check that nodes of one equivalence class get the same verdict, which central caches for the class
+    (central/rank/equivalence.py)."""
     twin = data.draw(likely(one))
     if class_in_any_order(one) != class_in_any_order(twin):
         return

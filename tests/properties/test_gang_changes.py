@@ -1,8 +1,8 @@
-"""Gangs whose members come, go, change their gang, are deleted and annotated late, while objects change and leaders do.
+"""Check gangs whose members are created, deleted, annotated late, or change their gang, while objects and leaders change.
 
-`Cluster` is the truth: what the API server has. kube-scheduler asks in any order; a Binding succeeds, is refused, or is done
-without central knowing; a plan is interrupted by anything. After each step it is compared what the ledger holds, what the gangs
-say, and what was bound. `LADING_DEPTH` (tests/depth.py) makes it long.
+`Cluster` is the truth: the objects of the API server. kube-scheduler asks in any order. A Binding succeeds, is refused, or
+succeeds without central knowing. Any event can interrupt a plan. After each step the ledger, the gangs and the bound pods are
+compared. `LADING_DEPTH` (tests/depth.py) makes the test longer.
 """
 
 import math
@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from central.api.known import Ident
 from central.api.pod_groups import GANG_KINDS, PodGroup
-from central.controllers.gangs import FINISH_S, INCOMPLETE, GangFeed, GangKeeper, GangObjectFeed
+from central.controllers.event_reasons import EventReason
+from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper, GangObjectFeed
 from central.decide.gangs import GangPlanner
 from central.decide.scheduler import Reservation
 from central.decide.victims import Protection
@@ -68,7 +69,7 @@ class Changes(RuleBasedStateMachine):
 
     @rule()
     def lead(self) -> None:
-        """A new leader knows what the API server has, and nothing else."""
+        """Begin a new leadership, which knows only the objects of the API server."""
         self.world = World(now=self.now, version=self.version)
         for node, cards in CARDS.items():
             self.world.node(node, cards)
@@ -94,7 +95,7 @@ class Changes(RuleBasedStateMachine):
         return Protection()
 
     async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
-        if reason == INCOMPLETE:
+        if reason == EventReason.GANG_INCOMPLETE:
             found = self.world.scheduler.gangs.of(victim.uid)
             assert found is not None
             assert self.bound_in.get(victim.name) == found[0].key.text, "evicted for a gang that it named later"
@@ -168,7 +169,7 @@ class Changes(RuleBasedStateMachine):
 
     @rule(pick=PICK, count=st.integers(min_value=1, max_value=4))
     def delete(self, pick: int, count: int) -> None:
-        """Pods get a deletionTimestamp, one after the other."""
+        """Set a deletionTimestamp on pods, one after the other."""
         for number in range(count):
             if (name := self.some(pick + number)) is not None:
                 self.truth[name]["deleting"] = True
@@ -193,7 +194,7 @@ class Changes(RuleBasedStateMachine):
 
     @rule(cards=st.integers(min_value=0, max_value=3))
     def report(self, cards: int) -> None:
-        """Cards of n1 go out of service, or come back."""
+        """Make cards of node n1 unhealthy, or healthy again."""
         self.world.version = self.version
         self.world.report("n1", cards)
         self.version = self.world.version
@@ -251,7 +252,7 @@ class Changes(RuleBasedStateMachine):
             self.unclear[name] = reserved
 
     def has_begun(self, gang: Gang) -> bool:
-        """Whether a member is bound with its gang that is not being deleted, or may be, by the truth."""
+        """Return whether, by the truth, a member that is not being deleted is or may be bound with this gang."""
         return any(
             words.get("node") and not words.get("deleting") and self.bound_in.get(name) == gang.key.text
             for name, words in self.truth.items()
@@ -259,7 +260,7 @@ class Changes(RuleBasedStateMachine):
         )
 
     def check_start(self, gang: Gang) -> None:
-        """A gang of which no pod runs starts all or nothing: each role has a place for its minimum, bound before or planned."""
+        """Check that a gang without running pods starts all or nothing: each role has its minimum of bound or planned pods."""
         there: Counter[str] = Counter()
         for name, words in self.truth.items():
             member = gang.members.get(uid_of(name))
@@ -290,8 +291,8 @@ class Changes(RuleBasedStateMachine):
     @precondition(lambda self: any(gang.phase is Phase.QUEUED for gang in self.world.scheduler.gangs))
     @rule(pick=PICK, steps=st.integers(min_value=1, max_value=12), what=st.integers(min_value=0, max_value=4))
     def plan_with_an_interruption(self, pick: int, steps: int, what: int) -> None:
-        """Something happens while a plan is searched in slices."""
-        queued = [gang for gang in self.world.scheduler.gangs if self.keeper._is_due(gang)]
+        """Interrupt the search for a plan, which works in slices, by an event."""
+        queued = [gang for gang in self.world.scheduler.gangs if self.keeper.is_due(gang)]
         if not queued:
             return
         gang = queued[pick % len(queued)]
@@ -371,7 +372,7 @@ class Changes(RuleBasedStateMachine):
         assert {PodUid(claim.holder.pod) for claim in self.world.ledger.nominations()} <= {*map(uid_of, self.truth)}
 
     def teardown(self) -> None:
-        """Without trouble each gang is whole, or nothing of it is bound; and nothing is held when all pods are gone."""
+        """Check that without faults each gang is whole or unbound, and that nothing is held after the end of all pods."""
         if not hasattr(self, "world"):
             return
         self.report(CARDS["n1"])
@@ -398,7 +399,7 @@ def assigned_cards(words: dict[str, Any]) -> list[str]:
 
 
 Changes.TestCase.settings = settings(
-    max_examples=repeats(40, long=400),
+    max_examples=repeats(15, long=400),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
@@ -416,7 +417,7 @@ def begun() -> Changes:
 
 
 def test_a_plan_is_not_held_where_members_changed_during_its_search() -> None:
-    """During the search a bound pod joins the gang with another minimum. As the oldest pod it decides."""
+    """Let a bound pod with another minimum join the gang during the search. As the oldest pod it decides the minimum."""
     machine = begun()
     machine.create_and_plan(says={}, priority=0)
     machine.create_and_bind(says={GANG: "a", GANG_MIN: "3"}, outcome="done")
@@ -426,7 +427,7 @@ def test_a_plan_is_not_held_where_members_changed_during_its_search() -> None:
 
 
 def test_a_pod_whose_gang_changed_while_its_binding_was_sent_was_bound_with_the_gang_before() -> None:
-    """Otherwise it would be evicted when the gang that it joined later starts in part."""
+    """Check the pod's gang, because the pod would be evicted if the gang that it joined later started in part."""
     machine = begun()
     machine.create(says={"label": "b"}, count=1, priority=0)
     machine.create_and_plan(says={f"{KOORDINATOR}name": "b", f"{KOORDINATOR}min-available": "2"}, priority=5)

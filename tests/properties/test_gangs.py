@@ -1,7 +1,8 @@
-"""Gangs under filter, bind, watch, failures, deletions and new leaders in any order: what has to be true at each step.
+"""Check invariants of gangs after each step, under filter, bind, watch events, failures, deletions and new leaders in any
+order.
 
-`Play` is the cluster: what it knows is the truth. kube-scheduler asks in any order; a Binding succeeds, is refused, or is done
-without central knowing. `LADING_DEPTH` (tests/depth.py) makes it long; each play has a seed of its own.
+`Play` simulates the cluster, and knows the truth. kube-scheduler asks in any order. A Binding succeeds, is refused, or succeeds
+without central knowing. `LADING_DEPTH` (tests/depth.py) makes the test longer; each play has its own seed.
 """
 
 from collections import Counter
@@ -22,7 +23,7 @@ from lading.vocabulary import ASSIGNMENT, GANG, GANG_MIN, PodUid
 from tests.depth import repeats
 from tests.unit.central.world import World, uid_of
 
-PLAYS: Final = repeats(80, long=800)
+PLAYS: Final = repeats(24, long=800)
 STEPS = 120
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class Play:
         self.lead()
 
     def lead(self) -> None:
-        """A new leader knows what the API server has, and nothing else."""
+        """Begin a new leadership, which knows only the objects of the API server."""
         self.world = World(now=self.now, version=getattr(self, "world", World()).version)
         self.world.node("n1", 3)
         self.world.node("n2", 2)
@@ -156,7 +157,7 @@ class Play:
                 self.unclear[name] = reserved
 
     def check_barrier(self, gang: Gang) -> None:
-        """No Binding before all that start together arrived: the barrier is open, and no plan opens without enough members."""
+        """Check a Binding: the barrier is open, and it opens only after enough members of the plan have arrived."""
         assert gang.life.is_open
 
     def wait(self, seconds: float | None = None) -> None:
@@ -178,7 +179,7 @@ class Play:
             self.remove(name)
 
     def leave(self) -> None:
-        """The owner of a waiting pod takes its gang away."""
+        """Remove the gang of a waiting pod, as its owner may."""
         name = self.some(bound=False)
         if name is not None and name not in self.unclear and self.random.random() < 0.3:
             self.truth[name]["annotations"] = {}
@@ -213,13 +214,13 @@ class Play:
         return {uid for uid, own in self.world.ledger.snapshot().own.items() if Claim.RESERVED in own}
 
     def only_wished(self, uid: PodUid) -> bool:
-        """Whether it holds by a nomination alone, which is beyond what there is."""
+        """Return whether the pod holds devices by a nomination only, which may exceed the capacity."""
         own = self.world.ledger.snapshot().own.get(uid, {})
         record = self.world.ledger.pod(uid)
         return own.keys() == {Claim.NOMINATED} and not (record and record.node)
 
     def settle(self) -> None:
-        """No more trouble: each gang is whole, or nothing of it is bound, and nothing is held without need."""
+        """Run without faults, and check that each gang is whole or unbound, and that no device is held needlessly."""
         for _ in range(60):
             self.wait(2.0)
             self.look()

@@ -1,4 +1,4 @@
-"""A property of the history: whatever comes, goes and is restarted, what is open in it is what is held, and nothing is lost."""
+"""Check the ledger's history under any order of grants, releases and restarts: its open periods equal the held devices."""
 
 import tempfile
 from pathlib import Path

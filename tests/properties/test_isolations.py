@@ -1,4 +1,4 @@
-"""Whatever central assigns by isolation, the node grants: pods come and end, and the two count on their own."""
+"""Check that a node grants every assignment of central with isolations, though both count independently."""
 
 import json
 from dataclasses import replace

@@ -1,7 +1,8 @@
-"""The joint choice of cards and VFs against brute force: every set of cards with every set of VFs, and every way to pair them,
-the objective computed by its words. Nothing of central/search is used by the oracle.
+"""Compare the joint choice of cards and VFs with a brute-force oracle, which uses no code of central/search.
 
-On every shipped profile with random holds, and on random nodes."""
+The oracle tries every set of cards with every set of VFs, and every pairing of both. It computes the objective as documented.
+The nodes are the shipped profiles with random devices held, and random nodes.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ Choice = tuple[tuple[CardCapacity, ...], tuple[VfCapacity, ...]]
 
 
 def near(one: Place, other: Place) -> int:
-    """0 one switch, 1 several below one root port, 2 host bridge, 3 NUMA, 4 socket, 5 none of these."""
+    """Return the distance: 0 one switch, 1 one root port, 2 one host bridge, 3 one NUMA node, 4 one socket, 5 none of these."""
     common = 0
     while common < min(len(one.path), len(other.path)) and one.path[common] == other.path[common]:
         common += 1
@@ -56,7 +57,7 @@ def linked(one: Gpu, other: Gpu) -> int:
 
 @cache
 def paired(table: tuple[tuple[int, ...], ...]) -> tuple[int, int]:
-    """The least (worst, sum) of the distances of pairs; a row is a card, a column a VF. Every way to pair is tried."""
+    """Return the least (worst, sum) of distances over all pairings. A row of the table is a card, a column a VF."""
     cards, vfs = len(table), len(table[0])
     if cards > vfs:
         return paired(tuple(zip(*table, strict=True)))
@@ -75,7 +76,7 @@ def distances(cards: Sequence[CardCapacity], vfs: Sequence[VfCapacity]) -> tuple
 
 
 def kept_whole(capacity: NodeCapacity) -> set[frozenset[str]]:
-    """Partitions and switches with several cards, all of them free."""
+    """Return the partitions and switches with several cards, all of which are free."""
     module = {card.gpu.module_id: card.gpu.uuid for card in capacity.cards}
     groups = {
         frozenset(module[one] for one in partition.modules)
@@ -96,7 +97,7 @@ def partitions(capacity: NodeCapacity) -> list[set[str]]:
 
 
 def objective(capacity: NodeCapacity, pod: DeviceRequest, choice: Choice) -> tuple[object, ...] | None:
-    """None: not allowed."""
+    """Return the objective of a choice as a tuple; None if the choice is not allowed."""
     cards, vfs = choice
     sites = [card.gpu.place for card in cards] + [vf.pf.place for vf in {vf.pf.bdf: vf for vf in vfs}.values()]
     if any(near(a, b) > REACH[pod.scope] for a, b in combinations(sites, 2)):
@@ -147,7 +148,7 @@ def sets_of_vfs(vfs: Sequence[VfCapacity], pod: DeviceRequest) -> Iterator[tuple
 
 
 def judged(capacity: NodeCapacity, pod: DeviceRequest) -> list[tuple[tuple[object, ...], Choice]]:
-    """Every choice for the one container, the best first."""
+    """Return every choice for a pod's only container, the best first."""
     [one] = pod.containers
     cards = [card for card in capacity.cards if card.free]
     vfs = [vf for vf in capacity.vfs if vf.free]
@@ -166,7 +167,7 @@ def best(capacity: NodeCapacity, pod: DeviceRequest) -> Choice | None:
 
 
 def best_in_turn(capacity: NodeCapacity, pod: DeviceRequest) -> list[Choice] | None:
-    """For containers that run at the same time: each the best of those that leave room for the rest."""
+    """Return the choices for containers that run at the same time: each is the best that leaves devices for the others."""
     if not pod.containers:
         return []
     first, *rest = pod.containers
@@ -208,7 +209,7 @@ def best_share(capacity: NodeCapacity, pod: DeviceRequest, policy: Policy) -> Ch
 
 
 def capacity_of(status: Status, random: Random, *, held: float, vfs_of_pf: int) -> NodeCapacity:
-    """With random holds; of each PF no more VFs than that."""
+    """Return the node's free capacity with random devices held, and at most `vfs_of_pf` VFs of each PF."""
     cards = [card_capacity(gpu, random.random() < held, random.random() < 0.05) for gpu in status.gpus]
     vfs = [
         VfCapacity(vf=vf, pf=pf, usable=(usable := random.random() < 0.95), free=usable and random.random() >= held)
@@ -226,7 +227,7 @@ def card_capacity(gpu: Gpu, held: bool, unusable: bool) -> CardCapacity:
 
 @dataclass(frozen=True)
 class Plan:
-    """The rule by which random nodes are made."""
+    """Describe how random nodes are made."""
 
     cards: int
     ports: int
@@ -300,7 +301,7 @@ def random_request(random: Random, most_cards: int, most_vfs: int) -> DeviceRequ
 def check(
     capacity: NodeCapacity, pod: DeviceRequest, expected: Sequence[Choice] | None, policy: Policy = Policy.BINPACK
 ) -> None:
-    """`expected`: by container."""
+    """Check the fit against the expected choices, by container."""
     found = fit(capacity, pod, policy=policy, limits=UNBOUNDED)
     if expected is None:
         assert not isinstance(found, Placement), found
@@ -344,7 +345,7 @@ def test_on_random_nodes(seed: int) -> None:
 
 
 def random_containers(random: Random) -> DeviceRequest:
-    """Two or three, mostly bound to places, so that they are in one another's way. VFs alone are chosen last."""
+    """Return two or three containers that compete for devices, because most have a scope. VFs alone are chosen last."""
     first = random_request(random, 2, 2)
     others = [replace(random_request(random, 2, 2).containers[0], name=name) for name in "bc"[: random.randint(1, 2)]]
     with_gpus = [one for one in (*first.containers, *others) if one.gpus]
@@ -367,7 +368,7 @@ def test_containers_in_turn(seed: int) -> None:
 
 
 def in_turn(pod: DeviceRequest) -> DeviceRequest:
-    """Where they are bound to places, those that the fewest places will do for come first."""
+    """Return the pod with its containers in the order of the search: containers with the fewest possible sites come first."""
     per_switch = pod.rdma_policy is RdmaPolicy.PER_SWITCH and any(one.vfs for one in pod.containers)
     if pod.scope is Scope.ANY and not per_switch and pod.partition is not PartitionPolicy.HONOR:
         return pod

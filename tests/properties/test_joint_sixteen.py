@@ -1,6 +1,6 @@
-"""The joint choice on 16 GPUs x 16 PFs against every set of GPUs, each with its best VFs by the assignment problem.
+"""Compare the joint choice on 16 GPUs and 16 PFs with all sets of GPUs, each with its best VFs by the assignment problem.
 
-There is one VF a PF, and as many VFs are asked for as GPUs. Distances and links are those of test_joint's oracle; scipy solves
+Each PF has one VF, and as many VFs as GPUs are requested. Distances and links are those of test_joint's oracle; scipy solves
 the assignment.
 """
 
@@ -27,7 +27,7 @@ Key = tuple[int, int, int, int, int, list[str]]
 
 
 def assigned(apart: NDArray[np.int64]) -> tuple[int, int] | None:
-    """The least (worst, sum) of the distances, by card and VF."""
+    """Return the least (worst, sum) of the distances between cards and VFs."""
     for level in Distance:
         costs = np.where(apart <= level, apart, NEVER)
         total = int(costs[linear_sum_assignment(costs)].sum())

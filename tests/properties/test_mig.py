@@ -1,5 +1,8 @@
-"""MIG instances against brute force: random nodes, several containers, VFs and scopes. Every set of instances with every set of
-VFs is tried for each container. Nothing of central/search is used by the oracle."""
+"""Compare the choice of MIG instances with a brute-force oracle, which uses no code of central/search.
+
+The oracle tries, for each container, every set of instances with every set of VFs. Nodes are random; pods have several
+containers, VFs and scopes.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +32,7 @@ Devices = frozenset[str]
 
 
 def moments(pod: DeviceRequest) -> dict[str, frozenset[int]]:
-    """When each container runs: at the n-th init container's time, and last with the apps."""
+    """Return the phases in which each container runs: phase n is the n-th init container's, the last is that of the apps."""
     inits = [number for number, one in enumerate(pod.containers) if one.role is Role.INIT]
     last = len(inits)
     running = {}
@@ -147,7 +150,7 @@ places = st.tuples(st.sampled_from([RdmaPolicy.PER_SWITCH, *RdmaPolicy]), st.sam
 
 
 @pytest.mark.repeats
-@settings(max_examples=repeats(100, long=2_000), deadline=None)
+@settings(max_examples=repeats(40, long=2_000), deadline=None)
 @given(nodes, containers, places, st.sampled_from([Policy.BINPACK, Policy.SPREAD]))
 def test_instances_are_found_exactly_where_there_is_a_way(
     where: NodeCapacity, asked: list[tuple[Role, int, int]], bound_to: tuple[RdmaPolicy, Scope], policy: Policy
@@ -174,7 +177,7 @@ BESIDE = capacity(  # two instances of one card, far from VFs, or two of differe
 
 
 @pytest.mark.repeats
-@settings(max_examples=repeats(60, long=1_000), deadline=None)
+@settings(max_examples=repeats(25, long=1_000), deadline=None)
 @example(BESIDE, 2, 2, Scope.NUMA)
 @given(nodes, st.integers(1, 3), st.integers(1, 2), st.sampled_from([Scope.ANY, Scope.NUMA]))
 def test_the_instances_of_one_container_are_as_near_to_its_vfs_as_can_be(

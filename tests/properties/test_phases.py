@@ -142,7 +142,7 @@ one_share = st.builds(share, st.just("A"), st.integers(1, 5000), st.integers(0, 
 
 @given(pods(), st.data())
 def test_the_node_counts_what_central_counted(pod: tuple[Roles, Placed], data: st.DataObject) -> None:
-    """On a card that is full to the last MiB with this pod, each of its containers gets its share, and no one else anything."""
+    """Check a card that this pod fills to the last MiB: each of its containers gets its share, and no other pod fits."""
     roles, placed = pod
     placed = {name: PlacedContainer(gpus=(data.draw(one_share),)) for name in placed}
     read = parse_central(render_assignment(POD, NODE, 1, placed, roles), pod=POD, node=NODE, form=Form.UNSIGNED)

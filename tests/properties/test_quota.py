@@ -1,4 +1,4 @@
-"""The runtime of quotas: nothing is divided twice, no order matters, and nothing that is asked for lies idle."""
+"""Check the runtime of quotas: no device is divided twice, order does not matter, and no requested device is left unused."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ SIBLINGS = st.lists(
 
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[list[Of], dict[str, int]]:
-    """Two levels: what the webhook accepts, and what the leaves' pods ask for."""
+    """Draw a tree of two levels that the webhook accepts, and the requests of the leaves' pods."""
     quotas, asks = [], {}
     for top in draw(st.lists(st.sampled_from("ABCDE"), unique=True, min_size=1)):
         children = draw(st.lists(st.tuples(AMOUNTS, AMOUNTS, AMOUNTS, AMOUNTS, st.booleans()), max_size=4))

@@ -1,4 +1,4 @@
-"""Properties of the ledger's reconciliation, over made-up nodes: few pods, so that they meet often."""
+"""Check properties of the ledger's reconciliation on random nodes with few pods, so that conflicts are frequent."""
 
 from dataclasses import replace
 
@@ -127,7 +127,7 @@ def test_it_settles(
     listed: list[ListedContainer],
     pods: set[PodUid],
 ) -> None:
-    """Applied, and asked again with the same lists: the same problems, and nothing left to do."""
+    """Apply the actions, and reconcile again with the same lists: the problems are the same, and no action is left."""
     first = settle(held, stopped, boxes, listed, pods)
     left = {i: at for i, at in stopped.items() if i not in first.forget}
     second = settle(applied(first, held), left, boxes, listed, pods)

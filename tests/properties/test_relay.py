@@ -1,8 +1,8 @@
-"""The relay between two strict peers, under anything that both may lawfully do, in any order, crossing, split anywhere.
+"""Check the relay between two strict peers that do anything legal in any order, with crossing frames split anywhere.
 
-h2 on both sides raises on what the RFC forbids, so a step that moves bytes is itself a check. Beyond that: every held call ends
-in exactly one way; what either side receives is what the other one said, or what was decided; at the end no window is off, no
-stream is open anywhere, and the relay remembers nothing. `LADING_DEPTH` (tests/depth.py) makes it long.
+h2 on both sides raises an error for bytes that the RFC forbids, so each step that moves bytes is a check. Also: every held call
+ends in exactly one way; each side receives the other side's bytes, or the decided ones; at the end all windows are exact, no
+stream is open, and the relay keeps no state. `LADING_DEPTH` (tests/depth.py) makes the test longer.
 """
 
 from dataclasses import dataclass, field
@@ -80,7 +80,7 @@ class RelayMachine(RuleBasedStateMachine):
 
     @initialize(calls=st.lists(a_call, min_size=1, max_size=6), client=st.booleans(), runtime=st.booleans())
     def begin(self, calls: list[tuple[bool, int, int | None, bool]], client: bool, runtime: bool) -> None:
-        """Some calls are under way, and held, when things begin to happen."""
+        """Begin with some held calls."""
         self.wire.client.auto_credit, self.wire.runtime.auto_credit = client, runtime
         for one in calls:
             self.call(*one)
@@ -138,7 +138,7 @@ class RelayMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.senders())
     @rule(which=any_number, trailers=st.sampled_from([False, False, True]))
     def end_request(self, which: int, trailers: bool) -> None:
-        """Whole or not."""
+        """End a request, even if its message is incomplete."""
         call = pick(self.senders(), which)
         client = self.wire.client.connection
         if trailers:
@@ -214,7 +214,7 @@ class RelayMachine(RuleBasedStateMachine):
 
     @rule(client=st.booleans(), change=setting)
     def settings_change(self, client: bool, change: tuple[SettingCodes, int]) -> None:
-        """One at a time: h2 takes the acknowledgement of one SETTINGS for that of all."""
+        """Change one setting. Only one change is pending at a time, because h2 takes one acknowledgement for all SETTINGS."""
         peer = self.wire.client if client else self.wire.runtime
         if not self.settings_pending(client=client):
             self.settings_sent[client] += 1
@@ -230,7 +230,7 @@ class RelayMachine(RuleBasedStateMachine):
 
     @rule(client=st.booleans(), size=st.integers(1, 200_000))
     def widen(self, client: bool, size: int) -> None:
-        """The connection's window, so that a stream's may be the shorter one."""
+        """Increase the connection's window, so that a stream's window may be smaller."""
         (self.wire.client if client else self.wire.runtime).connection.increment_flow_control_window(size)
         self.windows[client] += size
 
@@ -344,7 +344,7 @@ class RelayMachine(RuleBasedStateMachine):
             assert at_client.last(b"grpc-status") == b"%d" % refused
 
     def teardown(self) -> None:
-        """Everything is brought to its end; then it must be as if nothing had been."""
+        """End all calls, and check that windows, streams and the relay's state are as at the start."""
         wire = self.wire
         wire.flow()
         for client, peer in ((True, wire.client), (False, wire.runtime)):

@@ -1,5 +1,7 @@
-"""No one is forgotten: pods come, are refused, end, in any order; a look has time for one node or ask. At last every refused
-pod that fits somewhere was woken since it was refused. The fit itself says who fits."""
+"""Check that no pending pod is forgotten, with pods that are created, refused and deleted in any order.
+
+One scan has time for a single node or request. At the end every refused pod that fits on a node was requeued since its refusal.
+The fit itself decides which pods fit."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -75,7 +77,7 @@ class Story:
             self.world.gone(self.bound.pop(number % len(self.bound)))
 
     def look(self, *, tries: bool) -> None:
-        """`tries`: kube-scheduler is quick."""
+        """Run one scan. `tries`: kube-scheduler tries the requeued pods at once."""
         for pod in run_simulated(self.waker.look()):
             self.woken.add(pod.uid)
             if tries:
@@ -97,7 +99,7 @@ class Story:
 
 
 @pytest.mark.repeats
-@settings(max_examples=repeats(50, long=500), deadline=None)
+@settings(max_examples=repeats(20, long=500), deadline=None)
 @given(steps, st.sampled_from([Policy.BINPACK, Policy.FRAGMENTATION]), st.sampled_from([1, 256]))
 def test_who_fits_is_woken_at_last(said: Sequence[tuple[object, ...]], policy: Policy, kept: int) -> None:
     with patch("central.rank.verdicts.REMEMBERED", kept):

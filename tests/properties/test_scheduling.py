@@ -37,7 +37,7 @@ OUTCOMES = ("done", "refused", "lost", "unclear")
 
 @dataclass
 class Truth:
-    """One pod at the API server."""
+    """Hold one pod as the API server has it."""
 
     shown: Json
     open: Reservation | None = None  # a Binding of it may be under way, or its outcome is not known to central
@@ -94,7 +94,7 @@ class Scheduling(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 99), said=labels)
     def edit_labels(self, pick: int, said: dict[str, str]) -> None:
-        """The pod's owner may, also after it was bound."""
+        """Edit the labels of a pod, as its owner may, also after it was bound."""
         name = self._some(pick)
         if name is not None:
             shown = self.cluster.pods[name].shown
@@ -116,7 +116,7 @@ class Scheduling(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 99), node=st.sampled_from(NODES), outcome=st.sampled_from(OUTCOMES))
     def bind(self, pick: int, node: str, outcome: str) -> None:
-        """`lost`: it never arrives, `unclear`: it is done, and central does not know either of these."""
+        """Bind a pod. `lost`: the Binding never arrives; `unclear`: it succeeds. Central cannot distinguish both outcomes."""
         name = self._some(pick)
         if name is None:
             return
@@ -197,7 +197,7 @@ class Scheduling(RuleBasedStateMachine):
     @precondition(lambda self: self.cluster.gone)
     @rule(pick=st.integers(0, 99))
     def filter_too_late(self, pick: int) -> None:
-        """kube-scheduler has not heard that it is gone."""
+        """Filter a deleted pod, whose deletion kube-scheduler has not received yet."""
         names = list(self.cluster.gone)
         self.world.scheduler.filter(decoded(self.cluster.gone[names[pick % len(names)]]), NODES)
 
@@ -251,7 +251,7 @@ class Scheduling(RuleBasedStateMachine):
 
     @invariant()
     def all_shares_of_a_card_have_an_isolation_that_its_node_offers(self) -> None:
-        """The assignments name it where the node offers a choice."""
+        """Check the isolations of a card's shares. An assignment names the isolation if the node offers several."""
         on: defaultdict[str, set[str]] = defaultdict(set)
         for truth in self.cluster.pods.values():
             written = json.loads(truth.shown["metadata"]["annotations"][ASSIGNMENT]) if truth.node else {"containers": {}}
@@ -270,7 +270,8 @@ class Scheduling(RuleBasedStateMachine):
                 assert uid_of(name) in {held.holder.pod for held in self.world.ledger.holders(node)}
 
     def teardown(self) -> None:
-        """After the end of all pods no device is held. No node reports here, so what a pod had lingers for a while."""
+        """Check that no device is held after the end of all pods. Nodes do not report here, so devices stay held for a
+        while."""
         while self._some(0):
             self.delete(0)
         if self.cluster.unseen:
@@ -296,4 +297,4 @@ def _ident(name: str) -> Ident:
 
 
 TestScheduling = pytest.mark.repeats(Scheduling.TestCase)
-TestScheduling.settings = settings(max_examples=repeats(80, long=400), stateful_step_count=40, deadline=None)
+TestScheduling.settings = settings(max_examples=repeats(30, long=400), stateful_step_count=40, deadline=None)

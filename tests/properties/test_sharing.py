@@ -1,4 +1,4 @@
-"""Labels and isolations on one node: a pod is placed by the rules, and refused only where no choice of cards keeps them."""
+"""Check labels and isolations on one node: a pod is placed by the rules, and refused only if no choice of cards obeys them."""
 
 from dataclasses import replace
 from itertools import product
@@ -80,7 +80,7 @@ def may_be_on(one: CardCapacity, said: Sharing | None) -> bool:
 
 
 def keeps_the_rules(where: NodeCapacity, pod: DeviceRequest, on: tuple[int, ...]) -> bool:
-    """`on`: the card of each share, then of each whole one."""
+    """Return whether a placement obeys the rules. `on`: the card of each share, then each whole card."""
     mib = [container.share.memory_mib or 0 for container in pod.containers if container.share]
     of_shares, wholes = on[: len(mib)], on[len(mib) :]
     if set(of_shares) & set(wholes) or any(where.cards[n].pods for n in wholes):
@@ -107,7 +107,7 @@ def keeps_the_rules(where: NodeCapacity, pod: DeviceRequest, on: tuple[int, ...]
 
 @given(capacities, asks, st.sampled_from(Policy))
 @pytest.mark.repeats
-@settings(max_examples=repeats(100, long=2_000))
+@settings(max_examples=repeats(40, long=2_000))
 def test_a_pod_is_placed_by_the_rules_exactly_where_there_is_a_way(
     where: NodeCapacity, pod: DeviceRequest, policy: Policy
 ) -> None:

@@ -1,11 +1,11 @@
-"""Whatever containers do, and in whatever order they end: one turn at a time, and it comes to everyone who waits."""
+"""Check turns while containers act and end in any order: one turn at a time, and each waiting container gets a turn."""
 
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from hypothesis.strategies import integers, sampled_from
 
-from shares.card import Card, PageUpdate, Token
+from shares.card import MAX_ESTIMATE_NS, MAX_GRACE_NS, Card, PageUpdate, Token
 from shares.policy.fair import Fair
 from shares.policy.model import MILLION, MS, Share
 from shares.policy.window import Window
@@ -41,12 +41,24 @@ class Turns(RuleBasedStateMachine):
         self.now += passes_ms * MS
         self.carry_out(self.card.look(self.now))
 
-    @rule(name=sampled_from(NAMES), number=sampled_from(PROCESSES), estimate_ms=integers(0, 300))
+    @rule(name=sampled_from(NAMES), number=sampled_from(PROCESSES), estimate_ms=integers(0, 60_000))
     def want(self, name: str, number: int, estimate_ms: int) -> None:
         process = (name, number)
         self.holding.discard(process)
         self.wanting.add(process)
         self.carry_out(self.card.want(name, process, estimate_ms * MS, 0, self.now))
+
+    @rule()
+    def every_process_is_silent(self) -> None:
+        """Check that another container gets the card in bounded time, whatever the holder declared."""
+        holder, until = self.card.holder, self.now + MAX_ESTIMATE_NS + MAX_GRACE_NS
+        if not holder or all(name == holder for name, _ in self.wanting):
+            return
+        while self.card.holder == holder:
+            self.now = max(self.now + 1, self.card.wake_ns())
+            assert self.now <= until
+            self.carry_out(self.card.look(self.now))
+        self.holding = {process for process in self.holding if process[0] != holder}
 
     @rule(name=sampled_from(NAMES), number=sampled_from(PROCESSES))
     def release(self, name: str, number: int) -> None:

@@ -1,8 +1,8 @@
-"""The life of VFs by random schedules, on the model of a kernel: pods come, stop and come again, the daemon is killed between
-any two steps, the kernel fails, namespaces vanish, the machine is booted anew.
+"""Check the life of VFs by random schedules on a model of the kernel.
 
-At every moment `tests.vfs.invariants` holds: a reader of the journal then finds each VF as it says, and a VF without a row is
-as it was at first. At the end of each schedule, once nothing fails any more and all pods are gone, so is every row.
+Pods are created, stopped and created again; the daemon is killed between any two steps; the kernel fails; namespaces are
+deleted; the machine reboots. `tests.vfs.invariants` holds at every moment: the journal describes each VF correctly, and a VF
+without a row has its original state. At the end of each schedule, without faults and pods, the journal is empty.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class VfLife(RuleBasedStateMachine):
             self.node.kernel.die()
 
     def call(self, do: Coroutine[Any, Any, Any], turns: int) -> None:
-        """Begins it, and lets so much happen of everything that was begun."""
+        """Start a coroutine, and run all started coroutines for this many turns of the event loop."""
         task = self.loop.create_task(do)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.turn(turns)
@@ -101,14 +101,14 @@ class VfLife(RuleBasedStateMachine):
 
     @rule(pod=pods, number=numbers, turns=turns)
     def create_anew(self, pod: str, number: int, turns: int) -> None:
-        """In a newer sandbox, beside what is left of the older ones."""
+        """Create a container in a new sandbox, while older sandboxes of the pod may still exist."""
         sandbox = self.add(pod)
         self.node.run(sandbox)
         self.call(self.create_container(sandbox, number), turns)
 
     @rule(pod=pods, number=numbers, meanwhile=st.integers(0, 80), turns=turns)
     def take_over(self, pod: str, number: int, meanwhile: int, turns: int) -> None:
-        """The newest sandbox dies, and what it had cannot be released; a newer one gets it; meanwhile the old is stopped."""
+        """End the newest sandbox, whose VFs cannot be released. A newer sandbox gets them, while the old one is stopped."""
         if old := self.newest(pod):
             self.node.end(old)
             self.node.kernel.fail("netns_id")
@@ -118,7 +118,7 @@ class VfLife(RuleBasedStateMachine):
 
     @rule(data=st.data(), number=numbers, turns=turns)
     def create(self, data: st.DataObject, number: int, turns: int) -> None:
-        """In any sandbox that there ever was. Who asked may have given up long before the answer."""
+        """Create a container in any earlier or present sandbox. The caller may have given up before the answer."""
         if self.sandboxes:
             self.call(self.create_container(data.draw(st.sampled_from(self.sandboxes)), number), turns)
 
@@ -131,13 +131,13 @@ class VfLife(RuleBasedStateMachine):
 
     @rule(data=st.data(), turns=turns)
     def stop(self, data: st.DataObject, turns: int) -> None:
-        """Any of them, perhaps late."""
+        """Stop any sandbox, perhaps late."""
         if self.sandboxes:
             self.call(self.node.stopping(data.draw(st.sampled_from(self.sandboxes))), turns)
 
     @rule(data=st.data(), failed_kill=st.booleans())
     def end(self, data: st.DataObject, failed_kill: bool) -> None:
-        """It is not ready any more and its namespace is gone, as after a stop or by itself; not always its containers."""
+        """End a sandbox: it is not ready, and its namespace is deleted. Its containers may survive (`failed_kill`)."""
         if self.sandboxes:
             sandbox = SandboxId(data.draw(st.sampled_from(self.sandboxes)))
             live = sandbox in self.node.live
@@ -161,7 +161,7 @@ class VfLife(RuleBasedStateMachine):
 
     @rule(moments=st.integers(0, 60))
     def crash(self, moments: int) -> None:
-        """Now, or between any two steps of what follows."""
+        """Kill the daemon now, or after this many of its next steps."""
         self.die_in = moments
         if not moments:
             self.restart()
@@ -181,7 +181,7 @@ class VfLife(RuleBasedStateMachine):
 
     @rule(data=st.data(), what=st.integers(0, 3))
     def break_down(self, data: st.DataObject, what: int) -> None:
-        """The machine is booted anew; or a namespace vanishes, which the runtime has not noticed yet."""
+        """Reboot the machine, or delete a namespace before the runtime notices."""
         if what == 0:
             self.restart()
             self.node.reboot()
@@ -231,7 +231,7 @@ class VfLife(RuleBasedStateMachine):
         assert self.node.journal.rows() == ()
 
     async def empty(self, *, orderly: bool) -> None:
-        """Every pod goes: stopped, while its namespace lives; or by itself, and what is left is reconciliation's."""
+        """End every pod: stop it while its namespace exists (`orderly`), or delete it and leave the rest to reconciliation."""
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others)
         if orderly:
@@ -257,7 +257,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 VfLife.TestCase.settings = settings(
-    max_examples=repeats(100, long=1_000),
+    max_examples=repeats(40, long=1_000),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -266,5 +266,5 @@ TestVfLife = pytest.mark.repeats(pytest.mark.timeout(900)(VfLife.TestCase))
 
 
 def test_a_crash_is_no_exception() -> None:
-    """Nothing of the daemon that catches errors may survive its own end."""
+    """Check that handlers of `Exception` in the daemon do not catch its simulated crash."""
     assert not issubclass(Crash, Exception)

@@ -361,7 +361,7 @@ class Device:
             self.enter()
             for _ in range(launches):
                 worst.append(self.launch(chance.randrange(longest_us)))
-                time.sleep(chance.random() * longest_gap_us / 1e6)
+                time.sleep(chance.random() * longest_gap_us / 1e6)  # the gaps of the load
 
         working = [threading.Thread(target=one, args=(random.Random(number),)) for number in range(threads)]  # noqa: S311 -- gaps
         for thread in working:
@@ -373,8 +373,13 @@ class Device:
     def sync(self) -> int:
         return int(self.cuda.cuCtxSynchronize())
 
-    def begin_capture(self) -> int:
-        return int(self.cuda.cuStreamBeginCapture_v2(self.stream, 0))  # in global mode
+    def launch_many(self, microseconds: int, number: int) -> int:
+        """Launch kernels of this length one behind the other; return the worst result."""
+        return max(self.launch(microseconds) for _ in range(number))
+
+    def begin_capture(self, mode: int = 0) -> int:
+        """Capture the stream; 0 is the global mode, 1 the thread-local one, 2 the relaxed one."""
+        return int(self.cuda.cuStreamBeginCapture_v2(self.stream, mode))
 
     def end_capture(self) -> int:
         return int(self.cuda.cuStreamEndCapture(self.stream, ctypes.byref(self.graph)))

@@ -52,7 +52,7 @@ def test_no_sequence_of_calls_exceeds_the_share(processes: list[Process], steps:
         refused = refuses_what_fits(processes, steps)
         if not refused:
             return
-        time.sleep(AWAY_S)
+        time.sleep(AWAY_S)  # another try at once would meet the same absence
     assert not refused
 
 

@@ -1,14 +1,18 @@
 """The server or a program is killed, stopped or late: the others go on, and no share is exceeded."""
 
+import socket
 import time
+from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 from statistics import mean
 from typing import Final
 
 import pytest
 
-from tests.fakes.share_rig import POD
-from tests.shares.site import MIB, Process, Site, eventually
+from shares.page import DeviceShare, SharedPage
+from shares.wire import SIZE, Frame, Kind, pack
+from tests.fakes.share_rig import BOUND_S, CARD, POD
+from tests.shares.site import MIB, SOCKET, Process, Site, eventually
 from tests.shares.test_turns import MS, Load, begin, longest_gaps, measure
 
 SYSTEM_NOT_READY: Final = 802
@@ -21,7 +25,7 @@ HALVES: Final = {"a": 0.5, "b": 0.5}
 def parts(processes: dict[str, Process], seconds: float) -> dict[str, float]:
     """Return the part of the time for which each keeps the card busy, by its own count."""
     longest_gaps(list(processes.values()))
-    time.sleep(seconds)
+    time.sleep(seconds)  # the period that is measured
     said = {name: process.call("so_far") for name, process in processes.items()}
     return {name: one["busy_s"] / one["wall_s"] for name, one in said.items()}
 
@@ -32,7 +36,7 @@ def parts(processes: dict[str, Process], seconds: float) -> dict[str, float]:
 def test_programs_go_on_at_their_requests_while_the_server_is_away(site: Site) -> None:
     processes = begin(site, {"a": Load(50, each=1), "b": Load(30, each=1)})
     site.server.kill()
-    time.sleep(0.5)  # work that was running ends
+    time.sleep(0.5)  # work that was running ends: while the server is away, nothing shows that it has
     seconds = [parts(processes, 1) for _ in range(3)]
     for name, request in (("a", 0.5), ("b", 0.3)):
         assert max(away[name] for away in seconds) < request + 0.05
@@ -46,7 +50,7 @@ def test_a_server_that_hangs_holds_nothing_up(site: Site) -> None:
     processes = begin(site, {"a": Load(50, each=1), "b": Load(50, each=1)})
     longest_gaps(list(processes.values()))
     site.signal_server(SIGSTOP)
-    time.sleep(3)
+    time.sleep(3)  # longer than the longest gap that is allowed
     assert max(longest_gaps(list(processes.values()))) < 2.5  # a second without a beat, and then the fixed share
     away = parts(processes, 1)
     assert all(part > 0.1 for part in away.values())
@@ -55,12 +59,61 @@ def test_a_server_that_hangs_holds_nothing_up(site: Site) -> None:
     assert measure(site) == pytest.approx(HALVES, abs=0.08)
 
 
+def test_freeing_memory_does_not_wait_for_a_server_that_hangs(site: Site) -> None:
+    """Each call that frees tells the server, whose socket holds some hundred frames."""
+    process, number = site.container("a").start(), 600
+    assert process.do(*[["alloc", "plain", 2 * MIB]] * number) == [0] * number
+    site.signal_server(SIGSTOP)
+    began = time.monotonic()
+    assert process.call("free_all") == 0
+    assert time.monotonic() - began < 5
+    assert process.do(["alloc", "plain", 600 * MIB], ["alloc", "plain", 1449 * MIB]) == [0, OUT_OF_MEMORY]
+
+
+def test_processes_of_a_container_share_its_request_while_the_server_is_away(site: Site) -> None:
+    container = site.container("a", request=30)
+    processes = {str(number): container.start() for number in range(4)}
+    for process in processes.values():
+        process.call("begin", 5 * MS, 1)
+    eventually(lambda: site.use("a").processes == len(processes))
+    site.server.kill()
+    time.sleep(1)
+    assert sum(mean(seconds) for seconds in zip(*(parts(processes, 1).values() for _ in range(3)), strict=True)) < 0.4
+
+
+def test_a_server_that_ends_before_it_counted_a_process_gives_it_no_memory_twice(site: Site) -> None:
+    """The page of a new server shows nothing as used until processes that are back have told what they hold."""
+    container = site.container("a", mib=1000)
+    process = container.start()
+    assert process.call("alloc", "plain", 600 * MIB) == 0
+    site.server.kill()
+    welcome_one(container.folder / SOCKET, limit_mib=1000)
+    assert process.do(["alloc", "plain", 401 * MIB], ["alloc", "plain", 400 * MIB]) == [OUT_OF_MEMORY, 0]
+
+
+def welcome_one(path: Path, *, limit_mib: int) -> None:
+    """Welcome one process at this socket, as a server does that ends before it has read more."""
+    path.unlink(missing_ok=True)
+    shown = DeviceShare(CARD, request_ppm=500_000, limit_ppm=1_000_000, limit_bytes=limit_mib * MIB)
+    with socket.socket(socket.AF_UNIX) as listening, SharedPage([shown]) as page:
+        listening.bind(str(path))
+        listening.listen()
+        listening.settimeout(BOUND_S)
+        accepted, _ = listening.accept()
+        with accepted:
+            accepted.recv(SIZE, socket.MSG_WAITALL)
+            page.show_processes(1)
+            socket.send_fds(accepted, [pack(Frame(Kind.WELCOME, a=time.monotonic_ns(), b=1))], [page.fd])
+            accepted.recv(SIZE, socket.MSG_WAITALL)  # what the process holds, which this server does not count
+        path.unlink()
+
+
 def test_a_program_waits_for_a_server_that_comes_late(site: Site) -> None:
     container = site.container("a")
     site.server.kill()
     process = container.start(init=False)
     process.tell(["init"], ["alloc", "plain", MIB])
-    time.sleep(0.5)
+    time.sleep(0.5)  # the program dials in vain meanwhile, which nothing shows
     site.server.start()
     assert process.told() == [0, 0]
 
@@ -123,11 +176,11 @@ def test_a_program_that_is_stopped_with_its_turn_loses_it_and_owes_nothing(site:
     processes = begin(site, {"a": Load(50, each=1), "b": Load(50, each=1)})
     eventually(lambda: site.use("a").has_turn)
     processes["a"].send(SIGSTOP)
-    time.sleep(1)
+    time.sleep(1)  # it loses its turn, and the work that was running ends
     assert measure(site)["b"] > 0.9
     assert processes["b"].call("so_far")["longest_s"] < 2
     processes["a"].send(SIGCONT)
-    time.sleep(1)
+    time.sleep(1)  # both have turns again before they are measured
     assert measure(site) == pytest.approx(HALVES, abs=0.08)
 
 

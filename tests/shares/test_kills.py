@@ -50,7 +50,7 @@ def hit(site: Site, victim: Process, case: Case, chance: random.Random) -> None:
     if case.signal == "kill":
         if case.party != "program":
             site.server.kill()
-            time.sleep(pause_s)
+            time.sleep(pause_s)  # for how long it is away is what varies
         if case.party != "server":
             victim.kill()
         if case.party != "program":
@@ -59,7 +59,7 @@ def hit(site: Site, victim: Process, case: Case, chance: random.Random) -> None:
     stopped = [pid for pid, party in ((victim.pid, "program"), (site.server.pid, "server")) if case.party in {party, "both"}]
     chance.shuffle(stopped)
     site.signal(SIGSTOP, stopped)
-    time.sleep(pause_s)
+    time.sleep(pause_s)  # for how long they stand still is what varies
     chance.shuffle(stopped)
     site.signal(SIGCONT, stopped)
 
@@ -105,7 +105,7 @@ def play(site: Site, steady: Process, victim: Process, case: Case, chance: rando
     longest_gaps([steady])
     print(case)  # shown when an assertion fails
     bring_into(site, victim, case.state)
-    time.sleep(chance.uniform(0, 0.02))
+    time.sleep(chance.uniform(0, 0.02))  # the moment of the failure is what varies
     hit(site, victim, case, chance)
     if case.signal == "stop" or case.party == "server":
         check_lives(site, victim, case.state)

@@ -1,11 +1,22 @@
 """Processes that lose their connection to the share server while they run, and keep what they hold."""
 
-import time
+from contextlib import suppress
+from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 
-from tests.shares.site import MIB, Site, eventually
+from simnode.patience import wait_until
+from tests.shares.site import MIB, Process, Site, eventually
 
 OUT_OF_MEMORY = 2
+
+
+def sockets(process: Process) -> set[str]:
+    """Return the sockets that the process has open."""
+    found = set()
+    for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.add(str(descriptor.readlink()))
+    return {target for target in found if target.startswith("socket:")}
 
 
 def test_a_process_that_lost_the_server_and_stands_still_is_counted(site: Site) -> None:
@@ -14,9 +25,10 @@ def test_a_process_that_lost_the_server_and_stands_still_is_counted(site: Site) 
     container = site.container("a", mib=100)
     lost, other = container.start(), container.start()
     assert lost.call("alloc", "plain", 60 * MIB) == 0
+    dialled = sockets(lost)
     site.signal_server(SIGSTOP)
     other.send(SIGSTOP)
-    time.sleep(1.3)  # `lost` closes its connection, and dials again in vain
+    wait_until(lambda: sockets(lost) - dialled, "the end of its connection, and its next attempt, which is in vain")
     lost.send(SIGSTOP)
     site.signal_server(SIGCONT)
     eventually(site.uses)

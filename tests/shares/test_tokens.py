@@ -38,7 +38,7 @@ def measure(server: ShareServer, policy: Recorded) -> Seen:
     """Record for a while, again if a process of a busy machine did not run for so long that it had no turn to renew."""
     for _ in range(TRIES):
         before = server.call(policy.count)
-        time.sleep(MEASURED_S)
+        time.sleep(MEASURED_S)  # the period that is measured
         seen = server.call(partial(policy.since, before))
         if not seen.ends and all(turn.ended_ns - turn.began_ns < GRACE_NS for turn in seen.turns):
             break

@@ -48,7 +48,7 @@ def begin(site: Site, loads: Mapping[str, Load]) -> dict[str, Process]:
 def measure(site: Site, seconds: float = MEASURED_S) -> dict[str, float]:
     """Return each container's part of the time for which any had the card."""
     before = site.held()
-    time.sleep(seconds)
+    time.sleep(seconds)  # the period that is measured
     held = {name: after - before[name] for name, after in site.held().items()}
     return {name: one / sum(held.values()) for name, one in held.items()}
 
@@ -97,7 +97,7 @@ def test_what_one_leaves_the_other_gets(site: Site) -> None:
 def test_a_limit_holds_while_the_card_is_free(site: Site) -> None:
     begin(site, {"a": Load(30, limit=30)})
     before, began = site.held()["a"], time.monotonic()
-    time.sleep(MEASURED_S)
+    time.sleep(MEASURED_S)  # the period that is measured
     held, passed = site.held()["a"] - before, time.monotonic() - began
     assert held / passed <= 0.36
     assert held / passed >= 0.15  # a busy machine gives it less
@@ -106,7 +106,7 @@ def test_a_limit_holds_while_the_card_is_free(site: Site) -> None:
 def test_one_that_comes_late_gets_its_share_and_the_other_does_not_starve(site: Site) -> None:
     a = site.container("a").start()
     a.call("begin", 5 * MS, 1)
-    time.sleep(2)
+    time.sleep(2)  # it has had the card alone for many turns
     a.call("so_far")
     b = site.container("b").start()
     b.call("begin", 5 * MS, 1)
@@ -130,7 +130,7 @@ def test_launches_that_are_captured_take_no_turn_and_break_no_capture(site: Site
     process = site.container("a").start()
     assert process.call("begin_capture") == 0
     assert process.do(*[["launch", 20 * MS, True]] * 10) == [0] * 10
-    time.sleep(0.2)  # for a thread of the library that would look at the device
+    time.sleep(0.2)  # a thread of the library that looked at the device would have done so by now
     assert not site.use("a").has_turn
     assert site.held() == {"a": 0}
     assert process.call("launch", 5 * MS) == 0  # beside the capture, on another stream

@@ -21,18 +21,20 @@ def item(nodeid: str, *marks: str) -> pytest.Item:
     return cast("pytest.Item", Marked(nodeid, marks))
 
 
-def test_of_many_sets_of_parameters_the_first_the_last_and_some_between_are_in_the_quick_part() -> None:
+def test_every_second_test_of_a_file_with_the_first_and_the_last_parameters_is_in_the_quick_part() -> None:
     alike = [item(f"tests/a.py::test[{number}[x]]") for number in range(100)]
-    few = [item("tests/a.py::test_other[1]"), item("tests/a.py::test_other[2]"), item("tests/b.py::test")]
-    quick, rest = choose([*alike, *few], QUICK), choose([*alike, *few], REST)
-    assert len(quick) == FEW + len(few)
-    assert {alike[0], alike[-1], *few} <= quick
-    assert quick | rest == {*alike, *few}
+    second, third = item("tests/a.py::test_second"), item("tests/a.py::test_third")
+    others = [item("tests/b.py::test"), item("tests/c.py::test[1]"), item("tests/c.py::test[2]")]
+    items = [*alike, second, third, *others]
+    quick, rest = choose(items, QUICK), choose(items, REST)
+    assert quick == {alike[0], alike[-1], third, *others}
+    assert len(quick) == FEW + 1 + len(others)
+    assert quick | rest == {*items}
     assert not quick & rest
 
 
 def test_what_is_long_is_in_the_rest_and_what_repeats_itself_in_both() -> None:
-    long, repeats = item("tests/a.py::test[1]", "long"), item("tests/a.py::test[2]", "repeats")
+    long, repeats = item("tests/a.py::test[1]", "long"), item("tests/b.py::test[2]", "repeats")
     assert choose([long, repeats], QUICK) == {repeats}
     assert choose([long, repeats], REST) == {long, repeats}
 

@@ -40,8 +40,10 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", _without_code(page.relative_to(ROOT).as_posix()), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    text = _without_code(page.relative_to(ROOT).as_posix())
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    named = re.findall(r'<a id="([^"]+)">', text)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings} | {*named}
 
 
 def _without_code(page: str) -> str:

@@ -84,6 +84,7 @@ class Node:
         self.now = 1_000_000
         self.disk_full = False
         self.records = Records()
+        self.netns: dict[SandboxId, str | None] = {}  # the runtime's answers that are not the sandbox's own namespace
         self.db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)  # closed by any thread
         weakref.finalize(self, self.db.close)
         for statement in MIGRATIONS[1]:
@@ -125,7 +126,7 @@ class Node:
         self.kernel.point("after commit")
 
     async def _netns_of(self, sandbox: SandboxId) -> str | None:
-        return path_of(sandbox) if path_of(sandbox) in self.kernel.pods else None
+        return self.netns.get(sandbox, path_of(sandbox) if path_of(sandbox) in self.kernel.pods else None)
 
     # ---- what kubelet and the runtime do
 

@@ -160,7 +160,7 @@ def test_a_rolling_update_while_pods_start_leaves_none_without_its_card(site: No
     names = [f"rolled-{index}" for index in range(8)]
     for index, name in enumerate(names):
         pods.create(name, annotations={GPU: str(index)})
-        time.sleep(0.5)
+        time.sleep(0.5)  # the rate of the pods, so that they start before, during and after the update
     site.cluster.eventually(
         lambda: site.ready("lading-node", but=before["metadata"]["uid"]), "the new pod of lading-node", within_s=180.0
     )

@@ -46,7 +46,7 @@ def mixed(asks: dict[str, str]) -> list[tuple[str, str]]:
 def create(referee: Referee, asks: dict[str, str]) -> None:
     for name, ask in mixed(asks):
         referee.create(name, ask)
-        time.sleep(EVERY_S)
+        time.sleep(EVERY_S)  # the rate of the load
 
 
 def retag(site: NodeSite) -> None:

@@ -73,7 +73,7 @@ def _until_bound(world: World, uid: str, waiting: list[str]) -> float:
             return time.monotonic() - held_at
         if held:
             held_at = began
-        time.sleep(LOOK_S)
+        time.sleep(LOOK_S)  # the accuracy of the measured time
 
 
 def test_small_shares_fill_cards_to_the_brim_and_not_beyond(world: World, pods: Pods) -> None:

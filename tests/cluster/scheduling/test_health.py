@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from central.controllers.conditions import HEALTHY, UNHEALTHY
+from central.controllers.event_reasons import EventReason
 from central.request.pod import DEVICES_HEALTHY
 from simnode.nvml import GPU_IS_LOST, Failure
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.world import World
 
+UNHEALTHY, HEALTHY = EventReason.DEVICE_UNHEALTHY, EventReason.DEVICE_HEALTHY
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
 

@@ -128,7 +128,7 @@ def stop_leader(storm: Storm) -> None:
 
 def kill_api_server(storm: Storm) -> None:
     storm.plane.server.kill()
-    time.sleep(20.0)
+    time.sleep(20.0)  # longer than central keeps its lease without the API server
     storm.plane.server.start()
     storm.plane.server.wait_until(storm.api.ready, "a ready API server")
 

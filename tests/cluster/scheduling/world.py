@@ -150,7 +150,7 @@ class World:
 
     @staticmethod
     def sit_out(seconds: float) -> None:
-        """For what happens in time and shows nothing: leases that run out, calls that wait."""
+        """Wait where nothing shows that time has passed: leases that run out, calls that wait."""
         time.sleep(seconds)
 
     # ---- the node

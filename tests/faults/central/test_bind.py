@@ -1,4 +1,4 @@
-"""How a Binding can end, and what of the devices is free then: on the fake API server, in simulated time."""
+"""Check each outcome of a Binding, and which devices are free afterwards, on the fake API server in simulated time."""
 
 import asyncio
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_an_api_server_that_is_away_was_not_reached(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
         uid = one.uid("a")
-        await one.server._runner.cleanup()
+        await one.server.close()
         assert await one.leadership.bind(uid, "n1") != ""
         assert reserved(one) == 0
 
@@ -173,7 +173,7 @@ def test_a_pod_that_changes_all_the_time_is_given_up_after_some_tries(tmp_path: 
 
 
 def test_a_proxy_that_sent_our_binding_twice(tmp_path: Path) -> None:
-    """The first succeeded, its answer is the second's: a conflict, with our own text on the pod, which is ending already."""
+    """Check a Binding that a proxy sent twice: the second answer is a conflict, though the pod has central's assignment."""
 
     async def story(one: Led) -> None:
         await one.put_pod("a")

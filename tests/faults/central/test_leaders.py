@@ -1,4 +1,5 @@
-"""Two daemons and one lease: who is stopped leads no more, another takes over after the wait, and neither assigns twice."""
+"""Run two daemons with one lease: a stopped leader loses leadership, another takes over later, and no card is assigned
+twice."""
 
 import asyncio
 import contextlib
@@ -16,6 +17,7 @@ import aiohttp
 from central.daemon.lease import LeaseTerms
 from lading.kube.resource import LEASES
 from simnode.control_plane import free_port
+from simnode.patience import await_until
 from tests.fakes.kube_objects import Json, devices, devices_path, node, node_path, pod, pod_path
 from tests.fakes.kube_server import FakeKubeServer
 
@@ -32,7 +34,7 @@ class Central:
     session: aiohttp.ClientSession
 
     async def ask(self, verb: str, body: Json) -> tuple[int, Json]:
-        """Status and answer; status 0 where no one answers."""
+        """Return the status and the answer; status 0 if no daemon answers."""
         try:
             limit = aiohttp.ClientTimeout(total=10)
             async with self.session.post(f"http://127.0.0.1:{self.port}/{verb}", json=body, timeout=limit) as answer:
@@ -46,12 +48,16 @@ class Central:
         return status, answer.get("NodeNames", [])
 
     async def until(self, status: int, within_s: float) -> float:
-        """Seconds until filter answers so."""
+        """Wait until filter answers this status, and return the seconds."""
+
+        async def answers() -> bool:
+            return (await self.filter(pod("nobody", {"cpu": "1"}, version=1)))[0] == status
+
         began = time.monotonic()
-        while (await self.filter(pod("nobody", {"cpu": "1"}, version=1)))[0] != status:
-            assert time.monotonic() - began < within_s, f"no {status} within {within_s} s"
-            await asyncio.sleep(0.05)
-        return time.monotonic() - began
+        await await_until(answers, f"status {status}")
+        took_s = time.monotonic() - began
+        assert took_s < within_s
+        return took_s
 
     async def bind(self, shown: Json) -> tuple[int, str]:
         metadata = shown["metadata"]
@@ -93,12 +99,17 @@ async def central(folder: Path, server: FakeKubeServer, name: str) -> AsyncItera
 
 @contextlib.asynccontextmanager
 async def cluster() -> AsyncIterator[FakeKubeServer]:
-    """One node with one card, and a lease that was let go of: the first that comes may lead at once."""
+    """Serve one node with one card, and a released lease: the first daemon may lead at once."""
     async with FakeKubeServer() as server:
         await server.put(node_path("n1"), node("n1"))
         await server.put(devices_path("n1"), devices("n1"))
         await server.put(LEASE, {"spec": {"leaseDurationSeconds": 1}})
         yield server
+
+
+def reads_of_the_lease(server: FakeKubeServer) -> int:
+    """Return how often the lease was read: the leader only writes it."""
+    return sum(request.path == LEASE for request in server.calls("GET"))
 
 
 def test_a_stopped_leader(tmp_path: Path) -> None:
@@ -108,7 +119,8 @@ def test_a_stopped_leader(tmp_path: Path) -> None:
             await first.until(LEADS, 20)
             async with central(tmp_path, server, "second") as second:
                 await second.until(WAITS, 20)
-                await asyncio.sleep(terms.retry_s)  # the second has seen the lease, too
+                reads = reads_of_the_lease(server)
+                await server.until(lambda: reads_of_the_lease(server) > reads)  # the second has seen the lease, too
                 await server.put(pod_path("a"), pod("a"))
                 await server.put(pod_path("b"), pod("b"))
                 assert await first.filter(server.objects[pod_path("a")]) == (LEADS, ["n1"])

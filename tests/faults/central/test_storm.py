@@ -1,7 +1,7 @@
-"""500 pods of one size at once, on an API server that is slow and fails: no card beyond its capacity, nothing lost, all used.
+"""Schedule 500 equal pods at once on a slow, failing API server: no card is over its capacity, and all cards are used.
 
-Each pod is scheduled as kube-scheduler does it: filter, prioritize, bind with a time limit of its own, and again, after a
-moment where it failed, when the pod was touched where it was refused. Some end while others wait. All in simulated time.
+Each pod is scheduled as by kube-scheduler: filter, prioritize, and bind with a time limit. A failed pod is tried again after a
+moment, a refused pod after it was changed. Some pods end while others wait. All of this happens in simulated time.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def used_mib(one: Led) -> Counter[str]:
 
 
 async def schedule(one: Led, name: str, random: Random) -> None:
-    """Until it is bound or gone."""
+    """Try the pod until it is bound or deleted."""
     objects, path = one.server.objects, pod_path(name)
     while path in objects and not one.bound_to(name):
         before = objects.rendered(path)

@@ -25,6 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_departures_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The other figures of the file are kept, those of other workloads too."""
     output = folder / "placement.json"

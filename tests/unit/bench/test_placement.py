@@ -94,6 +94,7 @@ def test_a_folder_that_lacks_something(folder: Path, tmp_path: Path) -> None:
         find_workloads(folder)
 
 
+@pytest.mark.long
 def test_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(placement, "measure_searches", lambda: {"joint_search_warm_p99_ms": 0.1})
     monkeypatch.setattr(placement, "measure_joint", dict)

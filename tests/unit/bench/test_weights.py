@@ -38,7 +38,7 @@ def test_each_variant_scores_in_its_own_way() -> None:
 
 
 def test_half_of_every_weight_is_a_whole_number() -> None:
-    shipped = fragmentation._FILLING
+    shipped = fragmentation.FILLING
     assert all(weight % 2 == 0 for weight in shipped)
     halved = VARIANTS["fed x 1/2"].weights()
     assert (2 * halved.fed_by_memory, halved.cut) == (shipped.fed_by_memory, shipped.cut)
@@ -60,7 +60,7 @@ def _fail_with(variant: Variant) -> None:
 
 
 def _constants() -> tuple[object, ...]:
-    return fragmentation._FILLING, fragmentation.STEP_MILLI
+    return fragmentation.FILLING, fragmentation.STEP_MILLI
 
 
 def test_differences_are_paired_by_seed() -> None:

@@ -138,7 +138,7 @@ def test_an_api_server_that_is_away(tmp_path: Path) -> None:
 
 
 def test_kubelets_own_configuration() -> None:
-    """With keys of KubeletConfiguration v1beta1; only texts are kept."""
+    """Check a configuration with keys of KubeletConfiguration v1beta1: only non-empty texts are kept."""
     body = {"kubeletconfig": {"containerRuntimeEndpoint": "unix:///x", "cgroupDriver": "systemd", "maxPods": 110, "nodeIP": ""}}
     assert parse_configz(json.dumps(body).encode()) == {"containerRuntimeEndpoint": "unix:///x", "cgroupDriver": "systemd"}
     assert parse_configz(b"[]") == parse_configz(b"<html>") == {}

@@ -3,25 +3,44 @@
 import re
 from collections import Counter
 
+import pytest
+
+from central.controllers.event_reasons import EventReason
 from central.request.reasons import OfBinding, OfPod
 from central.search.placement import Missing
-from lading.reasons import Reason
+from lading.reasons import Explained, Reason
 from tests.docs import ROOT
 
 ALL = [*Reason, *Missing, *OfPod, *OfBinding]
+BY_BOTH = {"not-reconciled"}  # codes that mean the same on a node and in central
+LONGEST = 25  # words of a sentence
 
 
-def test_every_reason_is_explained_once_with_what_to_do() -> None:
-    sections = re.split(r"^### ", (ROOT / "docs/reasons.md").read_text(), flags=re.MULTILINE)[1:]
-    explained = [section.split("`")[1] for section in sections]
-    assert sorted(explained) == sorted({code.value for code in ALL})
-    assert [code for code, section in zip(explained, sections, strict=True) if "**Do:**" not in section] == []
+def test_every_reason_is_on_the_page_once() -> None:
+    named = re.findall(r'^\| <a id="([A-Za-z-]+)"></a>', (ROOT / "docs/reasons.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted({code.value for code in (*ALL, *EventReason)})
 
 
 def test_a_code_means_one_thing() -> None:
-    """A code that is added to this set means the same on a node and in central, and stands once in the docs."""
-    assert {code for code, times in Counter(code.value for code in ALL).items() if times > 1} == {Missing.NOT_RECONCILED.value}
+    assert {code for code, times in Counter(code.value for code in ALL).items() if times > 1} == BY_BOTH
+    assert all(len({one.remedy for one in ALL if one == code}) == 1 for code in BY_BOTH)
 
 
 def test_codes_are_the_names() -> None:
     assert [code.value for code in ALL] == [code.name.lower().replace("_", "-") for code in ALL]
+    assert [reason.value for reason in EventReason] == [reason.name.title().replace("_", "") for reason in EventReason]
+
+
+@pytest.mark.parametrize("code", [*ALL, *EventReason])
+def test_texts_are_short_sentences(code: Explained) -> None:
+    for text in (code.meaning, code.remedy):
+        words = re.sub(r"`[^`]*`", "code", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text))
+        assert max(len(sentence.split()) for sentence in re.split(r"[.;] ", words)) <= LONGEST
+        assert text.endswith(".")
+        assert "|" not in text  # it would end a cell of the page's table
+
+
+def test_a_remedy_on_a_terminal_has_no_links() -> None:
+    assert "unless it lasts" in Reason.NOT_RECONCILED.plain_remedy
+    assert "`/readyz` on the node" in Reason.NOT_RECONCILED.plain_remedy
+    assert Reason.ANNOTATION_MALFORMED.plain_remedy.startswith("correct it and create the pod again; docs/reference.md has")

@@ -139,7 +139,7 @@ def test_a_runtime_that_comes_back_is_found_at_once(tmp_path: Path) -> None:
                 while True:
                     with contextlib.suppress(RuntimeUnavailableError):
                         return await runtime.version() == VERSION
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.02)  # gRPC's own clock decides, which cannot be simulated
         return False
 
     async def once(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Folders and modules that import each other, on graphs made for it, and C files that call each other."""
+"""Find cycles of folders and modules in small import graphs, and cycles of C files that call each other."""
 
 import grimp
 import pytest

@@ -1,4 +1,4 @@
-"""The tables of the pages are what the code declares, and the generator finds all that is declared."""
+"""Check that the tables of the pages equal the declarations in the code, and that the generator finds all declarations."""
 
 import re
 from pathlib import Path

@@ -672,7 +672,7 @@ def test_a_hook_is_shown_names_and_the_values_that_it_named(sockets: Path, log: 
 def test_pods_of_others_never_notice_that_a_hook_is_down(sockets: Path, log: Log) -> None:
     async def body() -> None:
         async with serving(sockets, log) as (gate, server):
-            await server._server.stop(None)
+            await server.stop()
             now = asyncio.get_running_loop().time
             started = now()
             for message in (create(), create({"other.dev/x": "lading.dev/"})):

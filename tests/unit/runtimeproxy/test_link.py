@@ -26,6 +26,7 @@ from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.link import Link
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget
+from tests.fakes.simulated_time import run_simulated
 from tests.fakes.wire import FREE, HELD, Peer, Seen
 from tests.unit.runtimeproxy.conftest import Records
 from tests.unit.runtimeproxy.test_gate import Runtime as NoSandboxes
@@ -109,6 +110,10 @@ class End:
         while not true():
             self.moved.clear()
             await self.moved.wait()
+
+    def settled(self) -> bool:
+        """Whether the other end has acknowledged the SETTINGS of this one."""
+        return any(isinstance(event, SettingsAcknowledged) for event in self.peer.events)
 
     async def close(self) -> None:
         self._writer.close()
@@ -215,7 +220,7 @@ Play = Callable[..., Scripted]
 
 @pytest.fixture
 def play(sockets: Path, log: Log) -> Play:
-    def run(scenario: Scenario, outcome: Outcome | Exception | None = None) -> Scripted:
+    def run(scenario: Scenario, outcome: Outcome | Exception | None = None, *, simulated: bool = False) -> Scripted:
         async def playing() -> Scripted:
             gate = Scripted(log, outcome)
             rig = Rig(sockets / "runtime.sock", gate, log)
@@ -230,7 +235,7 @@ def play(sockets: Path, log: Log) -> Play:
                     await asyncio.sleep(0)
             return gate
 
-        return asyncio.run(playing())
+        return run_simulated(playing()) if simulated else asyncio.run(playing())
 
     return run
 
@@ -403,10 +408,11 @@ def test_the_headers_of_a_held_call_wait_for_what_is_sent_next(play: Play, monke
         async with rig.runtime():
             client = await rig.client()
             await client.answer(client.call(FREE))
-            await asyncio.sleep(0.1)  # so that both have the other's SETTINGS acknowledged
+            for end in (client, rig.servers[0]):
+                await end.until(end.settled)
             stream = client.call(HELD)
             await rig.gate.asked.wait()  # type: ignore[attr-defined]
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # nothing must arrive meanwhile, so there is no event to wait for
             assert stream not in rig.servers[0].peer.streams
             await client.answer(client.call(FREE))
             assert stream in rig.servers[0].peer.streams
@@ -427,7 +433,7 @@ def test_they_wait_only_for_a_moment_while_calls_keep_coming(play: Play) -> None
                 await asyncio.sleep(link_module.WITH_DECISION_S / 4)
             await client.close()
 
-    play(scenario)
+    play(scenario, simulated=True)
 
 
 @of_any_size
@@ -727,7 +733,7 @@ def test_a_whole_preface_lets_a_client_be_silent(play: Play, runtime_there: bool
     async def scenario(rig: Rig) -> None:
         async with rig.runtime() if runtime_there else nothing():
             client = await rig.client()
-            await client.until(lambda: any(type(e).__name__ == "SettingsAcknowledged" for e in client.peer.events))
+            await client.until(client.settled)
             rig.links[0]._client_silent()
             status = b"0" if runtime_there else b"14"
             assert (await client.answer(client.call(FREE))).last(b"grpc-status") == status

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shares.card import GRACE_NS, NO_END, Card, PageUpdate, Token
+from shares.card import GRACE_NS, MAX_GRACE_NS, NO_END, Card, PageUpdate, Token
 from shares.policy.fair import Fair
 from shares.policy.model import MS, SHORTEST_NS, TURN_NS, Share
 
@@ -75,6 +75,47 @@ def test_a_process_that_says_nothing_loses_its_turn_with_the_lease_and_pays_late
     assert tokens(card.look(until + GRACE_NS)) == {"b1": NO_END}
     card.want("a", "a1", 0, GRACE_NS + 100 * MS, until + GRACE_NS + 200 * MS)
     assert card.held_ns("a", until + GRACE_NS + 200 * MS) == until + GRACE_NS + 100 * MS
+
+
+def test_a_declared_estimate_does_not_make_the_lease_longer(card: Card[str]) -> None:
+    card.want("a", "a1", 60_000 * MS, 0, 0)
+    card.want("b", "b1", 0, 0, 0)
+    assert tokens(card.look(TURN_NS + GRACE_NS)) == {"b1": NO_END}
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "grace_ns"),
+    [(100 * MS, GRACE_NS), (GRACE_NS, 2 * GRACE_NS), (800 * MS, 1600 * MS), (10_000 * MS, MAX_GRACE_NS)],
+)
+def test_the_lease_is_twice_the_time_that_was_charged_after_the_last_turn(card: Card[str], late_ns: int, grace_ns: int) -> None:
+    for name in "ab":
+        card.want(name, name, 0, 0, 0)
+    card.look(TURN_NS + GRACE_NS)
+    back_ns = TURN_NS + 20_000 * MS
+    card.want("a", "a", 0, late_ns, back_ns)
+    card.release("b", "b", 0, back_ns)
+    card.want("b", "b", 0, 0, back_ns)
+    assert card.holder == "a"
+    ended_ns = back_ns + TURN_NS
+    card.look(ended_ns + grace_ns - 1)
+    assert card.holder == "a"
+    assert tokens(card.look(ended_ns + grace_ns)) == {"b": NO_END}
+
+
+def test_a_short_turn_halves_the_time_that_the_next_lease_is_based_on(card: Card[str]) -> None:
+    now_ns, graces_ns = 0, []
+    for late_ns in (280 * MS, 800 * MS, 0, 0, 0):
+        card.want("b", "b", 0, 0, now_ns)
+        card.release("b", "b", 0, now_ns)
+        card.want("a", "a", 0, 0, now_ns)
+        card.want("b", "b", 0, 0, now_ns)
+        ended_ns = now_ns + TURN_NS
+        card.look(ended_ns)
+        graces_ns.append(card.wake_ns() - ended_ns)
+        now_ns = ended_ns + late_ns
+        card.release("a", "a", late_ns, now_ns)
+        card.release("b", "b", 0, now_ns)
+    assert graces_ns == [GRACE_NS, 560 * MS, 1600 * MS, 800 * MS, 400 * MS]
 
 
 def test_a_kernel_that_is_longer_than_its_turn_is_charged_in_full(card: Card[str]) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis.strategies import booleans, integers, lists, sampled_from, tuples
 
-from shares.memory import Memory
+from shares.memory import MAX_BYTES, Memory
 
 LIMIT = 100
 STEPS = lists(tuples(sampled_from(["add", "held", "subtract", "gone"]), sampled_from("abc"), integers(0, 120)), max_size=40)
@@ -29,3 +29,11 @@ def test_what_is_allowed_never_exceeds_the_limit(steps: list[tuple[str, str, int
                 model[process] = 0
         assert memory.used_bytes == sum(model.values())
         assert with_held or memory.used_bytes <= LIMIT
+
+
+def test_no_process_holds_more_than_a_machine_has() -> None:
+    memory = Memory(LIMIT)
+    assert memory.add("a", MAX_BYTES - 1, held=True)
+    assert not memory.add("a", 2, held=True)
+    assert memory.used_bytes == MAX_BYTES - 1
+    assert memory.add("b", MAX_BYTES, held=True)

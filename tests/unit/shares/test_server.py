@@ -1,8 +1,10 @@
 """The server as clients see it: real sockets, a made /proc, and grants in a folder."""
 
 import contextlib
+import errno
 import mmap
 import os
+import resource
 import shutil
 import socket
 import stat
@@ -15,13 +17,19 @@ import pytest
 
 from lading.log import Event
 from lading.sockets import Peer
+from lading.vocabulary import PodUid
+from shares import peer
 from shares import server as server_module
+from shares.card import MAX_GRACE_NS
+from shares.memory import MAX_BYTES
+from shares.page import SharedPage
 from shares.policy.model import MS
 from shares.server import MAX_POSTPONED, MAX_PROCESSES
-from shares.wire import Frame, Kind, WireRefusal, pack
+from shares.wire import MAX_NS, Frame, Kind, WireRefusal, pack
 from tests.fakes.share_rig import CARD, MIB, OTHER_CARD, POD, Client, ShareRig, ShareServer, eventually, share, shared
 
 OTHER_POD = "99999999-2222-3333-4444-555555555555"
+SELECT_DESCRIPTORS = 1024  # FD_SETSIZE of select(2)
 
 
 def served(rig: ShareRig, server: ShareServer) -> Path:
@@ -82,6 +90,23 @@ def test_a_process_of_no_pod_or_one_that_cannot_be_read_is_refused(rig: ShareRig
     assert rig.dial(path).receive() == Frame(Kind.REFUSED, a=WireRefusal.OTHER_POD)
 
 
+@pytest.mark.parametrize(("number", "is_ended"), [(errno.EINVAL, True), (errno.ESRCH, True), (errno.ENOPROTOOPT, False)])
+def test_a_process_that_ended_and_was_waited_for_is_refused(
+    rig: ShareRig, monkeypatch: pytest.MonkeyPatch, number: int, is_ended: bool
+) -> None:
+    """Linux has no pidfd for such a peer: EINVAL from 6.5 on, and ESRCH in later versions (pidfd_prepare). Its ID may be
+    another process's. Before 6.5 there is no such option."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    a, b = socket.socketpair()
+    with a, b:
+        monkeypatch.setattr(peer, "open_peer", refuse)
+        stranger = peer.find_stranger(a, PodUid(POD), rig.host_root)
+    assert stranger == (f"process {os.getpid()}, which ended" if is_ended else "")
+
+
 def test_one_process_too_many_is_refused_until_another_ends(rig: ShareRig) -> None:
     path = rig.grant(share())
     server = rig.serve()
@@ -97,6 +122,29 @@ def test_every_user_of_the_container_may_connect(rig: ShareRig) -> None:
     path = rig.grant(share())
     rig.serve()
     assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Have this process use the first 1,024 descriptors, which are all that select(2) can take."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2 * SELECT_DESCRIPTORS), limits[1]))
+    with contextlib.ExitStack() as ends:
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+        ends.callback(os.close, descriptor)
+        while descriptor < SELECT_DESCRIPTORS:
+            descriptor = os.dup(descriptor)
+            ends.callback(os.close, descriptor)
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_process_may_connect_to_a_server_with_thousands_of_descriptors(rig: ShareRig, many_descriptors: None) -> None:
+    path = rig.grant(share())
+    rig.serve()
+    client = rig.join(path)
+    assert client.socket.fileno() > SELECT_DESCRIPTORS
+    assert client.ask(MIB)
 
 
 # Frames
@@ -131,6 +179,13 @@ _RAW = {
     "less than nothing": pack(Frame(Kind.SUB, a=-1)),
     "a device beyond the grant": pack(Frame(Kind.ADD, device=1)),
     "a second HELLO": pack(Frame(Kind.HELLO)),
+    "2^62 bytes that are held": pack(Frame(Kind.ADD, a=2**62, b=1)) * 2,
+    "more bytes in all than a machine has": pack(Frame(Kind.ADD, a=MAX_BYTES, b=1)) * 2,
+    "2^62 bytes freed": pack(Frame(Kind.SUB, a=2**62)),
+    "an estimate of a century": pack(Frame(Kind.WANT, a=MAX_NS + 1)),
+    "a century after the turn": pack(Frame(Kind.WANT, c=MAX_NS + 1)),
+    "a release a century after the turn": pack(Frame(Kind.RELEASE, c=MAX_NS + 1)),
+    "memory that is held for the second time": pack(Frame(Kind.ADD, b=2)),
 }
 
 
@@ -141,7 +196,19 @@ def test_a_frame_that_cannot_be_read_closes_its_connection_alone(rig: ShareRig, 
     client.socket.sendall(raw)
     assert client.is_closed()
     assert server.shares.refused == 1
+    assert [fields["container"] for fields in refusals(server)] == ["train"]
     assert other.ask(MIB)
+    assert server.usage()[0].used_bytes == MIB
+
+
+@pytest.mark.parametrize("frame", [Frame(Kind.HELLO, a=2**31, c=1), Frame(Kind.HELLO, a=1, c=2)])
+def test_a_greeting_with_a_number_beyond_its_bound_closes_the_connection(
+    rig: ShareRig, server: ShareServer, frame: Frame
+) -> None:
+    client = rig.dial(served(rig, server))
+    client.socket.sendall(pack(frame))
+    assert client.is_closed()
+    assert len(refusals(server)) == 1
 
 
 def test_a_frame_before_the_greeting_closes_the_connection(rig: ShareRig, server: ShareServer) -> None:
@@ -162,6 +229,21 @@ def test_a_client_that_does_not_read_is_disconnected(rig: ShareRig, server: Shar
 
 
 # The page
+
+
+def test_a_page_without_free_descriptors_takes_none() -> None:
+    """The page needs two descriptors, and one is free. The server tries again each 100 ms."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            SharedPage([])
+        assert os.dup(0) == free
+    finally:
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_the_page_cannot_be_written_by_a_client(rig: ShareRig, server: ShareServer) -> None:
@@ -239,6 +321,19 @@ def test_where_the_driver_limits_memory_it_is_counted_and_not_refused(rig: Share
     assert not client.ask(150 * MIB, device=1)
     assert client.shown().used_bytes == 150 * MIB
     assert client.shown().limit_bytes == 100 * MIB  # is told
+
+
+def test_where_the_driver_limits_memory_no_more_is_counted_than_a_machine_has(rig: ShareRig) -> None:
+    server = rig.serve()
+    path = rig.grant(share("a", shared(mib=100, driver_limits=True)))
+    eventually(server.usage)
+    client = rig.join(path)
+    assert client.ask(MAX_BYTES)
+    assert not client.ask(1)
+    assert not client.ask(2**63 - 1)
+    client.send(Kind.SUB, a=MAX_BYTES)
+    assert client.ask(MIB)
+    assert client.shown().used_bytes == MIB
 
 
 def test_containers_of_one_pod_keep_to_their_own_shares_within_its_limit(rig: ShareRig) -> None:
@@ -449,6 +544,18 @@ def test_the_turn_of_a_process_that_ends_goes_to_the_next(rig: ShareRig) -> None
     eventually(lambda: a.shown().waiters == 1)
     a.close()
     assert b.receive().kind is Kind.TOKEN
+
+
+def test_a_process_that_declares_a_long_burst_and_sends_nothing_loses_its_turn(rig: ShareRig) -> None:
+    first, second = rig.grant(share("a")), rig.grant(share("b"))
+    rig.serve()
+    a, b = rig.join(first), rig.join(second)
+    a.send(Kind.WANT, a=60_000 * MS)
+    assert a.receive().kind is Kind.TOKEN
+    began_ns = time.monotonic_ns()
+    b.want()
+    assert b.receive().kind is Kind.TOKEN
+    assert time.monotonic_ns() - began_ns < MAX_GRACE_NS
 
 
 # Grants

@@ -41,6 +41,16 @@ def test_a_process_that_only_sleeps_ends_the_wait(tmp_path: Path) -> None:
         child.kill()
 
 
+def test_a_condition_may_be_a_coroutine_function() -> None:
+    answers = iter([False, False, True])
+
+    async def holds() -> bool:
+        return next(answers)
+
+    asyncio.run(await_until(holds, "the third answer"))
+    assert not list(answers)
+
+
 def test_a_process_that_ended_ends_the_wait_at_once(tmp_path: Path) -> None:
     child = start(tmp_path, "raise SystemExit(3)")
     with pytest.raises(HostError, match=r"status 3\nthe last lines of .*log:\n\(none: it is empty\)"):

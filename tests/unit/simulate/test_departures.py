@@ -65,6 +65,7 @@ def played(policy: AnyPolicy, seed: int = 42, game: Departures = EXPONENTIAL, pr
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("durations", Durations)
+@pytest.mark.long
 def test_a_seed_says_it_all(policy: AnyPolicy, durations: Durations) -> None:
     game = Departures(durations=durations, load=0.9)
     assert played(policy, game=game) == played(policy, game=game)

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from central.assignment.model import Part, Taken
-from central.controllers.conditions import HEALTHY, UNHEALTHY, Conditions, Word, concerns, decide_words
+from central.controllers.conditions import Conditions, Word, concerns, decide_words
+from central.controllers.event_reasons import EventReason
 from central.ledger.capacity import card_capacities, inventory_of, vf_capacities
 from central.ledger.model import Claim, Held, Holder, NodeCapacity
 from central.ledger.usage import Usage
@@ -77,7 +78,7 @@ def after(word: Word) -> Conditions:
 @pytest.mark.parametrize("claim", [Claim.BOUND, Claim.GRANTED])
 def test_a_pod_is_told_which_device_on_which_node_and_why(claim: Claim) -> None:
     (word,) = words(capacity(gpu(0), gpu(1, LOST)), held(taken([0, 1]), claim))
-    assert (word.pod.name, word.reason, word.healthy, word.turned) == ("a", UNHEALTHY, False, True)
+    assert (word.pod.name, word.reason, word.healthy, word.turned) == ("a", EventReason.DEVICE_UNHEALTHY, False, True)
     assert all(part in word.message for part in (gpu_uuid(1), gpu_bdf(1), "n1", LOST))
     assert gpu_uuid(0) not in word.message
 
@@ -149,7 +150,7 @@ def test_the_same_is_not_said_again_and_another_device_or_reason_is() -> None:
 def test_well_again_is_said_once() -> None:
     (word,) = words(capacity(gpu(0, LOST)), held(taken([0])))
     (well,) = words(capacity(gpu(0)), held(taken([0])), conditions=after(word))
-    assert (well.reason, well.healthy, well.turned) == (HEALTHY, True, True)
+    assert (well.reason, well.healthy, well.turned) == (EventReason.DEVICE_HEALTHY, True, True)
     assert well.render_condition("now")["lastTransitionTime"] == "now"
     assert words(capacity(gpu(0)), held(taken([0])), conditions=after(well)) == []
     (ill,) = words(capacity(gpu(0, LOST)), held(taken([0])), conditions=after(well))

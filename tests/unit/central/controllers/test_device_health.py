@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.controllers.conditions import HEALTHY, UNHEALTHY
 from central.controllers.device_health import AT_ONCE, LOOK_S, QUIET_S
+from central.controllers.event_reasons import EventReason
 from central.controllers.informer import PodFeed
 from central.request.pod import DEVICES_HEALTHY
 from lading.log import Event
@@ -17,6 +17,7 @@ from tests.fakes.kube_objects import WHOLE, Json, devices, devices_path, gpu_uui
 from tests.fakes.kube_server import Fault, Request
 from tests.fakes.led import Led, play
 
+UNHEALTHY, HEALTHY = EventReason.DEVICE_UNHEALTHY, EventReason.DEVICE_HEALTHY
 LOST = "NVML: GPU is lost"
 SOON = 2 * LOOK_S
 

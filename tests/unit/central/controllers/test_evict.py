@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.controllers.evict import CONFLICT, PREEMPTED, SPARED_S
+from central.controllers.event_reasons import EventReason
+from central.controllers.evict import SPARED_S
 from central.controllers.signer import Signer
 from central.decide.preempt import Plan, plans
 from central.decide.scheduler import Scheduler
@@ -60,7 +61,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
         assert await one.schedule("high") == REFUSED
         await one.pause(1)
         assert (evicted(one), nominated(one, "high"), one.bound_to("low")) == (["low"], "n1", "n1")
-        assert told(one) == [("low", PREEMPTED)]
+        assert told(one) == [("low", EventReason.PREEMPTED)]
         assert one.sent(f"{pod_path('high')}/status") == []  # nothing is free yet
         await one.remove_pod("low")
         await one.pause(1)
@@ -172,9 +173,12 @@ def test_what_a_budget_spares(tmp_path: Path) -> None:
         assert await one.schedule("high") == REFUSED
         await one.pause(1)
         assert (evicted(one), nominated(one, "high")) == (["dear"], one.bound_to("dear"))
-        assert told(one) == [("dear", PREEMPTED)]
+        assert told(one) == [("dear", EventReason.PREEMPTED)]
         counts = one.leadership.scheduler.counts
-        assert counts.evicted == {(PREEMPTED, EvictOutcome.SPARED): 1, (PREEMPTED, EvictOutcome.EVICTED): 1}
+        assert counts.evicted == {
+            (EventReason.PREEMPTED, EvictOutcome.SPARED): 1,
+            (EventReason.PREEMPTED, EvictOutcome.EVICTED): 1,
+        }
         assert counts.nominated == 2
 
     play(story, tmp_path)
@@ -447,7 +451,7 @@ def test_the_younger_goes_and_no_one_else_while_it_ends(tmp_path: Path) -> None:
         await put_bound(one, "old", created="2026-11-20T00:00:00Z")
         await put_bound(one, "young", created="2026-11-21T00:00:00Z")
         await one.pause(30)
-        assert (evicted(one), told(one)) == (["young"], [("young", CONFLICT)])
+        assert (evicted(one), told(one)) == (["young"], [("young", EventReason.DEVICE_CONFLICT)])
         assert one.records.count(Event.BIND_CONFLICT) == 1
         await one.remove_pod("young")
         await one.pause(10)

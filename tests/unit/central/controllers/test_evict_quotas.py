@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from central.controllers.evict import PREEMPTED
+from central.controllers.event_reasons import EventReason
 from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.led import REFUSED, Led, play
 from tests.unit.central.controllers.test_evict import evicted, told
@@ -21,7 +21,7 @@ def test_a_pod_beyond_its_quota_takes_the_place_of_one_of_lower_priority(tmp_pat
         assert await run(one, "high", "a", 1, priority=10) == REFUSED
         await one.pause(2)
         assert evicted(one) == ["low0"]
-        assert told(one) == [("low0", PREEMPTED)]
+        assert told(one) == [("low0", EventReason.PREEMPTED)]
         assert await one.schedule("high") == REFUSED  # it has not ended
         await one.remove_pod("low0")
         await one.pause(2)

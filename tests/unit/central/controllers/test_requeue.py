@@ -161,6 +161,7 @@ def test_a_thousand_pods_and_one_card() -> None:
     assert one.look() == []
 
 
+@pytest.mark.long
 def test_a_thousand_different_asks_and_one_card() -> None:
     one = Waking()
     for number in range(1000):

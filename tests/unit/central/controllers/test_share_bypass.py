@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from central.controllers.event_reasons import EventReason
 from central.controllers.evict import SPARED_S
-from central.controllers.share_bypass import BYPASSED, QUIET_S, Bypassed
+from central.controllers.share_bypass import QUIET_S, Bypassed
 from tests.fakes.kube_objects import devices_path, gpu_uuid, share
 from tests.fakes.kube_server import Fault
 from tests.fakes.led import Led, play
@@ -33,13 +34,13 @@ def test_a_pod_is_told_once_in_a_while(tmp_path: Path) -> None:
         await bound(one, "a", "b")
         await report(one, "a")
         await one.pause(5)
-        assert told(one) == [("a", BYPASSED)]
+        assert told(one) == [("a", EventReason.SHARE_BYPASSED)]
         await report(one)
         await report(one, "a")
         await one.pause(5)
-        assert told(one) == [("a", BYPASSED)]
+        assert told(one) == [("a", EventReason.SHARE_BYPASSED)]
         await one.pause(QUIET_S)
-        assert told(one) == [("a", BYPASSED)] * 2
+        assert told(one) == [("a", EventReason.SHARE_BYPASSED)] * 2
         assert evicted(one) == []
 
     play(story, tmp_path)
@@ -51,7 +52,7 @@ def test_it_is_evicted_where_central_is_to(tmp_path: Path) -> None:
         await report(one, "a")
         await one.pause(5)
         assert evicted(one) == ["a"]
-        assert told(one) == [("a", BYPASSED)] * 2  # one event for the bypass, one for the eviction
+        assert told(one) == [("a", EventReason.SHARE_BYPASSED)] * 2  # one event for the bypass, one for the eviction
 
     play(story, tmp_path, bypassed=Bypassed.END)
 
@@ -89,6 +90,6 @@ def test_a_node_that_is_gone_says_nothing_any_more(tmp_path: Path) -> None:
         await one.pause(5)
         await one.server.remove(devices_path("n1"))
         await one.pause(2 * QUIET_S)
-        assert told(one) == [("a", BYPASSED)]
+        assert told(one) == [("a", EventReason.SHARE_BYPASSED)]
 
     play(story, tmp_path)

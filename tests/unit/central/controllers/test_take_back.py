@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from central.controllers.take_back import LOOK_S, TAKEN_BACK
+from central.controllers.event_reasons import EventReason
+from central.controllers.take_back import LOOK_S
 from central.quota.model import LABEL_PREEMPTIBLE, LABEL_QUOTA
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
@@ -59,7 +60,7 @@ def test_lend_and_take_back(tmp_path: Path) -> None:
         assert evicted(one) == []
         await one.pause(10)
         assert sorted(evicted(one)) == ["a2", "a3"]  # the newest
-        assert {reason for _, reason in told(one)} == {TAKEN_BACK}
+        assert {reason for _, reason in told(one)} == {EventReason.QUOTA_TAKEN_BACK}
         assert one.records.count(Event.QUOTA_TAKEN_BACK) == 1
         await ended(one, "a2", "a3")
         assert await one.schedule("b") == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from central.daemon.leadership import NO_ASSIGNMENT
+from central.controllers.event_reasons import EventReason
 from central.loop import slices
 from central.request.model import Policy
 from lading.log import Event
@@ -53,7 +53,7 @@ def test_a_pod_without_its_assignment_is_told_once(tmp_path: Path) -> None:
             await one.put_pod("a", node="n1", scheduler="default-scheduler")
         await one.pause(1)
         (told,) = one.sent("/events")
-        assert (told.body["reason"], told.body["involvedObject"]["uid"]) == (NO_ASSIGNMENT, one.uid("a"))
+        assert (told.body["reason"], told.body["involvedObject"]["uid"]) == (EventReason.NO_ASSIGNMENT, one.uid("a"))
         assert one.records.count(Event.POD_UNASSIGNED) == 1
 
     play(story, tmp_path)

@@ -1,13 +1,11 @@
 """Test what central counts, and the gauges that it reads from the leadership."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
 
-from central.controllers.evict import PREEMPTED
-from central.controllers.share_bypass import BYPASSED
+from central.controllers.event_reasons import EventReason
 from central.daemon.metrics import MOST_QUOTAS, Metrics
 from central.quota.model import LABEL_QUOTA
 from central.request.reasons import OfPod
@@ -45,8 +43,8 @@ def test_counters_survive_a_change_of_leader() -> None:
     counts = Counts(nominated=2, woken=3)
     counts.refused[Missing.GROUP_FULL] = 4
     counts.bound[BindOutcome.UNCLEAR] = 5
-    counts.evicted[PREEMPTED, EvictOutcome.SPARED] = 6
-    counts.evicted[BYPASSED, EvictOutcome.EVICTED] = 2
+    counts.evicted[EventReason.PREEMPTED, EvictOutcome.SPARED] = 6
+    counts.evicted[EventReason.SHARE_BYPASSED, EvictOutcome.EVICTED] = 2
     metrics = alone(counts)
     assert sample(metrics, "lading_central_refusals_total", reason="group-full") == 4
     assert sample(metrics, "lading_central_bindings_total", outcome="unclear") == 5
@@ -83,7 +81,7 @@ def test_gauges_of_the_term(tmp_path: Path, leads: bool) -> None:
         await one.leadership.statistics.look()
         for _ in range(2):
             await one.leadership.gpu_hours.look()
-            await asyncio.sleep(0.01)
+            await one.pause()
         counts = one.leadership.scheduler.counts
         metrics = Metrics(counts, leadership=lambda: one.leadership, leads=lambda: leads, transitions=lambda: 0)
         assert sample(metrics, "lading_central_watch_failures_total", resource="pods") == 0

@@ -200,7 +200,7 @@ def test_a_new_leader_finishes_a_gang_before_an_older_one_begins(tmp_path: Path)
         await one.leadership.end()
         await put_gang(one, "older", 2, age=0)
         await one.begin()
-        one.server._faults.clear()
+        one.server.heal()
         assert scheduler.ask("older0") == "refused"
         await scheduler.run(FINISH_S / 2)
         assert bound(one) == names
@@ -369,7 +369,7 @@ def test_members_that_have_a_place_keep_it_when_a_gang_is_planned_again(tmp_path
         await put_member(one, "g4", "g", "4", requests={"cpu": "1"})
         await scheduler.run(3)
         assert gang.plan.get(one.uid("g2")) is before
-        one.server._faults.clear()
+        one.server.heal()
         await scheduler.run(5)
         assert bound(one) == [*names[:3], "g4"]
         await scheduler.end()

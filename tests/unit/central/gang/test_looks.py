@@ -6,18 +6,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from central.api.pod_groups import GangObject
-from central.controllers.gangs import QUEUED_S, GangKeeper
+from central.controllers.gangs import QUEUED_S
 from central.decide.gangs import GangPlanner
 from central.extender.wire import Names
-from central.gang import node_names
 from central.gang.gang import Gang, Member
 from central.gang.gangs import Gangs
 from central.gang.life import Phase
-from central.gang.node_names import Numbered
+from central.loop.steps import Steps
 from central.request.gang import GangDialect, GangKey, Membership, ObjectKey, Terms
 from lading.vocabulary import PodUid
 from tests.fakes.led import Led, play
@@ -28,19 +25,19 @@ GANGS = 30
 
 @pytest.fixture
 def visits(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Return how often each gang is followed, or has a plan searched for it."""
+    """Return how often each gang is visited, or has a plan searched for it."""
     counted: Counter[str] = Counter()
-    follow, state = GangKeeper._follow, GangPlanner.state
+    compressing, state = Gangs.compressing, GangPlanner.state
 
-    async def follow_counted(self: GangKeeper, key: GangKey) -> None:
-        counted[key.name] += 1
-        await follow(self, key)
+    def visit_counted(self: Gangs, gang: Gang) -> Steps:
+        counted[gang.key.name] += 1
+        return compressing(self, gang)
 
     def state_counted(self: GangPlanner, gang: Gang) -> object:
         counted[f"compare {gang.key.name}"] += 1
         return state(self, gang)
 
-    monkeypatch.setattr(GangKeeper, "_follow", follow_counted)
+    monkeypatch.setattr(Gangs, "compressing", visit_counted)
     monkeypatch.setattr(GangPlanner, "state", state_counted)
     return counted
 
@@ -172,25 +169,3 @@ def test_node_names_of_waiting_members_take_little_memory(tmp_path: Path) -> Non
         assert held[-1] - held[9] < 10 * 20_000  # the first ones had the names numbered, once for all
 
     play(story, tmp_path)
-
-
-@given(st.lists(st.lists(st.text("abc", min_size=1, max_size=3), max_size=20), min_size=1, max_size=20))
-def test_sets_of_node_names_are_sets(lists: list[list[str]]) -> None:
-    numbered = Numbered()
-    sets = [numbered.of(names) for names in lists]
-    for names, made in zip(lists, sets, strict=True):
-        assert (set(made), len(made), len([*made])) == (set(names), len(set(names)), len(set(names)))
-        assert all(name in made for name in names)
-        assert "other" not in made
-    assert all(
-        (a == b) == (set(x) == set(y)) for x, a in zip(lists, sets, strict=True) for y, b in zip(lists, sets, strict=True)
-    )
-    assert len(set(sets)) == len({frozenset(names) for names in lists})
-
-
-def test_numbers_begin_anew_when_there_are_too_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_names, "MOST", 10)
-    numbered = Numbered()
-    sets = [numbered.of([f"n{number}", f"n{number + 1}"]) for number in range(100)]
-    assert [sorted(made) for made in sets] == [sorted([f"n{number}", f"n{number + 1}"]) for number in range(100)]
-    assert len(sets[-1]._bits) <= 2

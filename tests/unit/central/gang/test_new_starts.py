@@ -8,8 +8,10 @@ import pytest
 from central.controllers.gangs import FINISH_S
 from tests.fakes.kube_objects import pod_path
 from tests.fakes.kube_scheduler import KubeScheduler
+from tests.fakes.kube_server import Fault
 from tests.fakes.led import Led, play
 from tests.unit.central.gang.stories import bound, put_gang, put_member, reasons
+from tests.unit.central.gang.test_binding import is_binding_of
 
 
 async def delete(one: Led, names: Iterable[str]) -> None:
@@ -95,7 +97,7 @@ def test_a_gang_that_is_evicted_member_by_member_starts_whole(tmp_path: Path) ->
         for name in names:
             record = one.leadership.ledger.pod(one.uid(name))
             assert record is not None
-            await one.leadership._evictor.evict(record, "Test", "drained")
+            await one.client.evict(namespace=record.namespace, name=record.name, uid=record.uid, dry_run=False)
         await one.pause()
         assert bound(one) == []
         made = await replace(one, names)
@@ -133,15 +135,11 @@ def test_a_start_whose_first_members_are_gone_begins_anew(tmp_path: Path) -> Non
     async def story(one: Led) -> None:
         await one.report("n1", 4)
         scheduler = KubeScheduler(one)
-        scheduler.ignores.update({"g2", "g3"})
-        names = await put_gang(one, "g", 4)
-        await scheduler.run(1)
-        keeper = one.leadership._gang_keeper
-        for name in names:
-            scheduler.ask(name)
-            keeper.enter(one.uid(name), "n1")
+        one.server.fail(Fault(status=409), when=is_binding_of("g2", "g3"), times=9)
+        await put_gang(one, "g", 4)
         await scheduler.run(2)
         assert bound(one) == ["g0", "g1"]
+        scheduler.ignores.update({"g2", "g3"})
         await delete(one, ["g0", "g1"])
         await one.pause()
         assert await one.bind("g2", "n1") != ""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from central.controllers.take_back import TAKEN_BACK
+from central.controllers.event_reasons import EventReason
 from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.led import Led, play
 from tests.unit.central.gang.stories import bound, end_evicted, put_gang, reasons
@@ -79,7 +79,7 @@ def test_what_a_quota_lent_is_taken_back_in_whole_gangs_after_the_delay(tmp_path
         gone = await end_evicted(one)
         assert {name.partition("x")[0] for name in gone} == {"a2", "a3"}  # the newest, whole
         assert len(gone) == 8
-        assert {reason for reason, _ in one.leadership.scheduler.counts.evicted} == {TAKEN_BACK}
+        assert {reason for reason, _ in one.leadership.scheduler.counts.evicted} == {EventReason.QUOTA_TAKEN_BACK}
         await scheduler.run(5)
         assert len([name for name in bound(one) if name.startswith("b")]) == 6
         await put_gang(one, "a9x", 4, age=20, labels=in_quota("a"))

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from central.controllers import make_room
-from central.controllers.evict import PREEMPTED
+from central.controllers.event_reasons import EventReason
 from central.controllers.gangs import BARRIER_S
 from central.decide.gang_room import Made, evicting
 from central.decide.gangs import GangPlanner
@@ -359,7 +359,7 @@ def test_preemption_by_a_gang_is_counted_as_such(tmp_path: Path) -> None:
         await singles(one, scheduler, "n1", 2)
         await put_member(one, "high", "high", "1", gpus=2, priority=100)
         await scheduler.run(3)
-        assert {reason for reason, _ in one.leadership.scheduler.counts.evicted} == {PREEMPTED}
+        assert {reason for reason, _ in one.leadership.scheduler.counts.evicted} == {EventReason.PREEMPTED}
         await scheduler.end()
 
     play(story, tmp_path)

@@ -45,6 +45,7 @@ def test_a_pod_of_higher_priority_is_placed_at_once_in_place_of_a_plan(tmp_path:
 
 
 @pytest.mark.parametrize("after_s", [0, 200])
+@pytest.mark.long
 def test_a_pod_of_the_same_priority_has_its_question_between_two_plans(tmp_path: Path, after_s: int) -> None:
     async def story(one: Led) -> None:
         scheduler = KubeScheduler(one)
@@ -267,7 +268,7 @@ async def only_the_launcher(one: Led, scheduler: KubeScheduler) -> None:
     one.server.fail(Fault(status=409), when=lambda sent: is_binding(sent) and "launcher" not in sent.path, times=99)
     await scheduler.run(2)
     assert bound(one) == ["launcher"]
-    one.server._faults.clear()
+    one.server.heal()
     for number in range(8):
         await one.remove_pod(f"g{number}")
     await one.pause(1)

@@ -19,6 +19,7 @@ from central.page.routes import PageRoutes
 from central.page.server import PageServer
 from central.request.model import Policy
 from lading.health import Address
+from simnode.patience import await_until
 from tests.unit.central.page.shown import Shown, names
 
 
@@ -51,8 +52,7 @@ class Http:
             return answer.status, answer, await answer.read()
 
     async def until_waiting(self, watchers: int = 1) -> None:
-        while self.page._watchers != watchers:  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0.001)
+        await await_until(lambda: self.page._watchers == watchers, f"{watchers} waiting watchers")
 
     async def cluster(self, after: str | None = None) -> dict[str, Any]:
         self.shown.world.now += 10

@@ -84,7 +84,7 @@ def wish(asked: DeviceRequest) -> Wish:
     return found
 
 
-@settings(max_examples=repeats(100, long=1_000))
+@settings(max_examples=repeats(40, long=1_000))
 @given(some_capacities, simple_asks)
 def test_who_fits_and_why_the_others_do_not(capacities: tuple[NodeCapacity, ...], asked: DeviceRequest) -> None:
     columns, rows = columns_of(capacities)
@@ -93,7 +93,7 @@ def test_who_fits_and_why_the_others_do_not(capacities: tuple[NodeCapacity, ...]
     assert counted == [one.missing if isinstance(one, NoFit) else None for one in exact]
 
 
-@settings(max_examples=repeats(100, long=1_000))
+@settings(max_examples=repeats(40, long=1_000))
 @given(some_capacities, simple_asks)
 def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(
     capacities: tuple[NodeCapacity, ...], asked: DeviceRequest

@@ -53,7 +53,8 @@ def test_a_percentage_of_next_to_nothing_is_none() -> None:
 
 
 def test_gpushares_example_of_three_nodes() -> None:
-    """Nodes of two cards of 16276: 4069 free in all, 4069 on each of two, 8138 on one. Asked are 8138 of one card."""
+    """Check a request for 8138 MiB of one card. Each of three nodes has two cards of 16276 MiB: free are 4069 MiB on one card,
+    4069 MiB on both cards, or 8138 MiB on one card."""
     pod = request(share("a", 8138))
     fits = []
     for free in [(0, 4069), (4069, 4069), (0, 8138)]:

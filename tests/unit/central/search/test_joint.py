@@ -4,13 +4,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pytest
 
 from central.ledger.model import CardCapacity, NodeCapacity, VfCapacity
 from central.request.model import DeviceRequest, PartitionPolicy, Policy, RdmaPolicy, Role, Scope
+from central.search import joint
 from central.search.demand import Limits
 from central.search.fit import fit
 from central.search.joint import find
@@ -19,6 +20,7 @@ from central.search.topology import NEXT_TO, Distance
 from lading.nodedevices import Status
 from lading.vocabulary import PciAddress
 from tests.fakes.capacities import capacity, card, eight_gpus, gpu_bdf, held, port, rdma, request, share, vf, vf_bdf, whole
+from tests.unit.central.search.test_sixteen import sixteen
 
 NODES: Final = Path(__file__).parents[4] / "simnode/nodedevices"
 
@@ -88,6 +90,7 @@ def states_of_mn2a() -> Iterator[tuple[set[int], set[int]]]:
 
 
 @pytest.mark.parametrize("name", ["mn2a", "mn2a-one-bridge"])
+@pytest.mark.long
 def test_a_gpu_and_its_nic_are_on_one_switch_until_no_switch_has_both_free(name: str) -> None:
     """The case of PFN: 10.5 GB/s there, 3.5 GB/s on a detour."""
     pod = request(whole("a", vfs=1))
@@ -439,3 +442,34 @@ def test_what_was_not_found_among_some_is_not_said_to_be_nowhere() -> None:
     where = capacity(card(0, switch=0), card(1, switch=1), card(2, switch=2), card(3, switch=2))
     found = fit(where, request(whole("init", role=Role.INIT), whole("a", 2)), policy=Policy.BINPACK)
     assert found == NoFit(missing=Missing.SETS_ENDED)
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sets of cards that a search looked at."""
+    seen: list[int] = []
+    judge = joint._Search._judge
+
+    def counted(self: joint._Search, cards: int, *args: Any) -> None:
+        seen.append(cards)
+        judge(self, cards, *args)
+
+    monkeypatch.setattr(joint._Search, "_judge", counted)
+    joint.find.cache_clear()
+    return seen
+
+
+def test_why_a_pod_does_not_fit_asks_for_any_choice_and_not_for_the_best(judged: list[int]) -> None:
+    where = sixteen(lambda switch, number: switch % 2 == 0)
+    found = fit(where, request(whole("a", 9, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH), policy=Policy.BINPACK)
+    assert found == NoFit(missing=Missing.TOO_FEW_FREE_VFS_OF_SWITCH)
+    assert len(judged) < 100
+
+
+def test_a_place_with_too_few_free_vfs_is_not_searched(judged: list[int]) -> None:
+    """All GPUs are on a socket with four free VFs; eight more are elsewhere."""
+    near = sixteen(lambda switch, number: switch < 4 and number == 0, socket=0)
+    away = [vf(number, pf=port(16, switch=16)) for number in range(8)]
+    found = fit(replace(near, vfs=(*near.vfs, *away)), request(whole("a", 8, vfs=8), scope=Scope.SOCKET), policy=Policy.BINPACK)
+    assert found == NoFit(missing=Missing.NOT_FREE_WITHIN_SCOPE)
+    assert len(judged) < 100

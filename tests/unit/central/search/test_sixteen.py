@@ -3,16 +3,13 @@ their own to a search. What is in the way is found by counting, or by choices th
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import msgspec
-import pytest
 
 from central.ledger.model import NodeCapacity
-from central.request.model import PartitionPolicy, Policy, RdmaPolicy, Scope
-from central.search import joint
+from central.request.model import PartitionPolicy, Policy, RdmaPolicy
 from central.search.fit import fit
-from central.search.placement import Missing, NoFit, Placement
+from central.search.placement import Placement
 from lading.nodedevices import Partition, Place
 from tests.fakes.capacities import capacity, card, port, request, vf, whole
 
@@ -35,21 +32,6 @@ def sixteen(is_free: Callable[[int, int], bool] = lambda switch, number: True, *
             for number in range(VFS_OF_PF)
         ],
     )
-
-
-@pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sets of cards that a search looked at."""
-    seen: list[int] = []
-    judge = joint._Search._judge
-
-    def counted(self: joint._Search, cards: int, *args: Any) -> None:
-        seen.append(cards)
-        judge(self, cards, *args)
-
-    monkeypatch.setattr(joint._Search, "_judge", counted)
-    joint.find.cache_clear()
-    return seen
 
 
 def test_containers_that_need_many_vfs_come_before_those_that_need_few() -> None:
@@ -75,19 +57,3 @@ def test_partitions_of_many_gpus_come_before_those_of_few() -> None:
     )
     pod = request(whole("a", 2), whole("b"), whole("c", 4), whole("d", 4), partition=PartitionPolicy.HONOR)
     assert isinstance(fit(where, pod, policy=Policy.BINPACK), Placement)
-
-
-def test_why_a_pod_does_not_fit_asks_for_any_choice_and_not_for_the_best(judged: list[int]) -> None:
-    where = sixteen(lambda switch, number: switch % 2 == 0)
-    found = fit(where, request(whole("a", 9, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH), policy=Policy.BINPACK)
-    assert found == NoFit(missing=Missing.TOO_FEW_FREE_VFS_OF_SWITCH)
-    assert len(judged) < 100
-
-
-def test_a_place_with_too_few_free_vfs_is_not_searched(judged: list[int]) -> None:
-    """All GPUs are on a socket with four free VFs; eight more are elsewhere."""
-    near = sixteen(lambda switch, number: switch < 4 and number == 0, socket=0)
-    away = [vf(number, pf=port(16, switch=16)) for number in range(8)]
-    found = fit(replace(near, vfs=(*near.vfs, *away)), request(whole("a", 8, vfs=8), scope=Scope.SOCKET), policy=Policy.BINPACK)
-    assert found == NoFit(missing=Missing.NOT_FREE_WITHIN_SCOPE)
-    assert len(judged) < 100

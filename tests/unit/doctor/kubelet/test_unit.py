@@ -1,4 +1,4 @@
-"""The command line that systemd would start, word by word, with the file of each."""
+"""Parse unit files into the words of kubelet's command line, each with the file that it comes from."""
 
 from pathlib import Path
 

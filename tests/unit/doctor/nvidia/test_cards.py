@@ -1,4 +1,4 @@
-"""The cards of a simulated node, asked of the fake NVML by the process that the doctor starts; and what is decided of them."""
+"""Read the cards of a simulated node from the fake NVML, in the process that the doctor starts, and check the findings."""
 
 import signal
 from dataclasses import replace

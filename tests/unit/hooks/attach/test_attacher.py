@@ -289,16 +289,32 @@ def test_an_infiniband_vf_may_have_no_network_device() -> None:
     assert node.kernel.changes == ["set_vf 0 trust", "set_vf 0 trust"]
 
 
+def test_a_release_that_waited_finds_another_generation_and_does_nothing() -> None:
+    """Begun for the old sandbox, it gets its turn when the VF has a new owner."""
+    node = Node()
+    node.run("p1-s0")
+
+    async def live() -> None:
+        (old,) = await node.attached("p1-s0", 0)
+        async with node.attacher._locks[old.bdf]:
+            late = asyncio.create_task(node.attacher._release_own(old.bdf, old.generation))
+            await asyncio.sleep(0)
+            assert await node.attacher._release(old) == ""
+            node.journal.begin(replace(old, sandbox=SandboxId("p1-s1"), netns=path_of("p1-s1"), step=Step.RECORDED))
+        await late
+        row = node.row()
+        assert row is not None
+        assert (row.sandbox, row.step) == ("p1-s1", Step.RECORDED)
+
+    run_simulated(live())
+
+
 # ---- refused
 
 
 def test_host_network_is_refused() -> None:
     node = Node()
-
-    async def of_the_host(sandbox: SandboxId) -> str:
-        return ""
-
-    node.attacher._preparing._netns_of = of_the_host
+    node.netns[SandboxId("p1-s0")] = ""
     assert reason(run_simulated(node.attach("p1-s0", 0))) is Reason.HOST_NETWORK
     assert node.all_free()
 
@@ -306,11 +322,7 @@ def test_host_network_is_refused() -> None:
 @pytest.mark.parametrize("told", [None, "/run/netns/gone"])
 def test_a_namespace_that_is_not_found_is_refused(told: str | None) -> None:
     node = Node()
-
-    async def nowhere(sandbox: SandboxId) -> str | None:
-        return told
-
-    node.attacher._preparing._netns_of = nowhere
+    node.netns[SandboxId("p1-s0")] = told
     assert reason(run_simulated(node.attach("p1-s0", 0))) is Reason.ATTACH_FAILED
     assert node.all_free()
 

@@ -1,7 +1,6 @@
 """The attacher and a pod's sandboxes: a newer one that takes over, and stops that come late, twice, or meanwhile."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -68,26 +67,6 @@ def test_a_late_stop_does_not_touch_the_newer_owner() -> None:
 
     run_simulated(live())
     assert node.place() == path_of("p1-s1")
-
-
-def test_a_release_that_waited_finds_another_generation_and_does_nothing() -> None:
-    """Begun for the old sandbox, it gets its turn when the VF has a new owner."""
-    node = Node()
-    node.run("p1-s0")
-
-    async def live() -> None:
-        (old,) = await node.attached("p1-s0", 0)
-        async with node.attacher._locks[old.bdf]:
-            late = asyncio.create_task(node.attacher._release_own(old.bdf, old.generation))
-            await asyncio.sleep(0)
-            assert await node.attacher._release(old) == ""
-            node.journal.begin(replace(old, sandbox=SandboxId("p1-s1"), netns=path_of("p1-s1"), step=Step.RECORDED))
-        await late
-        row = node.row()
-        assert row is not None
-        assert (row.sandbox, row.step) == ("p1-s1", Step.RECORDED)
-
-    run_simulated(live())
 
 
 # ---- stop, meanwhile

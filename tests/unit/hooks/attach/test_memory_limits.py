@@ -1,8 +1,9 @@
 """Limits of card memory that the driver keeps for a pod: which cgroup, how much, and what is refused."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from lading.reasons import Reason
 from lading.sharegrant import SharedGpu, ShareGrant
 from lading.vocabulary import GpuUuid, PodUid
 from tests.fakes.holders import grant
+from tests.fakes.simulated_time import run_simulated
 from tests.unit.hooks.inventories import uuid
 
 POD = PodUid("11111111-2222-3333-4444-555555555555")
@@ -24,6 +26,7 @@ FLAT = f"/kubepods/burstable/pod{POD}"
 SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
 IN_SLICES = f"/kubepods.slice/kubepods-burstable.slice/{SLICE}"
 TOTAL_MIB = 80_000
+Run = Callable[[Coroutine[Any, Any, Adjustment | Refusal]], Adjustment | Refusal]
 
 
 class Rig:
@@ -48,7 +51,7 @@ class Rig:
     def hold(self, container: str, *gpus: GrantedGpu, pod: str = POD) -> None:
         self.grants.append(grant(pod, container, GrantedDevices(gpus=gpus)))
 
-    def create(self, *cards: int, parent: str = FLAT) -> Adjustment | Refusal:
+    def create(self, *cards: int, parent: str = FLAT, run: Run = asyncio.run) -> Adjustment | Refusal:
         """Create the newest container, with a share of these cards."""
         shares = tuple(
             SharedGpu(uuid=uuid(one), memory_mib=1, total_mib=TOTAL_MIB, request_percent=1, limit_percent=1, driver_limits=True)
@@ -56,7 +59,7 @@ class Rig:
         )
         answer = Answer(adjustment=Adjustment(), grant=self.grants[-1], share=ShareGrant(pod=POD, container="c", gpus=shares))
         assert self.preparer.wants(answer)
-        return asyncio.run(self.preparer.prepare(Sandbox(id="s", uid=POD, cgroup_parent=parent), answer))
+        return run(self.preparer.prepare(Sandbox(id="s", uid=POD, cgroup_parent=parent), answer))
 
 
 def share(card: int = 0, mib: int | None = 1000, *, pod_wide: bool = False, pod_mib: int | None = None) -> GrantedGpu:
@@ -143,24 +146,22 @@ def test_a_limit_that_the_driver_does_not_keep_is_refused(rig: Rig) -> None:
 
 def test_a_driver_that_hangs_is_refused_in_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hangs(_: object) -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     monkeypatch.setattr(memory_limits, "in_thread", hangs)
-    monkeypatch.setattr(memory_limits, "LIMIT_S", 0.1)
     rig.cgroup()
     rig.hold("a", share())
-    assert "0.1 s" in refused(rig.create(0))
+    assert f"{memory_limits.LIMIT_S:g} s" in refused(rig.create(0, run=run_simulated))
 
 
 def test_the_bound_is_of_all_cards_of_a_container(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async def slow(_: object) -> None:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.7 * memory_limits.LIMIT_S)
 
     monkeypatch.setattr(memory_limits, "in_thread", slow)
-    monkeypatch.setattr(memory_limits, "LIMIT_S", 0.3)
     rig.cgroup()
     rig.hold("a", share(0), share(1))
-    assert "0.3 s" in refused(rig.create(0, 1))
+    assert f"{memory_limits.LIMIT_S:g} s" in refused(rig.create(0, 1, run=run_simulated))
 
 
 def test_a_share_that_the_library_limits_is_none_of_it(rig: Rig) -> None:

@@ -1,7 +1,8 @@
 """The operator's command for a card without a holder, as a real process."""
 
 import asyncio
-import time
+import os
+import select
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,17 @@ def test_a_failure_has_its_status_and_what_it_wrote() -> None:
 
 
 def test_it_is_ended_at_its_deadline(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(pipe, os.O_WRONLY)
     with pytest.raises(HostError, match=r"within 0\.2 s"):
-        run(f"(sleep 1; touch {tmp_path}/late) & wait", deadline_s=0.2)
-    time.sleep(1.2)
-    assert not (tmp_path / "late").exists()  # the processes that it started have ended too
+        run(f"exec 3>{pipe}; sleep 1000 & wait", deadline_s=0.2)
+    os.close(writer)
+    hung_up = select.poll()
+    hung_up.register(reader, 0)
+    assert hung_up.poll(10_000)  # no process has the pipe open: the processes that it started have ended too
+    os.close(reader)
 
 
 def test_with_systemd_it_is_a_service_of_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

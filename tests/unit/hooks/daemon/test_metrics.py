@@ -28,6 +28,7 @@ from lading.log import Log
 from lading.reasons import Reason
 from lading.vocabulary import ContainerId, PodUid
 from tests.fakes.attacher import FakeAttacher
+from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import BOOT, grant, row, share, vf_bdf, vfs, whole
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.inventories import gpu, inventory, mig_uuid, running, uuid, vf
@@ -355,12 +356,11 @@ def test_a_comparison_succeeds_or_is_a_failure(tmp_path: Path, log: Log, up: boo
 
 def test_a_ledger_that_does_not_take_a_change_counts_it_and_says_so_until_it_does(play: Play) -> None:
     def scenario(node: Node, metrics: Metrics) -> None:
-        node.ledger._db.execute("PRAGMA query_only = 1")
-        with pytest.raises(StateError):
-            node.ledger.record(grant("p", "c", whole(0)))
-        assert samples(metrics)["lading_hooks_ledger_write_failures_total"] == 1
-        assert node.ledger.last_write
-        node.ledger._db.execute("PRAGMA query_only = 0")
+        with full_disk(node.ledger.path):
+            with pytest.raises(StateError):
+                node.ledger.record(grant("p", "c", whole(0)))
+            assert samples(metrics)["lading_hooks_ledger_write_failures_total"] == 1
+            assert node.ledger.last_write
         node.ledger.record(grant("p", "c", whole(0)))
         assert samples(metrics)["lading_hooks_ledger_write_failures_total"] == 1
         assert node.ledger.last_write == ""

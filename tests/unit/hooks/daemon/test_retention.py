@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hooks.ledger.period import End
 from hooks.ledger.store import Ledger, read_history
 from hooks.node.node_log import NodeLog
 from lading.log import Event, Log
+from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import grant
 from tests.unit.runtimeproxy.conftest import Records
 
@@ -55,13 +57,13 @@ def test_where_there_is_much_a_pause_is_short(tmp_path: Path, log: Log) -> None:
 
 
 def test_a_disk_that_takes_nothing_is_said_once_and_it_goes_on(tmp_path: Path, log: Log, records: Records) -> None:
-    with Ledger.open(tmp_path / "state" / "node.db") as ledger:
+    with Ledger.open(tmp_path / "state" / "node.db") as ledger, ExitStack() as disk:
         run(ledger, 1)
-        ledger._db.execute("PRAGMA query_only = 1")
+        disk.enter_context(full_disk(ledger.path))
 
         def mend(waits: int) -> None:
             if waits == 2:
-                ledger._db.execute("PRAGMA query_only = 0")
+                disk.close()
 
         assert forget(ledger, log, now=100 * DAY, looks=3, meanwhile=mend) == [LOOK_S] * 3
         assert len(records.fields(Event.LEDGER_FAILED)) == 1

@@ -14,6 +14,7 @@ from hooks.ledger.store import Ledger, read_history, replace_ledger
 from hooks.model.assignment import Form, GrantedDevices
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid
+from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import LONG_AGO, NOW, grant, share, vfs, whole
 from tests.fakes.old_ledger import make_old_ledger
 from tests.unit.hooks.ledger.conftest import reopened
@@ -160,10 +161,8 @@ def test_where_nothing_is_old_nothing_is_written(ledger: Ledger) -> None:
 
 def test_a_disk_that_takes_nothing_keeps_it(ledger: Ledger) -> None:
     run(ledger, 1)
-    ledger._db.execute("PRAGMA query_only = 1")
-    with pytest.raises(StateError):
+    with full_disk(ledger.path), pytest.raises(StateError):
         ledger.history.prune(NOW)
-    ledger._db.execute("PRAGMA query_only = 0")
     assert ledger.history.prune(NOW) is False
     assert read_history(ledger.path) == ()
 

@@ -8,6 +8,7 @@ from hooks.ledger.store import Ledger, read_journal, replace_ledger
 from hooks.model.attachment import Attachment, Step
 from lading.errors import StateError
 from lading.vocabulary import PciAddress, SandboxId
+from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import NOW, grant
 from tests.fakes.old_ledger import make_old_ledger
 from tests.unit.hooks.ledger.conftest import reopened
@@ -65,18 +66,16 @@ def test_what_is_said_of_another_generation_is_refused(ledger: Ledger) -> None:
 
 def test_a_disk_that_does_not_take_it_changes_nothing(ledger: Ledger) -> None:
     row = ledger.journal.begin(NEW)
-    ledger._db.execute("PRAGMA query_only = ON")
     for write in (
         lambda: ledger.journal.begin(other()),
         lambda: ledger.journal.reach(VF, 1, Step.MOVING),
         lambda: ledger.journal.forget(VF, 1),
         lambda: ledger.journal.restore([other()]),
     ):
-        with pytest.raises(StateError):
+        with full_disk(ledger.path), pytest.raises(StateError):
             write()
         assert ledger.journal.rows() == (row,)
     assert ledger.write_failures == 4
-    ledger._db.execute("PRAGMA query_only = OFF")
     with reopened(ledger) as again:
         assert again.journal.rows() == (row,)
 

@@ -1,7 +1,7 @@
 """When MIG instances are made and removed on demand; the driver is a set of positions."""
 
 import asyncio
-import time
+import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ class Rig:
         self.grants: list[Grant] = []
         self.used: set[str] = set()  # instances that processes use
         self.fails: Exception | None = None
-        self.during: Callable[[], None] = lambda: None
+        self.during: Callable[[], object] = lambda: None
         self.calls = 0
         self.instances = self.another()
 
@@ -164,8 +164,10 @@ def test_a_driver_that_fails_is_a_refusal_and_nothing_is_hidden(rig: Rig) -> Non
 
 def test_a_driver_that_hangs_is_waited_for_a_bounded_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DIVIDE_S", 0.05)
-    rig.during = lambda: time.sleep(0.5)
+    answers = threading.Event()
+    rig.during = answers.wait
     refusal = rig.prepare(1)
+    answers.set()
     assert isinstance(refusal, Refusal)
     assert "did not answer within 0.05 s" in refusal.message
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, SandboxId
 from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
+from simnode.patience import await_until
 from tests.fakes.compared import seen
 from tests.fakes.holders import grant
 from tests.unit.hooks.inventories import gpu, inventory, uuid
@@ -50,7 +52,7 @@ class Rig:
         self.grants: list[Grant] = []
         self.modes: list[tuple[GpuUuid, bool]] = []
         self.hangs: GpuUuid | None = None  # a card whose daemon is not waited for
-        self.driver: Callable[[], None] = lambda: None  # called first when a mode is set
+        self.driver: Callable[[], object] = lambda: None  # called first when a mode is set
         self.daemons = self.instance()
 
     def instance(self) -> MpsDaemons:
@@ -94,8 +96,7 @@ class Rig:
     async def kill(self) -> None:
         """Kill the daemon, and wait for its end."""
         os.kill(self.pid or 0, signal.SIGKILL)
-        while self.pid is not None:  # noqa: ASYNC110 -- another process's end
-            await asyncio.sleep(0.01)
+        await await_until(lambda: self.pid is None, "the end of the daemon")
 
     def leave_a_file(self) -> None:
         """Do what a container may do in its /dev/shm."""
@@ -455,21 +456,25 @@ def test_a_card_that_was_never_changed_is_not_looked_at_for_ever(rig: Rig, monke
 
 def test_a_driver_that_does_not_set_the_mode_refuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemons_module, "_MODE_S", 0.2)
-    rig.driver = lambda: time.sleep(1)
+    answers = threading.Event()
+    rig.driver = answers.wait
 
     async def scenario() -> None:
         assert refused(await rig.create(share("a"))).reason is Reason.ISOLATION_UNAVAILABLE
         assert rig.pid is None
+        answers.set()
 
     run(scenario)
 
 
 def test_a_container_waits_for_a_bounded_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemons_module, "PREPARE_S", 0.2)
-    rig.driver = lambda: time.sleep(1)
+    answers = threading.Event()
+    rig.driver = answers.wait
 
     async def scenario() -> None:
         refusal = refused(await rig.create(share("a")))
+        answers.set()
         assert refusal.reason is Reason.ISOLATION_UNAVAILABLE
         assert "0.2 s" in refusal.message
 
@@ -548,13 +553,15 @@ async def _refused_create(rig: Rig) -> None:
     assert refused(await rig.create(share("a"))).reason is Reason.ISOLATION_UNAVAILABLE
 
 
-async def _until(rig: Rig, done: Callable[[], bool], *, within_s: float = 30.0) -> None:
+async def _until(rig: Rig, done: Callable[[], bool]) -> None:
     """Compare again and again, as the node does."""
-    until = time.monotonic() + within_s
-    while not done():
-        assert time.monotonic() < until
-        await rig.compare()
-        await asyncio.sleep(0.02)
+
+    async def compared() -> bool:
+        if not done():
+            await rig.compare()
+        return done()
+
+    await await_until(compared, "what a comparison does", idle_s=30.0)
 
 
 def test_other_isolations_have_no_daemon(rig: Rig) -> None:

@@ -1,7 +1,7 @@
 """VFs that go into pods: a real ledger with its journal, a runtime of two lists, an attacher that moves nothing."""
 
 import asyncio
-import time
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,13 +22,15 @@ from hooks.model.assignment import Refusal
 from hooks.model.attachment import NetdevPolicy, Step, VfSettings
 from hooks.model.container import Container, Sandbox
 from hooks.model.inventory import Inventory, Vf
+from hooks.node import node as node_module
+from hooks.node import unreported
 from hooks.node.node import Node
-from hooks.node.unreported import EMPTY_S
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.vocabulary import ATTACHMENTS, GRANT, PciAddress, PodUid, SandboxId
 from tests.fakes import holders
 from tests.fakes.attacher import FakeAttacher
+from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import BOOT
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks import inventories
@@ -137,6 +139,11 @@ def rows(node: Node) -> dict[PciAddress, Step]:
     return {row.bdf: row.step for row in node.ledger.journal.rows()}
 
 
+def ending(rig: Rig, node: Node) -> bool:
+    """Return whether VFs wait for their release, so that the node compares again soon."""
+    return rig.vfs.ending(node.ledger.is_stopped, node.ledger.grants())
+
+
 Scenario = Callable[[Rig], Coroutine[None, None, None]]
 Play = Callable[[Scenario], None]
 
@@ -153,6 +160,28 @@ def play(tmp_path: Path, log: Log) -> Play:
 async def until(true: Callable[[], bool]) -> None:
     while not true():  # noqa: ASYNC110  the time is bounded by `play`
         await asyncio.sleep(0)
+
+
+def test_the_node_compares_again_soon_while_vfs_wait_for_their_release(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "RELEASE_RETRY_S", 0.0)
+    monkeypatch.setattr(unreported, "AGAIN_S", 3600.0)
+
+    async def scenario(rig: Rig) -> None:
+        give_up(rig)
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
+            await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+            assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
+            rig.attacher.stuck = True
+            keeping = asyncio.create_task(node.keep_reconciled())
+            await until(lambda: len(rig.attacher.reconciled) > 5)
+            assert set(rows(node)) == set(BDFS[:3])
+            rig.attacher.stuck = False
+            await until(lambda: set(rows(node)) == {BDFS[0], BDFS[2]})
+            keeping.cancel()
+
+    play(scenario)
 
 
 # in
@@ -220,14 +249,21 @@ def test_the_grant_is_written_before_anything_moves(play: Play) -> None:
     play(scenario)
 
 
-def test_a_refusal_is_the_answer_and_the_grant_stays_for_the_retry(play: Play) -> None:
+def test_a_refusal_is_the_answer_and_the_grant_stays_for_the_retry(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((node_module, "RELEASE_RETRY_S"), (node_module, "RETRY_S"), (unreported, "AGAIN_S")):
+        monkeypatch.setattr(module, name, 3600.0)
+
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
+            keeping = asyncio.create_task(node.keep_reconciled())
+            await until(lambda: node.reconcile_age_s < math.inf)
             rig.attacher.refuses = True
             sandbox = rig.runtime.run("pod-1")
             assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.ATTACH_FAILED
             assert rig.told == [(Operation.ATTACH, False)]
-            assert node._wake.is_set()  # undoing is tried again at once, not in a minute
+            before = len(rig.attacher.reconciled)
+            await until(lambda: len(rig.attacher.reconciled) > before)  # undoing is tried again at once, not in an hour
+            keeping.cancel()
             rig.attacher.refuses = False
             assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
             assert given(node, "pod-1") == BDFS[:2]
@@ -310,9 +346,8 @@ def test_a_device_that_falls_ill_is_told_with_whose_it_is(play: Play, records: R
 def test_what_someone_else_moved_is_looked_at_twice_and_then_not_given(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            stale = inventory(vfs=(vf(0, netdev=""), *(vf(i) for i in (1, 2, 3))))
-            assert node.watch is not None
-            node.watch._current = stale  # it was away when that was read, and is back
+            await rig.look(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
+            rig.devices = HOME  # it was away when that was read, and is back
             await node.reconcile()
             assert rig.vfs.strays == frozenset()
             await rig.look(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
@@ -390,7 +425,7 @@ def test_a_stop_does_not_wait_for_ever(play: Play, monkeypatch: pytest.MonkeyPat
             comparing = asyncio.create_task(node.reconcile())
             await until(lambda: len(rig.attacher.reconciled) > 1)
             assert given(node, "pod-1") == BDFS[:2]
-            assert node._ending
+            assert ending(rig, node)
             other = await ask(node, sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": "3"}))
             assert reason(other) is Reason.CAPACITY_EXCEEDED
             node.ledger.release(PodUid("pod-1"), end=End(at=0))  # a person may do this: the row alone holds them
@@ -535,7 +570,7 @@ def test_or_gives_it_up_for_another_and_it_comes_back(play: Play, records: Recor
             assert not answer.reused
             assert given(node, "pod-1") == [BDFS[0], BDFS[2]]
             assert set(rows(node)) == set(BDFS[:3])
-            assert node._ending
+            assert ending(rig, node)
             await node.reconcile()
             assert set(rows(node)) == {BDFS[0], BDFS[2]}
             assert len(records.fields(Event.GRANT_RELEASED)) == 1
@@ -556,8 +591,8 @@ def test_what_the_ledger_does_not_take_is_not_given_up(play: Play) -> None:
             sandbox = rig.runtime.run("pod-1")
             rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
             await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
-            node.ledger._db.execute("PRAGMA query_only = 1")
-            assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.LEDGER_UNAVAILABLE
+            with full_disk(node.ledger.path):
+                assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.LEDGER_UNAVAILABLE
             assert given(node, "pod-1") == BDFS[:2]
 
     play(scenario)
@@ -689,7 +724,9 @@ def test_a_grant_is_not_released_while_its_container_is_not_answered(play: Play)
     play(scenario)
 
 
-def test_vfs_of_a_nodes_last_pod_come_back_although_its_end_was_not_reported(play: Play) -> None:
+def test_vfs_of_a_nodes_last_pod_come_back_although_its_end_was_not_reported(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario(rig: Rig) -> None:
         sandbox = rig.runtime.run("pod-1")
         async with rig.node() as node:
@@ -697,7 +734,7 @@ def test_vfs_of_a_nodes_last_pod_come_back_although_its_end_was_not_reported(pla
         rig.runtime.remove(sandbox)
         async with rig.node() as node:
             assert len(node.ledger.journal.rows()) == 2
-            node._unreported._empty_since = time.monotonic() - EMPTY_S
+            monkeypatch.setattr(unreported, "EMPTY_S", 0.0)  # the time is over
             await node.reconcile()
             await node.reconcile()
             assert (node.ledger.journal.rows(), node.ledger.grants()) == ((), ())

@@ -40,6 +40,7 @@ from lading.reasons import Reason
 from lading.signature import sign
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GpuUuid, PodUid, SandboxId
 from tests.fakes.attacher import FakeAttacher
+from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import BOOT, NOW, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
 from tests.fakes.runtime import FakeRuntime
@@ -68,9 +69,11 @@ class Rig:
         self.runtime = FakeRuntime()
         self.clock: Callable[[], float] = time.time
         self.rules = RULES
+        self.devices = DEVICES  # the result of the next reading
 
     @asynccontextmanager
     async def node(self, devices: Inventory = DEVICES) -> AsyncIterator[Node]:
+        self.devices = devices
         with Ledger.open(self.folder / "state" / "node.db") as ledger:
             node = Node(
                 ledger=ledger,
@@ -84,7 +87,10 @@ class Rig:
                 clock=self.clock,
             )
             watch = InventoryWatch(
-                lambda: devices, on_change=node.inventory_changed, on_failure=node.inventory_failed, on_read=node.inventory_read
+                lambda: self.devices,
+                on_change=node.inventory_changed,
+                on_failure=node.inventory_failed,
+                on_read=node.inventory_read,
             )
             node.watch = watch
             await watch.start()
@@ -273,6 +279,28 @@ def test_the_end_of_a_pod_that_no_one_reported_is_found_by_two_comparisons_after
     play(scenario)
 
 
+def test_the_node_compares_again_soon_while_a_container_of_a_stopped_sandbox_lives(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "RELEASE_RETRY_S", 0.0)
+    monkeypatch.setattr(unreported, "AGAIN_S", 3600.0)
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            await node.reconcile()
+            container = rig.create(node, "pod-1", sandbox)
+            rig.stop(node, "pod-1", sandbox, but=container)
+            keeping = asyncio.create_task(node.keep_reconciled())
+            await until(lambda: rig.runtime.asked > 5)
+            assert holders(node) == {"pod-1"}
+            rig.runtime.exit(container)
+            await until(lambda: not holders(node))
+            keeping.cancel()
+
+    play(scenario)
+
+
 def test_after_the_start_comparisons_follow_one_another_only_until_two_agree(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,15 +310,16 @@ def test_after_the_start_comparisons_follow_one_another_only_until_two_agree(
         async with rig.node() as node:
             keeping = asyncio.create_task(node.keep_reconciled())
             await until(lambda: rig.runtime.asked == 2)
-            for _ in range(50):
-                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.05)  # with AGAIN_S = 0 another comparison would come at once, but threads take part in it
             assert rig.runtime.asked == 2
             keeping.cancel()
 
     play(scenario)
 
 
-def test_the_last_pod_of_a_node_may_end_while_the_daemon_does_not_run(play: Play, records: Records) -> None:
+def test_the_last_pod_of_a_node_may_end_while_the_daemon_does_not_run(
+    play: Play, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An empty list is believed when it has been empty for a while; until when it is not is shown."""
 
     async def scenario(rig: Rig) -> None:
@@ -303,7 +332,7 @@ def test_the_last_pod_of_a_node_may_end_while_the_daemon_does_not_run(play: Play
             await node.reconcile()
             assert holders(node) == {"pod-1"}
             assert unreported.read_empty_until(node.ledger.path.parent) == int(NOW + unreported.EMPTY_S)
-            node._unreported._empty_since = time.monotonic() - unreported.EMPTY_S
+            monkeypatch.setattr(unreported, "EMPTY_S", 0.0)  # the time is over
             await node.reconcile()
             assert holders(node) == set()
             await node.reconcile()
@@ -479,9 +508,8 @@ def test_a_ledger_that_could_not_adopt_gives_nothing_new(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         rig.runtime.create(rig.runtime.run("pod-1"), "train", wears=grant(devices=whole(0)))
         async with rig.node(inventory(gpus=(replace(gpu(0), uuid=held_uuid(0)),))) as node:
-            node.ledger._db.execute("PRAGMA query_only = ON")
-            assert not await node.reconcile()
-            node.ledger._db.execute("PRAGMA query_only = OFF")
+            with full_disk(node.ledger.path):
+                assert not await node.reconcile()
             assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.NOT_RECONCILED
             assert await node.reconcile()
             assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.DEVICE_HELD
@@ -570,8 +598,7 @@ def test_a_card_that_is_clean_by_now_is_given(play: Play) -> None:
         async with rig.node(replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000),))) as node:
             await node.reconcile()
             assert reason(await after_reading(node)) is Reason.DEVICE_DIRTY
-            assert node.watch
-            node.watch._read = lambda: DEVICES
+            rig.devices = DEVICES
             assert isinstance(await after_reading(node), Answer)
 
     play(scenario)
@@ -586,9 +613,8 @@ def test_what_is_logged_and_counted_is_what_was_answered(play: Play, records: Re
         async with rig.node(replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000),))) as node:
             node.answered = lambda answer, _: answers.append(answer)
             await node.reconcile()
-            assert node.watch
             answered = [await after_reading(node)]
-            node.watch._read = lambda: DEVICES
+            rig.devices = DEVICES
             answered.append(await after_reading(node))
             assert answers == answered
 
@@ -608,7 +634,6 @@ def test_a_card_whose_last_holder_is_gone_is_read_before_it_is_given(play: Play,
     async def scenario(rig: Rig) -> None:
         rig.rules = CHECKED
         async with rig.node() as node:
-            assert node.watch
             await node.reconcile()
             sandbox = rig.runtime.run("pod-2")
             rig.create(node, "pod-2", sandbox)
@@ -617,13 +642,13 @@ def test_a_card_whose_last_holder_is_gone_is_read_before_it_is_given(play: Play,
             else:
                 rig.stop(node, "pod-2", sandbox)
                 await node.reconcile()
-            node.watch._read = lambda: replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000), *DEVICES.gpus[1:]))
+            rig.devices = replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000), *DEVICES.gpus[1:]))
             refusal = await after_reading(node)
             assert reason(refusal) is Reason.DEVICE_DIRTY
             assert isinstance(refusal, Refusal)
             assert "80000 MiB" in refusal.message
             assert " UTC" in refusal.message  # since when
-            node.watch._read = lambda: DEVICES
+            rig.devices = DEVICES
             assert isinstance(await after_reading(node), Answer)
 
     play(scenario)
@@ -711,9 +736,7 @@ def test_a_card_whose_minor_changed_is_given_by_its_new_one(play: Play) -> None:
             await node.reconcile()
             bound = bind(rig, 0)
             assert reason(await after_reading(node)) is Reason.INVENTORY_UNAVAILABLE
-            after = replace(DEVICES, gpus=(replace(gpu(0, minor=3), binding=bound),))
-            assert node.watch
-            node.watch._read = lambda: after
+            rig.devices = replace(DEVICES, gpus=(replace(gpu(0, minor=3), binding=bound),))
             answer = await after_reading(node)
             assert isinstance(answer, Answer)
             assert "/dev/nvidia3" in [device.container_path for device in answer.adjustment.devices]
@@ -766,11 +789,10 @@ def test_a_grant_that_cannot_be_written_is_not_given(play: Play, records: Record
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await node.reconcile()
-            node.ledger._db.execute("PRAGMA query_only = ON")
-            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.LEDGER_UNAVAILABLE
-            node.stopping(_sandbox("pod-1", "s0"))  # a stop is never in the way of anything
-            assert node.ledger.grants() == ()
-            node.ledger._db.execute("PRAGMA query_only = OFF")
+            with full_disk(node.ledger.path):
+                assert reason(rig.ask(node, "pod-1", "s0")) is Reason.LEDGER_UNAVAILABLE
+                node.stopping(_sandbox("pod-1", "s0"))  # a stop is never in the way of anything
+                assert node.ledger.grants() == ()
             assert isinstance(rig.ask(node, "pod-2", "s1"), Answer)
 
     play(scenario)
@@ -785,11 +807,10 @@ def test_a_stop_that_could_not_be_written_frees_a_card_at_the_next_comparison(pl
             sandbox = rig.runtime.run("pod-1")
             await node.reconcile()
             rig.create(node, "pod-1", sandbox)
-            node.ledger._db.execute("PRAGMA query_only = ON")
-            node.stopping(_sandbox("pod-1", sandbox))
-            assert reason(rig.ask(node, "pod-1", sandbox)) is Reason.SANDBOX_STOPPED
-            rig.runtime.stop(sandbox)
-            node.ledger._db.execute("PRAGMA query_only = OFF")
+            with full_disk(node.ledger.path):
+                node.stopping(_sandbox("pod-1", sandbox))
+                assert reason(rig.ask(node, "pod-1", sandbox)) is Reason.SANDBOX_STOPPED
+                rig.runtime.stop(sandbox)
             await node.reconcile()
             assert holders(node) == set()
             node.stopping(_sandbox("pod-1", sandbox))  # again, and now it is written

@@ -30,6 +30,7 @@ from shares.status import answer
 from shares.wire import Frame, Kind, pack
 from simnode.build import SimNode
 from simnode.nvml import NvmlState, Running
+from simnode.patience import await_until
 from tests.conftest import BuildNode
 from tests.fakes.holders import grant
 from tests.fakes.runtime import FakeRuntime
@@ -210,9 +211,12 @@ def test_the_share_servers_status_names_the_processes_that_are_connected(play: P
 
 
 async def until_connected(path: Path) -> Sequence[ShareUse]:
-    for _ in range(1000):
+    uses: Sequence[ShareUse] = ()
+
+    async def connected() -> bool:
+        nonlocal uses
         uses = await in_thread(partial(ask, path))
-        if any(use.processes for use in uses):
-            return uses
-        await asyncio.sleep(0.01)
-    raise TimeoutError
+        return any(use.processes for use in uses)
+
+    await await_until(connected, "a connected process", idle_s=10.0)
+    return uses

@@ -1,6 +1,5 @@
 """Where a pod stands, from its own words and its Events, and what to do about each reason."""
 
-import re
 from typing import Any
 
 import msgspec
@@ -11,9 +10,8 @@ from central.request.pod import Pod
 from central.request.reasons import OfPod
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.read_pod import PodEvent
-from kubectl_lading.pods.situation import FIXES, Situation, Stand, read_situation
+from kubectl_lading.pods.situation import Situation, Stand, read_situation
 from lading.reasons import Reason
-from tests.docs import ROOT
 from tests.fakes.kube_objects import WHOLE, pod
 
 HELD = "lading: device-held: GPU-1 is held by team-a/other"
@@ -143,19 +141,3 @@ def test_what_kube_scheduler_says_is_repeated_until_the_pod_is_scheduled() -> No
     found = situation(pod("p"), conditions=[condition])
     assert (found.stand, found.scheduler_says, found.hint) == (Stand.WAITING, "0/5 nodes are available", "")
     assert situation(pod("p")).hint
-
-
-def test_they_are_those_of_the_page() -> None:
-    page = (ROOT / "docs/reasons.md").read_text()
-    parts = re.findall(r"^### `([a-z-]+)`\n(.*?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
-    assert len(parts) > 60
-    assert {code: _do(body) for code, body in parts} == FIXES
-
-
-def _do(body: str) -> str:
-    """Without links; those that are a page's name get its folder."""
-    found = re.search(r"\*\*Do:\*\*\s(.*?)(?:\n\n|\Z)", body, re.DOTALL)
-    assert found, body
-    words = " ".join(found[1].split())
-    words = re.sub(r"\[(\w+\.md)\]", r"[docs/\1]", words)
-    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", words)

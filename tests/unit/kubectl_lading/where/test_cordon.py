@@ -68,7 +68,7 @@ def test_a_dry_run_writes_nothing(server: FakeKubeServer, cli: Cli) -> None:
 
 
 def test_what_someone_else_wrote_meanwhile_stays(server: FakeKubeServer, cli: Cli) -> None:
-    """It is written between our reading and our patch."""
+    """Let another client write the object between the command's read and its patch."""
 
     def other(request: Request) -> bool:
         if request.method == "PATCH" and not written(server):

@@ -145,6 +145,7 @@ def test_a_call_as_grpc_has_it() -> None:
     assert peer.ended == [stream]
 
 
+@pytest.mark.long
 def test_many_calls_and_the_windows_stay_whole() -> None:
     """Together many times the windows of the connection; `Peer.sends` sees that there is room."""
     peer = Peer()

@@ -246,7 +246,7 @@ def test_a_server_that_dies_while_it_is_asked_is_asked_again(sockets: Path, log:
             first.hang()
             waiting = asyncio.create_task(ask(chain, registration(sockets / "a")))
             await first.arrived.wait()
-            await first._server.stop(None)
+            await first.stop()
         async with HookServer(sockets / "a") as second:
             assert isinstance(await waiting, Answers)
             assert second.asked[0].sandbox.name == "p"

@@ -18,7 +18,7 @@ def streams_of(wire: Wire) -> tuple[int, int]:
 
 
 def kinds(data: bytes) -> list[tuple[int, bytes]]:
-    """Type and payload of each frame."""
+    """Return the type and payload of each frame."""
     found = FrameReader().frames(data)
     return [(kind, data[start + frames.HEADER_LENGTH : end]) for kind, _, _, start, end in found]
 

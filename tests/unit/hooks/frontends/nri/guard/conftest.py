@@ -11,7 +11,7 @@ from tests.fakes.needs import need
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The guard, with sanitizers where the compiler has them: a wrong access then ends the program."""
+    """Compile the guard, with sanitizers if the compiler has them: an invalid memory access then ends the program."""
     need(shutil.which("cc") is not None, "a C compiler")
     folder = tmp_path_factory.mktemp("guard")
     build(folder / "ladingguard", find_compiler(), flags=SANITIZED if sanitizers_work(folder) else ("-O1",))

@@ -1,4 +1,4 @@
-"""The compiled guard's answers: they are those that Python expects, and no bytes make it fail."""
+"""Compare the compiled guard's answers with those expected in Python, also for damaged bytes."""
 
 import socket
 import subprocess
@@ -40,7 +40,7 @@ ANNOTATIONS = st.dictionaries(KEYS | st.text(max_size=200), st.text(max_size=20)
 
 
 class Asked:
-    """The guard, and the expected answers to the same calls."""
+    """Send calls to the guard, and compute the expected answers to the same calls."""
 
     def __init__(self, ours: socket.socket, log: Log) -> None:
         self._socket = ours
@@ -50,7 +50,7 @@ class Asked:
         assert self.ask("Configure", nri.ConfigureRequest(runtime_version="2.1.9").SerializeToString())[0].status == 0
 
     def ask(self, method: str, payload: bytes, service: str = PLUGIN_SERVICE) -> tuple[Said, Said]:
-        """The guard's answer, and the expected one."""
+        """Return the guard's answer and the expected answer."""
         _, data = self._runtime.call(service, method, payload)
         self._socket.sendall(data)
         return self._reply(), self._expected.answer(next(self._plugin.receive(data)))  # type: ignore[arg-type]
@@ -120,7 +120,7 @@ def test_it_subscribes_to_the_same_events_and_takes_a_list_in_parts(asked: Asked
 
 @pytest.mark.parametrize("service", [PLUGIN_SERVICE, "x"])
 def test_a_method_that_it_does_not_know_is_unimplemented(asked: Asked, service: str) -> None:
-    """The runtime then falls back to StateChange, where success would lose the event."""
+    """Check the status, because after UNIMPLEMENTED the runtime sends the event by StateChange; a success would lose it."""
     answer, expected = asked.ask("NewEvent", b"", service)
     assert answer.status == expected.status == GrpcStatus.UNIMPLEMENTED
 
@@ -170,7 +170,7 @@ def test_every_request_is_decided_alike(
     namespaces: tuple[str, str],
     env: list[str],
 ) -> None:
-    """Also one whose parts come in several fields, which are joined."""
+    """Check a request whose pod and container are each sent in two fields, which protobuf merges."""
     data = request(pod, container, namespace=namespaces[0], env=env).SerializeToString()
     data += request(more, {}, namespace=namespaces[1]).SerializeToString()
     answer, expected = asked.ask(method, data)
@@ -191,7 +191,8 @@ def test_every_request_is_decided_alike(
 def test_a_damaged_request_is_decided_alike_or_refused(
     asked: Asked, method: str, what: bytes, at: int, cut: int, put: bytes
 ) -> None:
-    """Python reads more of a message, so it finds more that is wrong with it; the guard knows no groups."""
+    """Check that both decide alike, or at least one finds the message unreadable. Python reads more fields, and finds more
+    errors; the guard does not read protobuf groups."""
     answer, expected = asked.ask(method, what[:at] + put + what[at + cut :])
     assert answer.unreadable or expected.unreadable or answer == expected
 
@@ -272,7 +273,7 @@ def test_a_large_request_is_decided_alike(asked: Asked) -> None:
 
 
 def test_a_request_is_decided_that_python_cannot_hold(asked: Asked) -> None:
-    """The guard holds nothing but which annotations there are."""
+    """Check a request over Python's size limit. The guard keeps only whether certain annotations are present."""
     request = nri.ContainerRequest(pod=nri.PodSandbox(annotations={"x": "y" * MAX_KEPT})).SerializeToString()
     answer, expected = asked.ask("CreateContainer", request)
     assert (answer.status, expected.status) == (0, GrpcStatus.RESOURCE_EXHAUSTED)

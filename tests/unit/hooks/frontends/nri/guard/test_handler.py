@@ -1,4 +1,4 @@
-"""The runtime handler's program in place of runc: which containers it makes, by what it reads, and that else it is runc."""
+"""Test the runtime handler's program: it refuses containers by their config.json, and passes all other calls to runc."""
 
 import json
 import os
@@ -36,7 +36,7 @@ _SOME: Final = settings(
 
 @pytest.fixture
 def runc(tmp_path: Path) -> Path:
-    """A stand-in that writes its words."""
+    """Write a script in place of runc that prints its arguments."""
     return write_runc(tmp_path / "sbin", "made")
 
 
@@ -119,7 +119,7 @@ def test_escaped_characters_are_what_they_mean(handler: Handler) -> None:
 
 
 class Members(dict[str, Any]):
-    """An object, and all of its members, also those of one name."""
+    """Hold a JSON object with all of its members, also several members of the same name."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)

@@ -1,4 +1,4 @@
-"""The launched guard as a file in the runtime's folder of plugins."""
+"""Test the installation of the launched guard in the runtime's folder of plugins."""
 
 from pathlib import Path
 

@@ -12,7 +12,7 @@ PLAIN = {"other": "x"}
 
 @pytest.mark.parametrize("granted", ["", '{"v":1}'])
 def test_a_container_with_an_answer_passes(granted: str) -> None:
-    """An answer without devices is one too."""
+    """Check that an answer without devices passes too."""
     assert check_container(GUARDED, {GRANT: granted}) is None
 
 
@@ -28,7 +28,7 @@ def test_containers_of_other_pods_pass() -> None:
 
 @pytest.mark.parametrize("key", [GRANT, ATTACHMENTS])
 def test_a_pod_that_says_itself_what_it_was_granted_is_refused(key: str) -> None:
-    """A runtime may copy a pod's annotations into its containers."""
+    """Refuse Lading's own annotations on a pod, because a runtime may copy them into the pod's containers."""
     refusal = check_container({key: "x"}, {key: "x"})
     assert refusal is not None
     assert refusal.reason is Reason.ANNOTATION_RESERVED

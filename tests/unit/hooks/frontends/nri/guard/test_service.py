@@ -1,4 +1,4 @@
-"""The guard that connects by itself, over a real socket with a scripted runtime; and the command that becomes it."""
+"""Test the guard that connects to the runtime itself, over a real socket with a scripted runtime, and the guard's command."""
 
 import asyncio
 import fcntl
@@ -22,6 +22,7 @@ from lading.compiling import find_compiler
 from lading.http2.messages import GrpcStatus
 from lading.log import Event
 from protos.nri.v1alpha1 import nri_pb2 as nri
+from simnode.patience import await_until
 from tests.fakes.nri_runtime import Connected, NriRuntime
 
 GUARDED = {"lading.dev/gpus": "0"}
@@ -29,7 +30,7 @@ WAIT_S = 20.0
 
 
 class Service:
-    """A guard as a process, and what it has logged."""
+    """Run the guard as a process, and read its log."""
 
     def __init__(self, program: Path, sockets: Path, log: Path, *more: str) -> None:
         self.socket = sockets / "nri.sock"
@@ -43,9 +44,8 @@ class Service:
 
     async def until(self, event: Event, count: int = 1) -> str:
         """Wait for the event, and return the last line of the log."""
-        async with asyncio.timeout(WAIT_S):
-            while self.events().count(event) < count:  # noqa: ASYNC110  another process writes it
-                await asyncio.sleep(0.01)
+        happened = f"{count} of the event {event}"
+        await await_until(lambda: self.events().count(event) >= count, happened, idle_s=WAIT_S, logs=[self._log])
         return self._log.read_text().splitlines()[-1]
 
     @property

@@ -1,0 +1,210 @@
+/* The work that this process has queued on a device.
+ *
+ * No call here ends a capture of a stream (CUDA ends captures for calls of any thread, by the capture's mode): a thread records
+ * events on the stream of its own launch only, right behind it, and looks at events in relaxed mode. cuCtxSynchronize and
+ * cuStreamSynchronize end captures in every mode, or need a stream that may have ended or begun a capture. */
+#include "queue.h"
+
+#include <unistd.h>
+
+#define MARK_NS (2 * MS) /* of work, or of time, between two marks */
+#define FIRST_UNIT_NS (10 * MS)
+enum {
+  LEAST_UNIT_NS = 1000,
+  LONGEST_UNIT_NS = INT32_MAX,
+  PATIENCE_MS = 1000, /* with a mark that is not done */
+  LOOK_US = 20,       /* between two looks at a mark that is waited for */
+};
+
+/* The thread's state while the library makes calls of its own. */
+struct calls {
+  CUcontext before;
+  int relaxed;
+  CUstreamCaptureMode mode;
+};
+
+static struct calls begin_calls(void) {
+  struct calls calls = {0};
+  calls.relaxed = relax(&calls.mode);
+  real.cuCtxGetCurrent(&calls.before);
+  return calls;
+}
+
+static void end_calls(struct calls *calls) {
+  CUcontext now = NULL;
+  real.cuCtxGetCurrent(&now);
+  if (now != calls->before) real.cuCtxSetCurrent(calls->before);
+  if (calls->relaxed) real.cuThreadExchangeStreamCaptureMode(&calls->mode);
+}
+
+static int64_t bounded(int64_t unit) {
+  return unit < LEAST_UNIT_NS ? LEAST_UNIT_NS : unit > LONGEST_UNIT_NS ? LONGEST_UNIT_NS : unit;
+}
+
+/* Learn from the time that the launches of a segment took together. */
+static void learn(struct queue *queue, const struct segment *segment, int64_t took) {
+  if (segment->unknown) { /* a mark follows a launch of a new kind at once, so that it is the last */
+    int32_t *unit = &queue->units[segment->kinds[segment->launches - 1]];
+    if (!*unit) *unit = (int32_t)bounded(took - (segment->expected - FIRST_UNIT_NS));
+    return;
+  }
+  double by = segment->expected ? ((double)took / (double)segment->expected + 1) / 2 : 1; /* half-way to what was measured */
+  for (int i = 0; i < segment->launches; i++) {
+    int32_t *unit = &queue->units[segment->kinds[i]];
+    int seen = 0;
+    for (int before = 0; before < i && !seen; before++) seen = segment->kinds[before] == segment->kinds[i];
+    if (!seen && *unit) *unit = (int32_t)bounded((int64_t)(*unit * by));
+  }
+}
+
+/* Take the first mark, which is done. */
+static void take_first(struct queue *queue) {
+  unsigned at = queue->first % MARKS, before = (queue->first + MARKS - 1) % MARKS;
+  struct segment *segment = &queue->marks[at].segment;
+  float ms;
+  if (segment->launches) {
+    int64_t most = now_ns() - segment->began; /* also what was learned by a launch that found the device at rest */
+    if (queue->marks[at].follows && !real.cuEventElapsedTime(&ms, queue->marks[before].event, queue->marks[at].event)) {
+      learn(queue, segment, (int64_t)(ms * 1e6));
+    } else if (segment->unknown || most < segment->expected) {
+      learn(queue, segment, most);
+    }
+  }
+  queue->first++;
+}
+
+/* Return for how long the work of the segment should go on. */
+static int64_t left_of(const struct segment *segment) { return segment->began + segment->expected - now_ns(); }
+
+/* Take the marks that are done. One that the driver refuses to look at counts as done after its expected time. */
+static void take_done(struct queue *queue) {
+  while (queue->first != queue->next) {
+    unsigned at = queue->first % MARKS;
+    real.cuCtxSetCurrent(queue->marks[at].context);
+    CUresult result = real.cuEventQuery(queue->marks[at].event);
+    if (!result) take_first(queue);
+    else if (result == CUDA_ERROR_NOT_READY || left_of(&queue->marks[at].segment) > 0) return;
+    else queue->first++;
+  }
+}
+
+/* Wait for the first mark, for PATIENCE_MS at most: a kernel may wait for the program, or for a later launch. If the driver refuses
+ * to look at the mark, wait for its expected time. */
+static void wait_for_first(struct queue *queue) {
+  unsigned at = queue->first % MARKS;
+  int64_t until = now_ns() + PATIENCE_MS * MS;
+  CUresult result;
+  real.cuCtxSetCurrent(queue->marks[at].context);
+  while ((result = real.cuEventQuery(queue->marks[at].event)) == CUDA_ERROR_NOT_READY && now_ns() < until) usleep(LOOK_US);
+  if (!result) {
+    take_first(queue);
+    return;
+  }
+  int64_t left = left_of(&queue->marks[at].segment);
+  if (result != CUDA_ERROR_NOT_READY && left > 0) usleep((useconds_t)(left / 1000));
+  queue->first++;
+}
+
+static int64_t ahead(const struct queue *queue) {
+  int64_t expected = queue->tail.expected;
+  for (unsigned i = queue->first; i != queue->next; i++) expected += queue->marks[i % MARKS].segment.expected;
+  return expected;
+}
+
+/* Put a mark behind the tail, on the stream of the thread's own launch. */
+static void put_mark(struct queue *queue, CUstream stream, Record record) {
+  CUcontext context = NULL;
+  take_done(queue);
+  if (queue->next - queue->first == MARKS - 1) wait_for_first(queue); /* the one before the first is still compared with */
+  unsigned at = queue->next % MARKS, before = (queue->next + MARKS - 1) % MARKS;
+  CUevent *event = &queue->marks[at].event;
+  real.cuCtxGetCurrent(&context);
+  if (*event && queue->marks[at].context != context) { /* an event belongs to one context */
+    real.cuEventDestroy_v2(*event);
+    *event = NULL;
+  }
+  queue->marks[at].context = context;
+  if ((*event || !real.cuEventCreate(event, 0)) && !record(*event, stream)) {
+    queue->marks[at].follows = queue->next != queue->first && queue->marks[before].context == context;
+    queue->marks[at].segment = queue->tail;
+    queue->next++;
+    queue->tail = (struct segment){0};
+    queue->marked = now_ns();
+  } else if (queue->tail.launches == MOST_UNMARKED) {
+    queue->tail.launches = 0; /* they are waited for by their expected time, which still counts */
+  }
+}
+
+void queue_reset(struct queue *queue) {
+  pthread_mutex_init(&queue->lock, NULL);
+  for (int i = 0; i < MARKS; i++) queue->marks[i].event = NULL;
+  queue->first = queue->next = 0;
+  queue->tail = (struct segment){0};
+}
+
+void queue_forget(struct queue *queue, CUcontext context) {
+  pthread_mutex_lock(&queue->lock);
+  for (int i = 0; i < MARKS; i++) {
+    if (queue->marks[i].context == context) queue->marks[i].event = NULL;
+  }
+  while (queue->first != queue->next && !queue->marks[queue->first % MARKS].event) queue->first++;
+  pthread_mutex_unlock(&queue->lock);
+}
+
+void queue_begin(struct queue *queue, CUstream stream, Record record) {
+  pthread_mutex_lock(&queue->lock);
+  struct calls calls = begin_calls();
+  if (calls.relaxed && queue->first == queue->next) put_mark(queue, stream, record);
+  end_calls(&calls);
+  pthread_mutex_unlock(&queue->lock);
+}
+
+int queue_add(struct queue *queue, CUstream stream, Record record, uint16_t kind) {
+  int full = 0;
+  pthread_mutex_lock(&queue->lock);
+  struct segment *tail = &queue->tail;
+  int64_t now = now_ns();
+  if (!tail->launches) tail->began = now;
+  queue->length = queue->units[kind] ? queue->units[kind] : FIRST_UNIT_NS;
+  tail->unknown = !queue->units[kind];
+  tail->kinds[tail->launches++] = kind;
+  tail->expected += queue->length;
+  if (tail->unknown || tail->expected >= MARK_NS || tail->launches == MOST_UNMARKED || now - queue->marked > MARK_NS) {
+    struct calls calls = begin_calls();
+    put_mark(queue, stream, record);
+    end_calls(&calls);
+    full = ahead(queue) - queue->length > QUEUE_NS;
+  }
+  pthread_mutex_unlock(&queue->lock);
+  return full;
+}
+
+void queue_wait(struct queue *queue) {
+  pthread_mutex_lock(&queue->lock);
+  struct calls calls = begin_calls();
+  while (queue->first != queue->next && ahead(queue) - queue->length > QUEUE_NS) wait_for_first(queue);
+  end_calls(&calls);
+  pthread_mutex_unlock(&queue->lock);
+}
+
+int queue_is_done(struct queue *queue) {
+  if (pthread_mutex_trylock(&queue->lock)) return 0; /* a thread launches */
+  struct calls calls = begin_calls();
+  take_done(queue);
+  end_calls(&calls);
+  int done = queue->first == queue->next && left_of(&queue->tail) <= 0;
+  if (done) queue->tail = (struct segment){0};
+  pthread_mutex_unlock(&queue->lock);
+  return done;
+}
+
+void queue_drain(struct queue *queue) {
+  pthread_mutex_lock(&queue->lock);
+  struct calls calls = begin_calls();
+  while (queue->first != queue->next) wait_for_first(queue);
+  end_calls(&calls);
+  int64_t left = left_of(&queue->tail);
+  queue->tail = (struct segment){0};
+  pthread_mutex_unlock(&queue->lock);
+  if (left > 0) usleep((useconds_t)(left / 1000));
+}
