@@ -9,7 +9,7 @@ from enum import Enum
 
 from lading.http2 import frames
 from lading.http2.frames import FrameReader
-from tests.fakes.wire import Peer, Wire
+from tests.fakes.wire import Wire
 
 
 class Pipe(Enum):
@@ -85,10 +85,3 @@ def frames_of(data: bytes) -> list[bytes]:
     found = [data[start:end] for _, _, _, start, end in reader.frames(data)]
     assert not reader.buffered
     return found
-
-
-def settled_window(peer: Peer) -> int:
-    """Return what `peer` lets the other side send on the connection, with what h2 keeps back until a WINDOW_UPDATE is worth
-    it."""
-    manager = peer.connection._inbound_flow_control_window_manager
-    return manager.current_window_size + manager._bytes_processed

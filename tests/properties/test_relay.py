@@ -19,8 +19,8 @@ from lading.http2.frames import ErrorCode
 from lading.http2.messages import GrpcStatus, prefixed
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld
 from tests.depth import repeats
-from tests.fakes.crossing import Crossing, Pipe, settled_window
-from tests.fakes.wire import FREE, HELD, Peer, Seen
+from tests.fakes.crossing import Crossing, Pipe
+from tests.fakes.wire import FREE, HELD, Peer, Seen, unsent_credit
 
 MAX_MESSAGE = 90_000
 BUDGET = 100_000  # two that are larger than a window do not fit
@@ -403,8 +403,8 @@ class RelayMachine(RuleBasedStateMachine):
         # Refused before the client's end: it was reset and will say nothing more about it.
         silent = {s for s, call in self.calls.items() if self.refusal(call) and not call.client_ended}
         assert set(relay._streams) == relay._refused.calls <= silent
-        assert settled_window(wire.client) == self.windows[True]
-        assert settled_window(wire.runtime) == self.windows[False]
+        for client, peer in ((True, wire.client), (False, wire.runtime)):
+            assert peer.connection.inbound_flow_control_window + unsent_credit(peer) == self.windows[client]
         # The relay owes the client the window for data that h2 holds back, for streams that h2 reset.
         window, given = relay._flow._connection, wire.runtime.connection.inbound_flow_control_window
         assert window.owed <= self.windows[False] - given
