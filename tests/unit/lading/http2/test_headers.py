@@ -1,4 +1,4 @@
-"""One direction's header blocks, between hpack's own encoder and decoder."""
+"""Test one direction's header blocks between hpack's own encoder and decoder."""
 
 import hpack
 import pytest
@@ -9,6 +9,7 @@ from lading.http2.frames import ErrorCode, MalformedFrameError
 from lading.http2.headers import Fields, HeaderLane
 
 REQUEST = ((b":method", b"POST"), (b":path", b"/runtime.v1.RuntimeService/Version"), (b"te", b"trailers"))
+STATUS_200 = b"\x88"  # static entry 8
 SECRET = hpack.NeverIndexedHeaderTuple(b"authorization", b"token")
 
 
@@ -69,7 +70,7 @@ def test_a_dropped_block_is_made_up_for() -> None:
         ends.pass_on(((b"x-new", b"entry"), *REQUEST))
 
 
-def test_a_block_that_is_known_by_heart_means_another_thing_after_the_table_moved() -> None:
+def test_a_cached_block_is_decoded_again_after_the_table_changed() -> None:
     ends = Ends()
     ends.pass_on(((b"x-a", b"1"),))
     block = ends.encode(((b"x-a", b"1"),))
@@ -110,6 +111,37 @@ def test_so_it_does_when_blocks_are_rendered_anew(size: int) -> None:
     ends.resize(size)
     for _ in range(3):
         ends.pass_on(((b"x-a", b"1"), *REQUEST))
+
+
+@pytest.mark.parametrize("length", [0, 126, 127, 128, 254, 255, 16_511, 60_000])
+def test_lengths_of_any_size(length: int) -> None:
+    fields = ((b"x", b"v" * length),)
+    assert tuple(hpack.Decoder().decode(HeaderLane().render(fields), raw=True)) == fields
+
+
+def test_a_smaller_table_is_said_once() -> None:
+    lane = HeaderLane()
+    lane.acknowledge_table_size(0)
+    assert lane.render(REQUEST)[0] == 0x20
+    lane.acknowledge_table_size(100)
+    assert lane.render(REQUEST)[0] == 0x00  # the receiver's is smaller than that already
+
+
+def test_a_cached_block_has_to_obey_a_new_table_size() -> None:
+    lane = HeaderLane()
+    for _ in range(2):
+        assert lane.decode(STATUS_200) == ((b":status", b"200"),)
+    lane.acknowledge_table_size(0)
+    with pytest.raises(MalformedFrameError) as caught:
+        lane.decode(STATUS_200)
+    assert caught.value.code is ErrorCode.COMPRESSION_ERROR
+
+
+def test_large_blocks_are_not_cached() -> None:
+    lane = HeaderLane()
+    for size in (1, 1_000, 50_000):
+        assert len(lane.decode(STATUS_200 * size)) == size
+    assert list(lane._known) == [STATUS_200]
 
 
 @pytest.mark.parametrize("block", [b"\xff\xff\xff\xff\xff\xff", b"\xbe", b"\x00\x05ab", b"\x40", b"\x3f\xe1\x7f"])
