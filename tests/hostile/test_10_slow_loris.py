@@ -1,4 +1,4 @@
-"""Case 10: connections that never say anything, or a byte now and then; floods of PING, RST_STREAM and SETTINGS; a hung hook.
+"""Case 10: connections that never say anything, or stop within a preface; floods of PING, RST_STREAM and SETTINGS; a hung hook.
 
 An existing client's calls go on, descriptors are capped, and who does not read is no longer read from. 200 half-open
 connections and short floods; 1,000 and long ones in `make test-long`.
@@ -10,7 +10,6 @@ Lading's); answers to a client that does not read them, without end (this one wa
 
 import contextlib
 import socket
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -99,30 +98,6 @@ def test_half_open_connections(attacked: Attacked, said: bytes) -> None:
         eventually(new.version)
 
 
-@pytest.mark.parametrize("runtime_there", [True, False])
-def test_who_does_not_come_to_the_point_is_sent_away(short_folder: Path, runtime_there: bool) -> None:
-    """A client's preface is 24 bytes and a SETTINGS frame, and a byte now and then does not buy time for it."""
-    proxy = proxy_in(short_folder, short_folder / "runtime.sock")
-    hurried = "from runtimeproxy import link, main; link.PREFACE_TIMEOUT_S = 0.3; main.main()"
-    proxy.argv = [sys.executable, "-c", hurried, *proxy.argv[1:]]
-    with contextlib.ExitStack() as stack:
-        if runtime_there:
-            stack.enter_context(KeepingRuntime(short_folder / "runtime.sock"))
-        stack.callback(proxy.stop)
-        proxy.start()
-        silent = []
-        for said in (b"", frames.PREFACE[:1], frames.PREFACE[:-1], PREFACE[:-1]):
-            connection = stack.enter_context(socket.socket(socket.AF_UNIX))
-            connection.settimeout(5)
-            connection.connect(str(proxy.socket))
-            for byte in said:
-                connection.sendall(bytes((byte,)))
-            silent.append(connection)
-        for connection in silent:
-            while connection.recv(1 << 16):
-                pass
-
-
 # Floods
 
 
@@ -175,20 +150,6 @@ def test_a_flood(attacked: Attacked, name: str) -> None:
     assert work_s < WORK_S
     assert growth.bytes < GROWTH
     attacked.existing.version()
-
-
-@pytest.mark.parametrize("name", ["PING", "SETTINGS"])
-def test_a_flood_while_the_runtime_is_away(short_folder: Path, name: str) -> None:
-    """Then the proxy answers itself; to who does not read, only so much."""
-    proxy = proxy_in(short_folder, short_folder / "none.sock")
-    proxy.start()
-    try:
-        with socket.socket(socket.AF_UNIX) as connection, memory_growth(proxy.pid) as growth:
-            connection.connect(str(proxy.socket))
-            assert flood(connection, FLOODS[name]) < FLOOD_BYTES
-        assert growth.bytes < 8 * MIB
-    finally:
-        proxy.stop()
 
 
 @pytest.mark.node
