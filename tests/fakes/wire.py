@@ -32,6 +32,12 @@ TRAILER = (b"x-checksum", b"1")
 Headers = Iterable[tuple[bytes, bytes]]
 
 
+def request_fields(path: bytes, extra: Headers = ()) -> list[tuple[bytes, bytes]]:
+    """Return the header fields of a gRPC request."""
+    fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"localhost")]
+    return [*fields, (b"content-type", b"application/grpc"), (b"te", b"trailers"), *extra]
+
+
 @dataclass
 class Seen:
     """The frames that one side received on one stream."""
@@ -175,16 +181,7 @@ class Wire:
 
     def request(self, path: bytes = FREE, *, headers: Headers = (), end_stream: bool = False) -> int:
         stream = self.client.connection.get_next_available_stream_id()
-        fields = [
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b":path", path),
-            (b":authority", b"localhost"),
-            (b"content-type", b"application/grpc"),
-            (b"te", b"trailers"),
-            *headers,
-        ]
-        self.client.connection.send_headers(stream, fields, end_stream=end_stream)
+        self.client.connection.send_headers(stream, request_fields(path, headers), end_stream=end_stream)
         return stream
 
     def send(self, stream: int, data: bytes, *, end_stream: bool = True) -> None:

@@ -4,7 +4,7 @@ It takes a tape. It returns the bytes that arrive at the end under test, and the
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import hpack
@@ -136,6 +136,13 @@ class Peer:
 
     def stream(self) -> int:
         return self.tape.stream(self.newest)
+
+    def widen(self, streams: Iterable[int]) -> Iterator[bytes]:
+        """Yield the credit that makes the windows of the connection and of the streams as large as possible."""
+        for stream in (0, *streams):
+            has = self.room.of(stream) if stream else self.room.in_all
+            if has < frames.LARGEST_WINDOW:
+                yield frames.window_update(stream, min(frames.LARGEST_WINDOW, frames.LARGEST_WINDOW - has))
 
     def headers(self, stream: int, fields: Mapping[bytes, bytes], *, end_stream: bool) -> bytes:
         extra = self.tape.pick(EXTRAS)

@@ -18,6 +18,7 @@ import pytest
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from tests.fakes.raw_server import Call
+from tests.fakes.wire import request_fields
 from tests.faults.rig import GUARDED, ScriptedHooks
 from tests.hostile.measure import MIB, memory_growth
 from tests.peers.callers import ask
@@ -135,8 +136,7 @@ def _wide_open() -> h2.connection.H2Connection:
 
 def _headers(script: Script) -> list[tuple[bytes, bytes]]:
     text = [(key.encode(), value.encode()) for key, value in metadata_of(script) if isinstance(value, str)]
-    path = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", EVENTS.encode()), (b":authority", b"localhost")]
-    return [*path, (b"content-type", b"application/grpc"), (b"te", b"trailers"), *text]
+    return request_fields(EVENTS.encode(), text)
 
 
 def _stands_still(pair: Pair, sent_before: int) -> None:

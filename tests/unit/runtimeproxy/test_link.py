@@ -26,7 +26,7 @@ from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.link import Link
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget
-from tests.fakes.wire import FREE, HELD, Peer, Seen
+from tests.fakes.wire import FREE, HELD, Peer, Seen, request_fields
 from tests.unit.runtimeproxy.conftest import Records
 from tests.unit.runtimeproxy.test_gate import Runtime as NoSandboxes
 
@@ -136,8 +136,7 @@ class Server(End):
 class Client(End):
     def call(self, path: bytes, message: bytes = b"request") -> int:
         stream = self.peer.connection.get_next_available_stream_id()
-        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"localhost")]
-        self.peer.connection.send_headers(stream, fields)
+        self.peer.connection.send_headers(stream, request_fields(path))
         self.peer.connection.send_data(stream, prefixed(message), end_stream=True)
         self.flush()
         return stream
@@ -150,7 +149,7 @@ class Client(End):
 class Rig:
     """Links to one runtime path, and what they said."""
 
-    def __init__(self, path: Path, gate: Gate, log: Log) -> None:
+    def __init__(self, path: Path, gate: Scripted, log: Log) -> None:
         self.path, self.gate, self.log = path, gate, log
         self.budget = HoldBudget(64 << 20)
         self.ended: list[Link] = []
@@ -175,8 +174,16 @@ class Rig:
             for one in self.servers:
                 await one.close()
 
+    @asynccontextmanager
+    async def connected(self, *, silent: bool = False) -> AsyncIterator[Client]:
+        """Run a runtime, and connect a client to it by a link."""
+        async with self.runtime(silent=silent):
+            client = await self.client()
+            yield client
+            await client.close()
+
     def join(self) -> socket.socket:
-        """A link, and the client's end of its connection."""
+        """Start a link, and return the client's end of its connection."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         link = Link(
@@ -237,13 +244,11 @@ def play(sockets: Path, log: Log) -> Play:
 
 def test_a_call_that_no_one_wants_passes(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+        async with rig.connected() as client:
             seen = await client.answer(client.call(FREE, b"x" * 10_000))
             assert seen.data == prefixed(b"x" * 10_000)
             assert seen.last(b"grpc-status") == b"0"
-            assert not rig.gate.asked.is_set()  # type: ignore[attr-defined]
-            await client.close()
+            assert not rig.gate.asked.is_set()
         assert rig.runtime_seen == [True]
 
     play(scenario)
@@ -296,11 +301,9 @@ def test_nor_when_it_surely_was_first(play: Play, monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(link_module.Half, "data_received", data_received)
         monkeypatch.setattr(loop, "connect_accepted_socket", connect_late)
-        async with rig.runtime():
-            client = await rig.client()
+        async with rig.connected() as client:
             await client.until(lambda: bool(client.peer.events))
             assert type(client.peer.events[0]).__name__ == "RemoteSettingsChanged"
-            await client.close()
 
     play(scenario)
 
@@ -311,11 +314,9 @@ def test_nor_when_it_surely_was_first(play: Play, monkeypatch: pytest.MonkeyPatc
 @of_any_size
 def test_a_held_call_goes_on_changed_and_its_reply_is_seen(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+        async with rig.connected() as client:
             seen = await client.answer(client.call(HELD))
             assert seen.data == prefixed(b"changed")
-            await client.close()
 
     gate = play(scenario, Forward(b"changed", observe=CONTEXT))
     assert gate.seen == [(0, b"changed")]
@@ -324,12 +325,10 @@ def test_a_held_call_goes_on_changed_and_its_reply_is_seen(play: Play) -> None:
 @of_any_size
 def test_a_refused_call_ends_and_the_connection_lives_on(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+        async with rig.connected() as client:
             seen = await client.answer(client.call(HELD))
             assert (seen.last(b"grpc-status"), seen.last(b"grpc-message")) == (b"9", b"no")
             assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
-            await client.close()
 
     play(scenario, Refuse(9, "no"))
 
@@ -340,10 +339,8 @@ def test_a_gate_that_raises_still_ends_the_call(play: Play, path: bytes, status:
     """A creation is refused; a stop goes on, whatever is wrong with us."""
 
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+        async with rig.connected() as client:
             assert (await client.answer(client.call(path))).last(b"grpc-status") == status
-            await client.close()
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the task's own error, which no one awaits
 
     play(scenario, RuntimeError("a bug"))
@@ -353,14 +350,12 @@ def test_a_gate_that_raises_still_ends_the_call(play: Play, path: bytes, status:
 @pytest.mark.parametrize(("path", "status"), [(HELD, b"13"), (STOP, b"0")])
 def test_a_gate_that_is_cancelled_still_ends_the_call(play: Play, path: bytes, status: bytes) -> None:
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+        async with rig.connected() as client:
             stream = client.call(path)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            await rig.gate.asked.wait()
             (deciding,) = rig.links[0]._deciding.values()
             deciding.cancel()
             assert (await client.answer(stream)).last(b"grpc-status") == status
-            await client.close()
 
     play(scenario)
 
@@ -368,15 +363,13 @@ def test_a_gate_that_is_cancelled_still_ends_the_call(play: Play, path: bytes, s
 @of_any_size
 def test_a_client_that_gives_up_ends_the_decision(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+        async with rig.connected() as client:
             stream = client.call(HELD)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            await rig.gate.asked.wait()
             client.peer.connection.reset_stream(stream)
             client.flush()
-            await rig.gate.given_up.wait()  # type: ignore[attr-defined]
+            await rig.gate.given_up.wait()
             assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
-            await client.close()
 
     play(scenario)
 
@@ -384,13 +377,11 @@ def test_a_client_that_gives_up_ends_the_decision(play: Play) -> None:
 @of_any_size
 def test_the_runtime_knows_of_a_call_while_it_is_decided(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+        async with rig.connected() as client:
             stream = client.call(HELD)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            await rig.gate.asked.wait()
             await rig.servers[0].until(lambda: stream in rig.servers[0].peer.streams)
             assert not rig.servers[0].peer.streams[stream].data
-            await client.close()
 
     play(scenario)
 
@@ -400,32 +391,28 @@ def test_the_headers_of_a_held_call_wait_for_what_is_sent_next(play: Play, monke
     monkeypatch.setattr(link_module, "WITH_DECISION_S", 3600.0)
 
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+        async with rig.connected() as client:
             await client.answer(client.call(FREE))
             await asyncio.sleep(0.1)  # so that both have the other's SETTINGS acknowledged
             stream = client.call(HELD)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            await rig.gate.asked.wait()
             await asyncio.sleep(0.1)
             assert stream not in rig.servers[0].peer.streams
             await client.answer(client.call(FREE))
             assert stream in rig.servers[0].peer.streams
-            await client.close()
 
     play(scenario)
 
 
 def test_they_wait_only_for_a_moment_while_calls_keep_coming(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+        async with rig.connected() as client:
             first = client.call(HELD)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            await rig.gate.asked.wait()
             server = rig.servers[0]
             while first not in server.peer.streams:
                 client.call(HELD)
                 await asyncio.sleep(link_module.WITH_DECISION_S / 4)
-            await client.close()
 
     play(scenario)
 
@@ -436,9 +423,9 @@ def test_a_decision_that_hangs_ends_with_the_connection(play: Play) -> None:
         async with rig.runtime():
             client = await rig.client()
             client.call(HELD)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            await rig.gate.asked.wait()
             await client.close()
-            await rig.gate.given_up.wait()  # type: ignore[attr-defined]
+            await rig.gate.given_up.wait()
             await rig.over()
 
     play(scenario)
@@ -450,7 +437,7 @@ def test_or_is_answered_when_the_proxy_stops(play: Play) -> None:
         async with rig.runtime():
             client = await rig.client()
             stream = client.call(HELD)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            await rig.gate.asked.wait()
             (link,) = rig.links
             link.finish("stopping")
             seen = await client.answer(stream)
@@ -467,33 +454,27 @@ def test_a_message_that_cannot_be_unpacked(play: Play) -> None:
     """A creation is refused in gRPC's words, a stop is the runtime's to judge."""
 
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+        async with rig.connected() as client:
             for path, status in ((HELD, b"12"), (STOP, b"0")):
                 stream = client.peer.connection.get_next_available_stream_id()
-                fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"x")]
-                client.peer.connection.send_headers(stream, [*fields, (b"grpc-encoding", b"snappy")])
+                client.peer.connection.send_headers(stream, request_fields(path, [(b"grpc-encoding", b"snappy")]))
                 client.peer.connection.send_data(stream, b"\x01\0\0\0\x03abc", end_stream=True)
                 client.flush()
                 assert (await client.answer(stream)).last(b"grpc-status") == status
-            assert not rig.gate.asked.is_set()  # type: ignore[attr-defined]
-            await client.close()
+            assert not rig.gate.asked.is_set()
 
     play(scenario)
 
 
 def test_a_compressed_message_is_shown_as_it_is(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+        async with rig.connected() as client:
             stream = client.peer.connection.get_next_available_stream_id()
-            fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", HELD), (b":authority", b"x")]
-            client.peer.connection.send_headers(stream, [*fields, (b"grpc-encoding", b"gzip")])
+            client.peer.connection.send_headers(stream, request_fields(HELD, [(b"grpc-encoding", b"gzip")]))
             content = gzip.compress(b"content")
             client.peer.connection.send_data(stream, b"\x01" + prefixed(content)[1:], end_stream=True)
             client.flush()
             assert (await client.answer(stream)).data == prefixed(b"changed")
-            await client.close()
 
     assert play(scenario, Forward(b"changed")).calls == [b"content"]
 
@@ -504,8 +485,7 @@ def test_megabytes_come_through_a_hold(play: Play) -> None:
     message = bytes(i * i >> 8 & 0xFF for i in range(3_000_000))
 
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime(silent=True):
-            client = await rig.client()
+        async with rig.connected(silent=True) as client:
             await rig.met.wait()
             server = rig.servers[0]
             server.peer.auto_credit = False  # so that nothing but its reading wakes the link
@@ -516,7 +496,6 @@ def test_megabytes_come_through_a_hold(play: Play) -> None:
             stream = client.call(HELD)
             await server.until(lambda: stream in server.peer.streams and server.peer.streams[stream].ended)
             assert server.peer.streams[stream].data == prefixed(message)
-            await client.close()
 
     play(scenario, Forward(message))
 
@@ -642,8 +621,7 @@ def test_who_is_still_writing_gets_to_read_its_answer(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         peer, theirs = Peer(client=True), rig.join()
         reader, writer = await asyncio.open_connection(sock=theirs)
-        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", FREE), (b":authority", b"localhost")]
-        peer.connection.send_headers(1, fields)
+        peer.connection.send_headers(1, request_fields(FREE))
         writer.write(peer.connection.data_to_send())
         peer.receive(await reader.read(1 << 16))
         peer.receive(await reader.read())  # to the end
@@ -751,8 +729,7 @@ def test_a_link_that_ends_while_it_dials_leaves_nothing(play: Play, monkeypatch:
 
 def test_an_answer_without_its_message_is_not_observed_and_harms_nothing(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
-        async with rig.runtime(silent=True):
-            client = await rig.client()
+        async with rig.connected(silent=True) as client:
             stream = client.call(HELD)
             await rig.met.wait()
             (server,) = rig.servers
@@ -762,7 +739,6 @@ def test_an_answer_without_its_message_is_not_observed_and_harms_nothing(play: P
             assert (await client.answer(stream)).last(b"grpc-status") == b"0"
             server.silent = server.peer.streams[stream].ended = False
             assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
-            await client.close()
 
     assert play(scenario, Forward(None, observe=CONTEXT)).seen == []
 

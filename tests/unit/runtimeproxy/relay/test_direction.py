@@ -88,6 +88,10 @@ def test_the_relays_own_frames_wait_for_the_end_of_the_frame() -> None:
     wire.flow()
     assert wire.client.streams[stream].data == b"d" * LARGE
     assert wire.client.streams[held].last(b"grpc-status") == b"9"
+    again = begin_reply(wire, wire.call())
+    for piece in (again[:6_000], again[6_000:]):
+        wire.relay.receive_from_runtime(piece)
+        assert wire.relay.to_client() == piece  # the relay's own frames come once
 
 
 def test_nothing_follows_a_frame_that_the_runtime_did_not_complete() -> None:

@@ -253,6 +253,9 @@ def test_bytes_after_a_whole_message_get_the_connections_credit_only() -> None:
     wire.send(stream, b"more" * 1000, end_stream=False)
     assert wire.connection_windows()[0] == frames.DEFAULT_WINDOW
     assert wire.client.connection.local_flow_control_window(stream) == frames.DEFAULT_WINDOW - 4000
+    wire.runtime.connection.increment_flow_control_window(1000, stream)
+    wire.flow()
+    assert wire.runtime.streams[stream].data == b""  # credit does not end the hold
     wire.forward(stream)
     assert wire.runtime.streams[stream].data == message + b"more" * 1000
 
