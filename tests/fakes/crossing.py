@@ -28,7 +28,7 @@ class Crossing(Wire):
         self._half = b""  # part of a DATA frame on its way to the client
 
     def move(self, pipe: Pipe, size: int) -> None:
-        """The next bytes of one pipe arrive."""
+        """Deliver the next bytes of one pipe."""
         self._collect()
         data = bytes(self.pipes[pipe][:size])
         if not data:
@@ -58,7 +58,8 @@ class Crossing(Wire):
         self.pipes[Pipe.TO_RUNTIME] += to_runtime
         preface, self._preface = to_runtime[: self._preface], max(0, self._preface - len(to_runtime))
         assert frames.PREFACE.find(preface) >= 0
-        whole_frames(to_runtime[len(preface) :])
+        whole = frames_of(to_runtime[len(preface) :])
+        assert not whole or len(whole[-1]) == frames.HEADER_LENGTH + int.from_bytes(whole[-1][:3])
         # DATA may come in pieces, nothing else does; a GOAWAY would have the client's h2 close, and is looked at here.
         for frame in frames_of(self._half + self.relay.to_client()):
             self._half = b""
@@ -72,14 +73,8 @@ class Crossing(Wire):
         self.events += self.relay.take_events()
 
 
-def whole_frames(data: bytes) -> list[bytes]:
-    found = frames_of(data)
-    assert not found or len(found[-1]) == frames.HEADER_LENGTH + int.from_bytes(found[-1][:3])
-    return found
-
-
 def frames_of(data: bytes) -> list[bytes]:
-    """The last one may not be whole."""
+    """Return the frames; the last one may not be whole."""
     reader = FrameReader(lambda stream: True)
     reader.max_frame_size = frames.LARGEST_MAX_FRAME_SIZE
     found = [data[start:end] for _, _, _, start, end in reader.frames(data)]

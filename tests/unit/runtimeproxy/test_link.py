@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import socket
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -257,35 +256,9 @@ def test_a_call_that_no_one_wants_passes(play: Play) -> None:
 # the runtime speaks first
 
 
-def test_what_the_runtime_says_before_the_client_is_there_is_not_lost(play: Play) -> None:
-    """The runtime's bytes come before the client's transport is made in some of 200 connections, even in the first."""
+def test_bytes_of_the_runtime_before_the_clients_transport_exists_are_sent(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check a client that sends nothing, so that no byte of its own flushes the link."""
 
-    async def scenario(rig: Rig) -> None:
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(rig.path))
-        listener.listen(256)
-        accepted: list[socket.socket] = []
-
-        def greet() -> None:
-            for _ in range(200):
-                connection, _ = listener.accept()
-                connection.sendall(SETTINGS)
-                accepted.append(connection)
-
-        greeting = threading.Thread(target=greet, daemon=True)
-        greeting.start()
-        for _ in range(200):
-            reader, writer = await asyncio.open_connection(sock=rig.join())
-            assert await reader.readexactly(len(SETTINGS)) == SETTINGS
-            writer.close()
-        greeting.join(5)
-        for one in (listener, *accepted):
-            one.close()
-
-    play(scenario)
-
-
-def test_nor_when_it_surely_was_first(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(rig: Rig) -> None:
         loop = asyncio.get_running_loop()
         connect, heard = loop.connect_accepted_socket, asyncio.Event()
@@ -301,9 +274,10 @@ def test_nor_when_it_surely_was_first(play: Play, monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(link_module.Half, "data_received", data_received)
         monkeypatch.setattr(loop, "connect_accepted_socket", connect_late)
-        async with rig.connected() as client:
-            await client.until(lambda: bool(client.peer.events))
-            assert type(client.peer.events[0]).__name__ == "RemoteSettingsChanged"
+        async with rig.runtime():
+            reader, writer = await asyncio.open_connection(sock=rig.join())
+            assert (await reader.readexactly(frames.HEADER_LENGTH))[3] == frames.SETTINGS
+            writer.close()
 
     play(scenario)
 

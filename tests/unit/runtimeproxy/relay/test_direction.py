@@ -38,6 +38,17 @@ def test_a_buffer_without_replaced_frames_is_forwarded_itself() -> None:
     assert direction.take() is forwarded
 
 
+def test_a_frame_may_be_as_large_as_its_receiver_announced() -> None:
+    wire = Wire()
+    for peer in (wire.client, wire.runtime):
+        wire.announce(peer, {SettingCodes.MAX_FRAME_SIZE: 30_000})
+    stream = wire.call(message=b"x" * 25_000)
+    wire.answer(stream, b"y" * 25_000)
+    assert wire.runtime.streams[stream].data == prefixed(b"x" * 25_000)
+    assert wire.client.streams[stream].data == prefixed(b"y" * 25_000)
+    wire.assert_idle()
+
+
 # DATA frames that are forwarded before they are complete
 
 
