@@ -144,7 +144,7 @@ def test_held_calls_are_what_was_decided_and_all_else_as_it_was(change: Change) 
 
 
 @given(st.lists(st.one_of(st.integers(1, 12), st.integers(1, 20_000)), min_size=1, max_size=12))
-@example([1 << 30])  # as they were recorded
+@example([1 << 30])  # the recorded pieces
 @settings(max_examples=10, deadline=None)
 def test_bytes_pass_unchanged_in_any_pieces(sizes: list[int]) -> None:
     """Check that nothing changes while no call is held, and that held calls do not depend on the pieces."""

@@ -53,7 +53,7 @@ class Call(Protocol):
 class Options(TypedDict, total=False):
     tag: str
     deadline_s: float
-    compression: grpc.Compression | None  # of the request
+    compression: grpc.Compression | None  # the request's
 
 
 class Caller(Protocol):

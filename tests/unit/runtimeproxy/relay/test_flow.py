@@ -40,7 +40,7 @@ def test_data_that_passes_queues_behind_the_relays_own_bytes() -> None:
     wire.credit_all()
     assert wire.runtime.streams[passing].data == prefixed(b"p" * 40_000)
     assert wire.runtime.streams[passing].ended
-    assert passing not in wire.relay._streams  # its frames merely pass again
+    assert passing not in wire.relay._streams  # the stream's frames merely pass again
     for stream in (held, passing):
         wire.answer(stream)
     wire.assert_idle()
