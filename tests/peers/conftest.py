@@ -81,8 +81,9 @@ def pair(request: pytest.FixtureRequest, loop: LoopThread, pytestconfig: pytest.
         runtime: Runtime = CoreRuntime(path) if request.param == "core-runtime" else AioRuntime(path, loop)
         stack.callback(runtime.stop)
         hooks = stack.enter_context(ScriptedHooks(folder / "hooks.sock"))
-        proxy = stack.enter_context(started_proxy(folder, path, pytestconfig))
+        (folder / "hooks.d").mkdir()  # the proxy reads it when it starts
         register(folder, hooks.path, annotation_prefixes=[PREFIX], deadlines={"PreCreateContainer": HOOK_DEADLINE_S})
+        proxy = stack.enter_context(started_proxy(folder, path, pytestconfig))
         yield Pair(runtime=runtime, path=path, proxy=proxy, hooks=hooks)
 
 
