@@ -203,10 +203,15 @@ def test_a_client_without_the_preface_gets_goaway() -> None:
     assert [frame[3] for frame in frames_of(wire.relay.to_client())] == [frames.SETTINGS, frames.GOAWAY]
 
 
-def test_a_malformed_runtime_is_not_reported_as_the_clients_error() -> None:
+@pytest.mark.parametrize(
+    "malformed",
+    [frames.frame(frames.HEADERS, 4, 1, b"\xff\xff\xff\xff\xff\xff"), frames.frame(frames.GOAWAY, 0, 0, b"1234567")],
+    ids=["no block", "GOAWAY too short"],
+)
+def test_a_malformed_runtime_is_not_reported_as_the_clients_error(malformed: bytes) -> None:
     wire = Wire()
     wire.call()
-    wire.relay.receive_from_runtime(frames.frame(frames.HEADERS, 4, 1, b"\xff\xff\xff\xff\xff\xff"))
+    wire.relay.receive_from_runtime(malformed)
     assert wire.relay.broken
     assert wire.relay.broken.by is Side.RUNTIME
     text = wire.relay.broken.message
