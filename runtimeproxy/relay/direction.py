@@ -6,8 +6,6 @@ DATA frames that no handler reads are forwarded as their bytes arrive, because g
 relay's own frames (`inject`) wait until such a frame is complete.
 
 Source: RFC 9113 4.3, 6.10.
-
-Tests: tests/unit/runtimeproxy/relay/test_connection.py
 """
 
 from collections import deque

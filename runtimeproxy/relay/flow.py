@@ -2,8 +2,6 @@
 
 The client gets the runtime's credit for frames that merely pass, and the relay's credit for DATA that the relay keeps
 (windows.py). The relay itself refuses DATA beyond a window if the runtime does not receive them.
-
-Tests: tests/unit/runtimeproxy/relay/test_holding.py
 """
 
 from typing import Final

@@ -3,8 +3,6 @@
 A refused call is reset at the runtime, which may have answered before it read the reset. Therefore the relay also sends a
 *barrier*: a SETTINGS frame of its own, whose ACK follows all frames that the runtime still sent. (A PING would not do: grpc-go
 ends a connection after a few.) One barrier is open at a time; it covers the calls that were refused before it.
-
-Tests: tests/unit/runtimeproxy/relay/test_endings.py
 """
 
 from typing import Final

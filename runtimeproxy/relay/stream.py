@@ -1,7 +1,4 @@
-"""Hold the relay's state of a stream whose frames do not merely pass: a held, refused, observed or queued call.
-
-Tests: tests/unit/runtimeproxy/relay/test_holding.py
-"""
+"""Hold the relay's state of a stream whose frames do not merely pass: a held, refused, observed or queued call."""
 
 from collections import deque
 from collections.abc import Callable, Mapping

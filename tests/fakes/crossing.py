@@ -9,7 +9,7 @@ from enum import Enum
 
 from lading.http2 import frames
 from lading.http2.frames import FrameReader
-from tests.fakes.wire import Peer, Wire
+from tests.fakes.wire import Wire
 
 
 class Pipe(Enum):
@@ -58,7 +58,8 @@ class Crossing(Wire):
         self.pipes[Pipe.TO_RUNTIME] += to_runtime
         preface, self._preface = to_runtime[: self._preface], max(0, self._preface - len(to_runtime))
         assert frames.PREFACE.find(preface) >= 0
-        whole_frames(to_runtime[len(preface) :])
+        whole = frames_of(to_runtime[len(preface) :])
+        assert not whole or len(whole[-1]) == frames.HEADER_LENGTH + int.from_bytes(whole[-1][:3])
         # DATA may come in pieces, nothing else does; a GOAWAY would have the client's h2 close, and is looked at here.
         for frame in frames_of(self._half + self.relay.to_client()):
             self._half = b""
@@ -72,12 +73,6 @@ class Crossing(Wire):
         self.events += self.relay.take_events()
 
 
-def whole_frames(data: bytes) -> list[bytes]:
-    found = frames_of(data)
-    assert not found or len(found[-1]) == frames.HEADER_LENGTH + int.from_bytes(found[-1][:3])
-    return found
-
-
 def frames_of(data: bytes) -> list[bytes]:
     """Return the frames of the bytes; the last frame may be incomplete."""
     reader = FrameReader(lambda stream: True)
@@ -85,10 +80,3 @@ def frames_of(data: bytes) -> list[bytes]:
     found = [data[start:end] for _, _, _, start, end in reader.frames(data)]
     assert not reader.buffered
     return found
-
-
-def settled_window(peer: Peer) -> int:
-    """Return what `peer` lets the other side send on the connection, with what h2 keeps back until a WINDOW_UPDATE is worth
-    it."""
-    manager = peer.connection._inbound_flow_control_window_manager
-    return manager.current_window_size + manager._bytes_processed

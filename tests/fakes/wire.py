@@ -17,16 +17,26 @@ import h2.settings
 import h2.stream
 import h2.windows
 import hpack
+from h2.settings import SettingCodes
 
+from lading.http2 import frames
+from lading.http2.frames import ErrorCode
 from lading.http2.messages import prefixed
-from runtimeproxy.relay.budget import HoldBudget
+from runtimeproxy.relay.budget import COPIES, HoldBudget
 from runtimeproxy.relay.connection import Relay
 from runtimeproxy.relay.events import CallHeld, RelayEvent
 
 HELD = b"/runtime.v1.RuntimeService/CreateContainer"
 FREE = b"/runtime.v1.RuntimeService/ListContainers"
+TRAILER = (b"x-checksum", b"1")
 
 Headers = Iterable[tuple[bytes, bytes]]
+
+
+def request_fields(path: bytes, extra: Headers = ()) -> list[tuple[bytes, bytes]]:
+    """Return the header fields of a gRPC request."""
+    fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"localhost")]
+    return [*fields, (b"content-type", b"application/grpc"), (b"te", b"trailers"), *extra]
 
 
 @dataclass
@@ -118,6 +128,12 @@ class Peer:
         return self.streams.setdefault(stream_id, Seen())
 
 
+def unsent_credit(peer: Peer) -> int:
+    """Return the bytes of closed streams whose credit h2 keeps back until a WINDOW_UPDATE is worth it."""
+    unsent: int = peer.connection._inbound_flow_control_window_manager._bytes_processed
+    return unsent
+
+
 class Wire:
     def __init__(
         self,
@@ -167,16 +183,7 @@ class Wire:
 
     def request(self, path: bytes = FREE, *, headers: Headers = (), end_stream: bool = False) -> int:
         stream = self.client.connection.get_next_available_stream_id()
-        fields = [
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b":path", path),
-            (b":authority", b"localhost"),
-            (b"content-type", b"application/grpc"),
-            (b"te", b"trailers"),
-            *headers,
-        ]
-        self.client.connection.send_headers(stream, fields, end_stream=end_stream)
+        self.client.connection.send_headers(stream, request_fields(path, headers), end_stream=end_stream)
         return stream
 
     def send(self, stream: int, data: bytes, *, end_stream: bool = True) -> None:
@@ -195,16 +202,42 @@ class Wire:
         return stream
 
     def answer(self, stream: int, message: bytes = b"reply", *, status: bytes = b"0") -> None:
-        runtime = self.runtime.connection
-        runtime.send_headers(stream, [(b":status", b"200"), (b"content-type", b"application/grpc")])
+        self.begin_answer(stream)
         data = prefixed(message)
         while data:
             size = min(len(data), self._sendable(self.runtime, stream))
             assert size > 0, "the runtime's window is shut"
-            runtime.send_data(stream, data[:size])
+            self.runtime.connection.send_data(stream, data[:size])
             data = data[size:]
             self.flow()
-        runtime.send_headers(stream, [(b"grpc-status", status), (b"grpc-message", b"")], end_stream=True)
+        self.end_answer(stream, status=status)
+
+    def begin_answer(self, stream: int) -> None:
+        self.runtime.connection.send_headers(stream, [(b":status", b"200"), (b"content-type", b"application/grpc")])
+        self.flow()
+
+    def end_answer(self, stream: int, *, status: bytes = b"0") -> None:
+        self.runtime.connection.send_headers(stream, [(b"grpc-status", status), (b"grpc-message", b"")], end_stream=True)
+        self.flow()
+
+    def send_trailers(self, stream: int) -> None:
+        """End a request with trailers, which no gRPC client sends."""
+        self.client.connection.send_headers(stream, [TRAILER], end_stream=True)
+        self.flow()
+
+    def reset(self, stream: int) -> None:
+        """Cancel a call as its client."""
+        self.client.connection.reset_stream(stream, ErrorCode.CANCEL)
+        self.flow()
+
+    def announce(self, peer: Peer, settings: dict[SettingCodes | int, int]) -> None:
+        peer.connection.update_settings(settings)
+        self.flow()
+
+    def credit_all(self) -> None:
+        """Let the runtime give credit for all that it has received, and for later bytes at once."""
+        self.runtime.auto_credit = True
+        self.runtime.credit()
         self.flow()
 
     def held(self) -> CallHeld:
@@ -220,6 +253,19 @@ class Wire:
         done = self.relay.refuse(stream, status, message)
         self.flow()
         return done
+
+    def assert_idle(self, *, window: int = frames.DEFAULT_WINDOW) -> None:
+        """Fail unless all calls are over on each side, all credit is given back, and the relay keeps nothing of any call.
+
+        `window`: what the runtime lets the client send on the connection."""
+        relay = self.relay
+        assert relay.broken is None
+        assert (relay.open_calls, relay._streams, relay._refused.calls, relay._flow._queued) == (0, {}, set(), {})
+        assert (self.client.connection.open_outbound_streams, self.runtime.connection.open_inbound_streams) == (0, 0)
+        to_runtime, to_client = window - unsent_credit(self.runtime), frames.DEFAULT_WINDOW - unsent_credit(self.client)
+        assert self.connection_windows() == (to_runtime, to_client)
+        assert (relay._flow._client_room, relay._flow._connection.room) == (to_runtime, to_runtime)
+        assert (self.budget._room, self.budget._early) == (self.budget._limit, self.budget._limit // COPIES)
 
     @staticmethod
     def _sendable(peer: Peer, stream: int) -> int:

@@ -137,10 +137,8 @@ class Play:
     def finish(self) -> None:
         """Room for everything; then everything that was asked is answered."""
         room = self.client.room
-        for stream in [0, *self.server._calls]:
-            has = room.of(stream) if stream else room.in_all
-            if has < frames.LARGEST_WINDOW:
-                self.say(frames.window_update(stream, min(frames.LARGEST_WINDOW, frames.LARGEST_WINDOW - has)))
+        for credit in self.client.widen(self.server._calls):
+            self.say(credit)
         assert not self.broken
         self._answer_all()
         assert self.acknowledged == room.said

@@ -112,10 +112,8 @@ class Play:
     def finish(self) -> None:
         """Room for everything; then the question is asked whole."""
         room = self.server.room
-        for stream in (0, self.server.newest):
-            has = room.of(stream) if stream else room.in_all
-            if has < frames.LARGEST_WINDOW:
-                self.say(frames.window_update(stream, min(frames.LARGEST_WINDOW, frames.LARGEST_WINDOW - has)))
+        for credit in self.server.widen([self.server.newest]):
+            self.say(credit)
         assert not self.broken
         assert self.asked == self.question
         assert self.acknowledged == room.said

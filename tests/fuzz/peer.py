@@ -4,7 +4,7 @@ It takes a tape. It returns the bytes that arrive at the end under test, and the
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import hpack
@@ -24,6 +24,42 @@ SETTINGS: Final = (
 )
 CODES: Final = (ErrorCode.NO_ERROR, ErrorCode.CANCEL, ErrorCode.REFUSED_STREAM, ErrorCode.ENHANCE_YOUR_CALM)
 EXTRAS: Final = ((), ((b"x-a", b"1"),), ((b"x-b", b"v" * 60), (b"x-a", b"1")), ((b"x-c", b"w" * 4000),))
+
+
+def damaged(data: bytes, bit: int) -> bytes:
+    """Turn one of the first bits of the data."""
+    bit %= 8 * min(len(data), 32)
+    turned = bytearray(data)
+    turned[bit // 8] ^= 1 << bit % 8
+    return bytes(turned)
+
+
+def cut(data: bytes, size: int) -> list[bytes]:
+    """Cut the data into pieces; `size` 0, or too many pieces: not at all."""
+    size = size if size and len(data) <= 200 * size else max(1, len(data))
+    return [data[i : i + size] for i in range(0, len(data), size)]
+
+
+def in_frames(stream: int, content: bytes, *, padding: int | None, end_stream: bool) -> bytes:
+    """Return DATA frames of lawful size."""
+    out, size = b"", 16_384 - 256
+    for at in range(0, max(1, len(content)), size):
+        piece, last = content[at : at + size], at + size >= len(content)
+        piece = piece if padding is None else bytes((padding,)) + piece + bytes(padding)
+        flags = (0 if padding is None else frames.PADDED) | (frames.END_STREAM if end_stream and last else 0)
+        out += frames.frame(frames.DATA, flags, stream, piece)
+    return out
+
+
+def split_block(stream: int, block: bytes, flags: int) -> tuple[bytes, bytes]:
+    """Return a block in HEADERS and CONTINUATIONs, and the last one; perhaps padded, with priority fields, or interrupted."""
+    head, tail = block[: len(block) // 2], block[len(block) // 2 :]
+    head = b"\0\0\0\0\7" + head if flags & frames.PRIORITY_FIELDS else head
+    head = b"\3" + head + b"\0\0\0" if flags & frames.PADDED else head
+    kept = flags & (frames.PRIORITY_FIELDS | frames.PADDED | frames.END_STREAM)
+    between = frames.frame(frames.PING, 0, 0, bytes(8)) if flags & 0x40 else b""
+    first = frames.frame(frames.HEADERS, kept, stream, head) + frames.frame(frames.CONTINUATION, 0, stream)
+    return first + between, frames.frame(frames.CONTINUATION, frames.END_HEADERS, stream, tail)
 
 
 class Room:
@@ -92,20 +128,21 @@ class Peer:
             self._damage,
         )
 
-    def pieces(self, data: bytes) -> Iterator[bytes]:
-        """The bytes as they arrive."""
+    def pieces(self, data: bytes) -> list[bytes]:
+        """Return the bytes as they arrive."""
         if self._mangle and data:
-            at, self._mangle = (self._mangle - 1) % (8 * min(len(data), 32)), 0
-            turned = bytearray(data)
-            turned[at // 8] ^= 1 << at % 8
-            data = bytes(turned)
-        size = self._chunk if self._chunk and len(data) <= 200 * self._chunk else max(1, len(data))
-        return (data[i : i + size] for i in range(0, len(data), size))
+            data, self._mangle = damaged(data, self._mangle - 1), 0
+        return cut(data, self._chunk)
 
     def stream(self) -> int:
-        """Mostly one of the newest."""
-        back = self.tape.byte()
-        return max(0, self.newest - 2 * (back & 3)) if back < 0xF0 else back & 0xF
+        return self.tape.stream(self.newest)
+
+    def widen(self, streams: Iterable[int]) -> Iterator[bytes]:
+        """Yield the credit that makes the windows of the connection and of the streams as large as possible."""
+        for stream in (0, *streams):
+            has = self.room.of(stream) if stream else self.room.in_all
+            if has < frames.LARGEST_WINDOW:
+                yield frames.window_update(stream, min(frames.LARGEST_WINDOW, frames.LARGEST_WINDOW - has))
 
     def headers(self, stream: int, fields: Mapping[bytes, bytes], *, end_stream: bool) -> bytes:
         extra = self.tape.pick(EXTRAS)
@@ -115,15 +152,9 @@ class Peer:
         return frames.header_block(stream, block, end_stream=end_stream)
 
     def data(self, stream: int, content: bytes, *, end_stream: bool) -> bytes:
-        """In frames of lawful size, some of them padded."""
+        """Return DATA frames, some of them padded."""
         padding = self.tape.byte() if self.tape.byte() > 0xD0 else None
-        out, size = b"", 16_384 - 256
-        for at in range(0, max(1, len(content)), size):
-            piece, last = content[at : at + size], at + size >= len(content)
-            piece = piece if padding is None else bytes((padding,)) + piece + bytes(padding)
-            flags = (0 if padding is None else frames.PADDED) | (frames.END_STREAM if end_stream and last else 0)
-            out += frames.frame(frames.DATA, flags, stream, piece)
-        return out
+        return in_frames(stream, content, padding=padding, end_stream=end_stream)
 
     def _settings(self) -> bytes:
         setting, values = self.tape.pick(SETTINGS)
@@ -154,17 +185,10 @@ class Peer:
         return frames.frame(frames.HEADERS, flags, self.stream(), self.tape.take(self.tape.byte() % 40))
 
     def _split_block(self) -> bytes:
-        """In CONTINUATIONs, perhaps with padding and priority fields, perhaps interrupted."""
         self.proper = False
         stream, flags = self.stream(), self.tape.byte()
         block = self._encoder.encode([(b":status", b"200"), (b"grpc-status", b"0"), *self.tape.pick(EXTRAS)])
-        head, tail = block[: len(block) // 2], block[len(block) // 2 :]
-        head = b"\0\0\0\0\7" + head if flags & frames.PRIORITY_FIELDS else head
-        head = b"\3" + head + b"\0\0\0" if flags & frames.PADDED else head
-        kept = flags & (frames.PRIORITY_FIELDS | frames.PADDED | frames.END_STREAM)
-        between = frames.frame(frames.PING, 0, 0, bytes(8)) if flags & 0x40 else b""
-        first = frames.frame(frames.HEADERS, kept, stream, head) + frames.frame(frames.CONTINUATION, 0, stream)
-        return first + between + frames.frame(frames.CONTINUATION, frames.END_HEADERS, stream, tail)
+        return b"".join(split_block(stream, block, flags))
 
     def _cut(self) -> bytes:
         self._chunk = self.tape.byte() % 40

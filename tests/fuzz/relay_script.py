@@ -17,19 +17,12 @@ from lading.http2.frames import ErrorCode
 from lading.http2.messages import prefixed
 from runtimeproxy.relay.events import Side
 from tests.fakes.wire import FREE, HELD
+from tests.fuzz import peer
 from tests.fuzz.tape import Tape
 
-# Sizes around what the relay treats differently: prefix, message limit (relay.MAX_MESSAGE), frame size, window.
-SIZES = (0, 1, 4, 5, 6, 100, 255, 995, 1000, 1001, 4000, 16_383, 16_384, 16_385, 65_535, 70_000)
-INCREMENTS = (0, 1, 5, 100, 1000, 16_384, 65_535, 1 << 20, (1 << 31) - 65_536, (1 << 31) - 1)
-SETTINGS = (
-    (frames.HEADER_TABLE_SIZE, (0, 1, 64, 4096, 65_536)),
-    (frames.INITIAL_WINDOW_SIZE, (0, 1, 5, 1000, 65_535, 1 << 20, (1 << 31) - 1, 1 << 31)),
-    (frames.MAX_FRAME_SIZE, (16_384, 20_000, 1 << 20, 16_383)),
-    (0x3, (0, 100)),
-    (0x99, (1,)),
-)
-EXTRAS = ((), ((b"x-a", b"1"),), ((b"x-b", b"v" * 60), (b"x-a", b"1")), ((b"x-c", b"w" * 4000),), ((b"grpc-timeout", b"2S"),))
+SIZES = (*peer.SIZES[:11], 16_383, *peer.SIZES[11:])
+SETTINGS = (*peer.SETTINGS[:3], (0x3, (0, 100)), *peer.SETTINGS[3:])
+EXTRAS = (*peer.EXTRAS, ((b"grpc-timeout", b"2S"),))
 
 
 class Decision(Enum):
@@ -110,34 +103,22 @@ class Script:
             step = self._steps[self._tape.byte() % len(self._steps)]()
             match step:
                 case Bytes(side, data):
-                    yield from (Bytes(side, piece) for piece in self._cut(self._mangled(data)))
+                    yield from (Bytes(side, piece) for piece in self._pieces(data))
                 case Decide():
                     yield step
                 case None:
                     pass
 
-    # ---- the data
-
     def _stream(self) -> int:
-        """Mostly one of the newest."""
-        back = self._tape.byte()
-        return max(0, self._last_stream - 2 * (back & 3)) if back < 0xF0 else back & 0xF
+        return self._tape.stream(self._last_stream)
 
     def _side(self) -> Side:
         return Side.CLIENT if self._tape.byte() & 1 else Side.RUNTIME
 
-    def _cut(self, data: bytes) -> list[bytes]:
-        if not self._chunk or len(data) > 200 * self._chunk:
-            return [data]
-        return [data[i : i + self._chunk] for i in range(0, len(data), self._chunk)]
-
-    def _mangled(self, data: bytes) -> bytes:
-        if not self._mangle or not data:
-            return data
-        at, self._mangle = (self._mangle - 1) % (8 * min(len(data), 32)), 0
-        turned = bytearray(data)
-        turned[at // 8] ^= 1 << at % 8
-        return bytes(turned)
+    def _pieces(self, data: bytes) -> list[bytes]:
+        if self._mangle and data:
+            data, self._mangle = peer.damaged(data, self._mangle - 1), 0
+        return peer.cut(data, self._chunk)
 
     # ---- what can happen
 
@@ -161,13 +142,8 @@ class Script:
         return self._frames_of(Side.RUNTIME, self._stream(), bytes(size), flags)
 
     def _frames_of(self, side: Side, stream: int, data: bytes, flags: int) -> Bytes:
-        out, size = b"", 16_384 - 256
-        for i in range(0, max(1, len(data)), size):
-            piece, last = data[i : i + size], i + size >= len(data)
-            padding = flags >> 4 if flags & frames.PADDED else 0
-            piece = bytes((padding,)) + piece + bytes(padding) if flags & frames.PADDED else piece
-            out += frames.frame(frames.DATA, flags & frames.PADDED | (flags & 1 if last else 0), stream, piece)
-        return Bytes(side, out)
+        padding = flags >> 4 if flags & frames.PADDED else None
+        return Bytes(side, peer.in_frames(stream, data, padding=padding, end_stream=bool(flags & frames.END_STREAM)))
 
     def _answer(self) -> Step:
         kind, stream, extra = self._tape.byte() % 4, self._stream(), self._tape.pick(EXTRAS)
@@ -183,7 +159,7 @@ class Script:
 
     def _window_update(self) -> Step:
         side, stream = self._side(), self._stream() if self._tape.byte() & 1 else 0
-        return Bytes(side, frames.window_update(stream, self._tape.pick(INCREMENTS)))
+        return Bytes(side, frames.window_update(stream, self._tape.pick(peer.INCREMENTS)))
 
     def _settings(self) -> Step:
         side = self._side()
@@ -230,22 +206,12 @@ class Script:
         )
 
     def _split_block(self) -> Step:
-        """A block in CONTINUATIONs, perhaps with padding and priority fields, perhaps interrupted."""
         side, stream, flags = self._side(), self._stream(), self._tape.byte()
         if side is Side.CLIENT and flags & 2:
             self._last_stream = stream = self._last_stream + 2
         block = self._speakers[side].encoder.encode([(b":path", HELD), (b":status", b"200"), *self._tape.pick(EXTRAS)])
-        cut = len(block) // 2
-        head = block[:cut]
-        if flags & frames.PRIORITY_FIELDS:
-            head = b"\0\0\0\0\7" + head
-        if flags & frames.PADDED:
-            head = b"\3" + head + b"\0\0\0"
-        kept = flags & (frames.PRIORITY_FIELDS | frames.PADDED | frames.END_STREAM)
-        between = frames.frame(frames.PING, 0, 0, bytes(8)) if flags & 0x40 else b""
-        tail = frames.frame(frames.CONTINUATION, 0, stream) + between
-        last = frames.frame(frames.CONTINUATION, frames.END_HEADERS, stream, block[cut:])
-        return Bytes(side, frames.frame(frames.HEADERS, kept, stream, head) + tail + (last if flags & 0x80 else b""))
+        first, last = peer.split_block(stream, block, flags)
+        return Bytes(side, first + (last if flags & 0x80 else b""))
 
     def _set_chunk(self) -> None:
         self._chunk = self._tape.byte() % 40

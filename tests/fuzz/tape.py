@@ -26,5 +26,10 @@ class Tape:
         self._at += size
         return self._data[self._at - size : self._at]
 
+    def stream(self, newest: int) -> int:
+        """Choose a stream, mostly one of the newest."""
+        back = self.byte()
+        return max(0, newest - 2 * (back & 3)) if back < 0xF0 else back & 0xF
+
     def rest(self) -> bytes:
         return self.take(len(self._data))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import h2.exceptions
 
 from lading.http2.messages import GrpcStatus
-from tests.fakes.wire import Headers, Peer
+from tests.fakes.wire import Headers, Peer, request_fields
 
 TIMEOUT_S = 20.0
 
@@ -35,9 +35,7 @@ def send(path: Path, method: str, pieces: Iterable[bytes], *, headers: Headers =
         connection.settimeout(TIMEOUT_S)
         connection.connect(str(path))
         stream = peer.connection.get_next_available_stream_id()
-        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", method.encode()), (b":authority", b"localhost")]
-        fields += [(b"content-type", b"application/grpc"), (b"te", b"trailers"), *headers]
-        peer.connection.send_headers(stream, fields)
+        peer.connection.send_headers(stream, request_fields(method.encode(), headers))
         for piece in pieces:
             _send(connection, peer, stream, piece)
         with contextlib.suppress(h2.exceptions.ProtocolError):  # answered, and over, before all was sent

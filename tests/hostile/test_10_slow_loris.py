@@ -9,7 +9,6 @@ a client that does not read; header blocks decoded at any size (Lading did these
 
 import contextlib
 import socket
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -20,12 +19,14 @@ import pytest
 
 from lading.http2 import frames
 from lading.http2.frames import ErrorCode
+from lading.http2.headers import HeaderLane
 from lading.log import Event
 from protos.hook.v1 import hook_pb2 as hook
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Cri
 from simnode.daemons import Daemon
 from tests.depth import repeats
+from tests.fakes.wire import request_fields
 from tests.faults.rig import logged, proxy_in, register
 from tests.hostile.measure import MIB, descriptors, longest_work, memory_growth
 from tests.hostile.runtime import KeepingRuntime
@@ -98,38 +99,11 @@ def test_half_open_connections(attacked: Attacked, said: bytes) -> None:
         eventually(new.version)
 
 
-@pytest.mark.parametrize("runtime_there", [True, False])
-def test_who_does_not_come_to_the_point_is_sent_away(short_folder: Path, runtime_there: bool) -> None:
-    """Check that single bytes do not extend the time for a client's preface: 24 bytes and a SETTINGS frame."""
-    proxy = proxy_in(short_folder, short_folder / "runtime.sock")
-    hurried = "from runtimeproxy import link, main; link.PREFACE_TIMEOUT_S = 0.3; main.main()"
-    proxy.argv = [sys.executable, "-c", hurried, *proxy.argv[1:]]
-    with contextlib.ExitStack() as stack:
-        if runtime_there:
-            stack.enter_context(KeepingRuntime(short_folder / "runtime.sock"))
-        stack.callback(proxy.stop)
-        proxy.start()
-        silent = []
-        for said in (b"", frames.PREFACE[:1], frames.PREFACE[:-1], PREFACE[:-1]):
-            connection = stack.enter_context(socket.socket(socket.AF_UNIX))
-            connection.settimeout(5)
-            connection.connect(str(proxy.socket))
-            for byte in said:
-                connection.sendall(bytes((byte,)))
-            silent.append(connection)
-        for connection in silent:
-            while connection.recv(1 << 16):
-                pass
-
-
 # Floods
 
 
 def headers(stream: int, path: bytes = b"/runtime.v1.RuntimeService/Version") -> bytes:
-    fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"x")]
-    fields += [(b"content-type", b"application/grpc"), (b"te", b"trailers")]
-    block = b"".join(b"\x00" + bytes((len(k),)) + k + bytes((len(v),)) + v for k, v in fields)
-    return frames.header_block(stream, block, end_stream=False)
+    return frames.header_block(stream, HeaderLane().render(request_fields(path)), end_stream=False)
 
 
 def rapid_reset(number: int) -> bytes:
@@ -137,11 +111,18 @@ def rapid_reset(number: int) -> bytes:
     return b"".join(headers(s) + frames.rst_stream(s, ErrorCode.CANCEL) for s in range(2 * number + 1, 2 * number + 201, 2))
 
 
+def costly_blocks(number: int) -> bytes:
+    """Return a block of other bytes each time: one byte of HPACK is a field of 42, and decoded blocks may be cached."""
+    block = b"\x82" * 390_000 + bytes((0x82 + number // 100 % 5,))
+    return frames.header_block(number + 1, block, end_stream=False)
+
+
 FLOODS: dict[str, Callable[[int], bytes]] = {
     "PING": lambda _: PING * 100,
     "SETTINGS": lambda _: SETTINGS * 100,
     "RST_STREAM": lambda _: frames.rst_stream(1, ErrorCode.CANCEL) * 100,
     "rapid reset": rapid_reset,
+    "header blocks": costly_blocks,
     "empty DATA": lambda _: frames.frame(frames.DATA, 0, 1) * 100,
     "PRIORITY": lambda _: frames.frame(frames.PRIORITY, 0, 1, b"\0\0\0\0\1") * 100,
     "unknown frames": lambda _: frames.frame(0xBE, 0, 1, b"x" * 64) * 100,
@@ -177,20 +158,6 @@ def test_a_flood(attacked: Attacked, name: str) -> None:
     attacked.existing.version()
 
 
-@pytest.mark.parametrize("name", ["PING", "SETTINGS"])
-def test_a_flood_while_the_runtime_is_away(short_folder: Path, name: str) -> None:
-    """Check that the proxy's own answers are limited for a client that does not read, while the runtime does not run."""
-    proxy = proxy_in(short_folder, short_folder / "none.sock")
-    proxy.start()
-    try:
-        with socket.socket(socket.AF_UNIX) as connection, memory_growth(proxy.pid) as growth:
-            connection.connect(str(proxy.socket))
-            assert flood(connection, FLOODS[name]) < FLOOD_BYTES
-        assert growth.bytes < 8 * MIB
-    finally:
-        proxy.stop()
-
-
 @pytest.mark.node
 @pytest.mark.parametrize("held", [False, True])
 def test_a_flood_of_credit(attacked: Attacked, held: bool) -> None:
@@ -206,26 +173,6 @@ def test_a_flood_of_credit(attacked: Attacked, held: bool) -> None:
     with attacked.connect() as connection, memory_growth(attacked.proxy.pid) as growth:
         assert flood(connection, make) < FLOOD_BYTES
     assert growth.bytes < 16 * MIB
-
-
-@pytest.mark.node
-def test_header_blocks_that_cost_more_than_they_are(attacked: Attacked) -> None:
-    """Check header blocks in which one byte of HPACK is a field of forty bytes, and the cache of decoded blocks."""
-
-    def blocks(number: int) -> bytes:
-        block = b"\x82" * 390_000 + bytes((0x82 + number // 100 % 5,))
-        parts = [block[i : i + 16_384] for i in range(0, len(block), 16_384)]
-        first, *rest = (frames.frame(frames.CONTINUATION, 0, number + 1, part) for part in parts)
-        end = frames.frame(frames.CONTINUATION, frames.END_HEADERS, number + 1)
-        return first[:3] + bytes((frames.HEADERS,)) + first[4:] + b"".join(rest) + end
-
-    with attacked.connect() as connection, memory_growth(attacked.proxy.pid) as growth:
-        thread = threading.Thread(target=flood, args=(connection, blocks))
-        thread.start()
-        work_s = longest_work(attacked.proxy.pid, attacked.existing.version, CALLS)
-        thread.join()
-    assert work_s < WORK_S
-    assert growth.bytes < GROWTH
 
 
 # A hook that hangs

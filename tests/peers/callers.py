@@ -1,4 +1,4 @@
-"""Two gRPC clients as kubelet, C-core's and grpc.aio, with one face: a call by its path, and all that its caller sees of it."""
+"""Call as kubelet does, with two gRPC clients, C-core's and grpc.aio: a call by its path, and all that its caller gets."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import queue
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypedDict, TypeVar, Unpack
 
 import grpc
 import grpc.aio
@@ -40,40 +40,35 @@ class Seen:
 
 
 class Call(Protocol):
-    """One call that is under way."""
+    """Represent a call that is under way."""
 
     def read(self) -> bytes: ...
 
     def cancel(self) -> None: ...
 
     def end(self) -> Seen:
-        """Reads what is left."""
+        """Read the other replies until the call is over."""
+
+
+class Options(TypedDict, total=False):
+    tag: str
+    deadline_s: float
+    compression: grpc.Compression | None  # the request's
 
 
 class Caller(Protocol):
-    """`compression`: of the request. A `request` of None: the call's headers go out, and no message."""
+    """Make calls. A `request` of None: the call's headers are sent, and no message."""
 
-    def open(
-        self,
-        path: str,
-        request: bytes | None,
-        script: Script,
-        *,
-        tag: str = "",
-        deadline_s: float = DEADLINE_S,
-        compression: grpc.Compression | None = None,
-    ) -> Call: ...
+    def open(self, path: str, request: bytes | None, script: Script, **options: Unpack[Options]) -> Call: ...
 
     def connect(self) -> None:
-        """Without a call; otherwise the first call does it."""
+        """Connect without a call; otherwise the first call does it."""
 
     def close(self) -> None: ...
 
 
-def ask(
-    caller: Caller, path: str, request: bytes, script: Script = ECHO, *, compression: grpc.Compression | None = None
-) -> Seen:
-    return caller.open(path, request, script, compression=compression).end()
+def ask(caller: Caller, path: str, request: bytes, script: Script = ECHO, **options: Unpack[Options]) -> Seen:
+    return caller.open(path, request, script, **options).end()
 
 
 def _seen(code: grpc.StatusCode, details: str | None, replies: Iterable[bytes], initial: Any, trailing: Any) -> Seen:
@@ -87,24 +82,15 @@ class CoreCaller:
     def __init__(self, path: Path) -> None:
         self._channel = grpc.insecure_channel(f"unix:{path}", options=_OPTIONS)
 
-    def open(
-        self,
-        path: str,
-        request: bytes | None,
-        script: Script,
-        *,
-        tag: str = "",
-        deadline_s: float = DEADLINE_S,
-        compression: grpc.Compression | None = None,
-    ) -> Call:
-        metadata = metadata_of(script, tag)
+    def open(self, path: str, request: bytes | None, script: Script, **options: Unpack[Options]) -> Call:
+        timeout, metadata = options.get("deadline_s", DEADLINE_S), metadata_of(script, options.get("tag", ""))
         if request is not None:
             rpc = self._channel.unary_stream(path, bytes, bytes)
-            return _CoreCall(rpc(request, timeout=deadline_s, metadata=metadata, compression=compression))
+            return _CoreCall(rpc(request, timeout=timeout, metadata=metadata, compression=options.get("compression")))
         withheld: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         requests: Iterator[bytes] = iter(withheld.get, None)  # None ends it
         stream = self._channel.stream_stream(path, bytes, bytes)
-        return _CoreCall(stream(requests, timeout=deadline_s, metadata=metadata), withheld)
+        return _CoreCall(stream(requests, timeout=timeout, metadata=metadata), withheld)
 
     def connect(self) -> None:
         grpc.channel_ready_future(self._channel).result(DEADLINE_S)
@@ -143,24 +129,15 @@ class AioCaller:
     async def _connect(self, path: Path) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(f"unix:{path}", options=_OPTIONS)
 
-    def open(
-        self,
-        path: str,
-        request: bytes | None,
-        script: Script,
-        *,
-        tag: str = "",
-        deadline_s: float = DEADLINE_S,
-        compression: grpc.Compression | None = None,
-    ) -> Call:
-        metadata = metadata_of(script, tag)
+    def open(self, path: str, request: bytes | None, script: Script, **options: Unpack[Options]) -> Call:
+        timeout, metadata = options.get("deadline_s", DEADLINE_S), metadata_of(script, options.get("tag", ""))
 
         async def start() -> Any:
             if request is None:
                 open_stream: Any = self._channel.stream_stream(path, bytes, bytes)  # grpc's stubs demand optional arguments
-                return open_stream(timeout=deadline_s, metadata=metadata)
+                return open_stream(timeout=timeout, metadata=metadata)
             rpc = self._channel.unary_stream(path, bytes, bytes)
-            return rpc(request, timeout=deadline_s, metadata=metadata, compression=compression)
+            return rpc(request, timeout=timeout, metadata=metadata, compression=options.get("compression"))
 
         return _AioCall(self._loop.do(start()), self._loop)
 

@@ -1,4 +1,4 @@
-"""Peer tests: the proxy as its own process between gRPC peers that know nothing of it; the same call with and without it.
+"""Start the peers of these tests: the proxy, as its own process, between gRPC peers; each call is made with and without it.
 
 One pair of runtime and proxy for each runtime, shared by all tests of this folder; one pair of connections for each client.
 """
@@ -43,6 +43,28 @@ class Ways:
     proxied: Caller
 
 
+@contextlib.contextmanager
+def started_proxy(folder: Path, runtime: Path, config: pytest.Config) -> Iterator[Daemon]:
+    """Run a proxy in front of a runtime. A test that fails shows its log."""
+    proxy, logs = proxy_in(folder, runtime, metrics=""), config.stash.setdefault(LOGS, [])
+    logs.append(proxy.log)
+    try:
+        proxy.start()
+        yield proxy
+    finally:
+        proxy.stop()
+        logs.remove(proxy.log)
+
+
+@contextlib.contextmanager
+def both_ways(client: str, runtime: Path, proxy: Daemon, loop: LoopThread) -> Iterator[tuple[Caller, Caller]]:
+    """Connect a client to the runtime, and to the proxy in front of it."""
+    direct, proxied = connect(client, runtime, loop), connect(client, proxy.socket, loop)
+    yield direct, proxied
+    proxied.close()
+    direct.close()
+
+
 @pytest.fixture(scope="package")
 def loop() -> Iterator[LoopThread]:
     loop = LoopThread()
@@ -59,18 +81,15 @@ def pair(request: pytest.FixtureRequest, loop: LoopThread, pytestconfig: pytest.
         runtime: Runtime = CoreRuntime(path) if request.param == "core-runtime" else AioRuntime(path, loop)
         stack.callback(runtime.stop)
         hooks = stack.enter_context(ScriptedHooks(folder / "hooks.sock"))
-        proxy = proxy_in(folder, path, metrics="")
+        (folder / "hooks.d").mkdir()  # the proxy reads it when it starts
         register(folder, hooks.path, annotation_prefixes=[PREFIX], deadlines={"PreCreateContainer": HOOK_DEADLINE_S})
-        pytestconfig.stash.setdefault(LOGS, []).append(proxy.log)
-        stack.callback(pytestconfig.stash[LOGS].remove, proxy.log)
-        stack.callback(proxy.stop)
-        proxy.start()
+        proxy = stack.enter_context(started_proxy(folder, path, pytestconfig))
         yield Pair(runtime=runtime, path=path, proxy=proxy, hooks=hooks)
 
 
 @pytest.fixture(params=CLIENTS)
 def caller(request: pytest.FixtureRequest, proxy: Daemon, loop: LoopThread) -> Iterator[Caller]:
-    """For a module with a `proxy` of its own."""
+    """Connect to the `proxy` of a module that has its own."""
     caller = connect(request.param, proxy.socket, loop)
     yield caller
     caller.close()
@@ -78,7 +97,5 @@ def caller(request: pytest.FixtureRequest, proxy: Daemon, loop: LoopThread) -> I
 
 @pytest.fixture(scope="package", params=CLIENTS)
 def ways(request: pytest.FixtureRequest, pair: Pair, loop: LoopThread) -> Iterator[Ways]:
-    direct, proxied = connect(request.param, pair.path, loop), connect(request.param, pair.proxy.socket, loop)
-    yield Ways(pair=pair, direct=direct, proxied=proxied)
-    proxied.close()
-    direct.close()
+    with both_ways(request.param, pair.path, pair.proxy, loop) as (direct, proxied):
+        yield Ways(pair=pair, direct=direct, proxied=proxied)

@@ -1,9 +1,7 @@
-"""grpc-go as the runtime: a real containerd, asked directly and through the proxy, in every version of CRI that it has."""
+"""Test grpc-go as the runtime: a real containerd, called directly and through the proxy, in all its versions of CRI."""
 
-import contextlib
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,11 +9,9 @@ import pytest
 from google.protobuf.message import Message
 
 from protos.cri.runtime.v1 import api_pb2 as cri
-from simnode import leftovers
 from simnode.containerd import PrivateContainerd
-from tests.faults.rig import proxy_in
-from tests.logs import LOGS
-from tests.peers.callers import CLIENTS, Caller, ask, connect
+from tests.peers.callers import CLIENTS, Caller, ask
+from tests.peers.conftest import both_ways, started_proxy
 from tests.peers.loop import LoopThread
 from tests.peers.runtimes import VERSIONS
 from tests.peers.test_sizes import container
@@ -45,46 +41,27 @@ UNKNOWN: Final[dict[str, Message]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Both:
-    direct: Caller
-    proxied: Caller
-
-
 @pytest.fixture(scope="module", params=CLIENTS)
 def both(
     request: pytest.FixtureRequest, containerd: PrivateContainerd, loop: LoopThread, pytestconfig: pytest.Config
-) -> Iterator[Both]:
-    with contextlib.ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="lading-"))
-        stack.callback(leftovers.remove_tree, folder)
-        proxy = proxy_in(folder, containerd.socket, metrics="")
-        pytestconfig.stash[LOGS].append(proxy.log)
-        stack.callback(pytestconfig.stash[LOGS].remove, proxy.log)
-        stack.callback(proxy.stop)
-        proxy.start()
-
-        direct, proxied = connect(request.param, containerd.socket, loop), connect(request.param, proxy.socket, loop)
-        stack.callback(direct.close)
-        stack.callback(proxied.close)
-        yield Both(direct, proxied)
+) -> Iterator[tuple[Caller, Caller]]:
+    with (
+        tempfile.TemporaryDirectory(prefix="lading-") as folder,
+        started_proxy(Path(folder), containerd.socket, pytestconfig) as proxy,
+        both_ways(request.param, containerd.socket, proxy, loop) as callers,
+    ):
+        yield callers
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("method", FINE)
-def test_an_answer_is_the_same(both: Both, containerd: PrivateContainerd, version: str, method: str) -> None:
-    path, request = f"/runtime.{version}.{method}", FINE[method].SerializeToString()
-    direct = ask(both.direct, path, request)
+@pytest.mark.parametrize("method", FINE | UNKNOWN)
+def test_an_answer_is_the_same(both: tuple[Caller, Caller], containerd: PrivateContainerd, version: str, method: str) -> None:
+    path, request = f"/runtime.{version}.{method}", (FINE | UNKNOWN)[method].SerializeToString()
+    direct, proxied = (ask(caller, path, request) for caller in both)
     served = version == "v1" or containerd.version.startswith("1.")  # containerd 2 has no v1alpha2 any more
-    assert direct.code == ("OK" if served else "UNIMPLEMENTED")
-    assert ask(both.proxied, path, request) == direct
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("method", UNKNOWN)
-def test_an_error_is_the_same(both: Both, version: str, method: str) -> None:
-    path, request = f"/runtime.{version}.{method}", UNKNOWN[method].SerializeToString()
-    direct = ask(both.direct, path, request)
-    assert direct.code in {"NOT_FOUND", "UNKNOWN", "UNIMPLEMENTED"}
-    assert direct.details
-    assert ask(both.proxied, path, request) == direct
+    if method in FINE:
+        assert direct.code == ("OK" if served else "UNIMPLEMENTED")
+    else:
+        assert direct.code in {"NOT_FOUND", "UNKNOWN", "UNIMPLEMENTED"}
+        assert direct.details
+    assert proxied == direct

@@ -1,4 +1,4 @@
-"""Callers who give up, before, during and after a hold: they see what they see without the proxy, and the runtime hears of it.
+"""Test callers that cancel before, during and after a hold: they get the same as without the proxy, and the runtime ends.
 
 A deadline during a hold is the one difference, and meant: a hook gets half of what its caller has left, so that the caller
 hears of the hook instead of running into a deadline that says nothing (docs/hook-api.md).
@@ -14,17 +14,17 @@ from typing import Final
 import pytest
 
 from lading.reasons import Reason
-from protos.hook.v1 import hook_pb2 as hook
 from tests.fakes.raw_server import Call as Asked
 from tests.faults.rig import ScriptedHooks, measure
 from tests.node.site import eventually
 from tests.peers.callers import Call, Caller, ask
 from tests.peers.conftest import Ways
 from tests.peers.script import Script
-from tests.peers.test_sizes import guarded
+from tests.peers.test_sizes import guarded, unchanged
 
 HELD: Final = "/runtime.v1.RuntimeService/CreateContainer"
 FREE: Final = "/runtime.v1.RuntimeService/ListContainers"
+EVENTS: Final = "/runtime.v1.RuntimeService/GetContainerEvents"
 SHORT_S: Final = 0.6  # a deadline that is waited for; half of it is the hook's
 REQUEST: Final = guarded(100).SerializeToString()
 STUCK: Final = Script(waits_after=0)  # the runtime has the request, and never answers
@@ -33,7 +33,7 @@ _number = count()
 
 
 class HangingHook:
-    """Answers nothing until `free` is set, and knows whom it was asked about."""
+    """Answer nothing until `free` is set."""
 
     def __init__(self) -> None:
         self.free = threading.Event()
@@ -42,7 +42,7 @@ class HangingHook:
     def __call__(self, call: Asked) -> bytes:
         self.asked.set()
         self.free.wait(60)
-        return hook.AdjustResponse(adjustment=hook.Adjustment()).SerializeToString()
+        return unchanged(call)
 
 
 @pytest.fixture
@@ -84,19 +84,28 @@ def is_over(ways: Ways, tag: str) -> None:
     assert tag not in ways.pair.runtime.answered
 
 
-@pytest.mark.parametrize("path", [HELD, FREE])
-@pytest.mark.parametrize("request_", [None, REQUEST], ids=["before", "after"])
-def test_cancelled(ways: Ways, path: str, request_: bytes | None) -> None:
-    """Before the message is whole; and while the runtime has it."""
+@pytest.mark.parametrize(
+    ("path", "request_", "script"),
+    [
+        pytest.param(HELD, None, STUCK, id="held, before its message"),
+        pytest.param(FREE, None, STUCK, id="before its message"),
+        pytest.param(HELD, REQUEST, STUCK, id="held, after its message"),
+        pytest.param(FREE, REQUEST, STUCK, id="after its message"),
+        pytest.param(EVENTS, b"", Script(replies=500, size=200, waits_after=3), id="within its replies"),
+    ],
+)
+def test_cancelled(ways: Ways, path: str, request_: bytes | None, script: Script) -> None:
+    ways.pair.hooks.says = unchanged
     ways.pair.runtime.wait_again()
     seen = []
     for caller in (ways.direct, ways.proxied):
-        call, tag = start(ways, caller, path, request_)
+        call, tag = start(ways, caller, path, request_, script)
+        first = [call.read() for _ in range(script.waits_after)]
         call.cancel()
-        seen.append(end(call))
+        seen.append((end(call), first))
         is_over(ways, tag)
-        assert ask(caller, path, REQUEST).code == "OK"
-    assert seen[0][0] == "CANCELLED"
+        assert ask(caller, path, REQUEST).replies == (REQUEST,)
+    assert seen[0][0][0] == "CANCELLED"
     assert seen[0] == seen[1]
 
 

@@ -1,4 +1,4 @@
-"""Large and compressed messages, held or not; and a slow reader, who must not cost the proxy what he leaves unread.
+"""Test large and compressed messages, held or not, and a slow reader: the proxy does not keep what it leaves unread.
 
 Seen to fail against buffers of 64 MiB, and against changed messages that are still said to be compressed.
 """
@@ -18,6 +18,7 @@ import pytest
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from tests.fakes.raw_server import Call
+from tests.fakes.wire import request_fields
 from tests.faults.rig import GUARDED, ScriptedHooks
 from tests.hostile.measure import MIB, memory_growth
 from tests.peers.callers import ask
@@ -63,55 +64,51 @@ def marked(request: cri.CreateContainerRequest) -> cri.CreateContainerRequest:
     return changed
 
 
-def test_a_large_reply(ways: Ways) -> None:
-    path, script = f"/runtime.v1.RuntimeService/{FREE}", Script(size=REPLY)
-    direct = ask(ways.direct, path, b"", script)
-    assert direct.code == "OK"
-    assert ask(ways.proxied, path, b"", script) == direct
-
-
 @pytest.mark.parametrize("compression", [None, GZIP], ids=["plain", "gzip"])
 @pytest.mark.parametrize("size", [1000, LARGE])
-@pytest.mark.parametrize("method", [FREE, HELD])
-def test_a_request_that_no_hook_wants(ways: Ways, method: str, size: int, compression: grpc.Compression | None) -> None:
-    path, request = f"/runtime.v1.RuntimeService/{method}", container("plain", {}, size).SerializeToString()
-    direct = ask(ways.direct, path, request, compression=compression)
-    assert direct.code == "OK"
-    assert ask(ways.proxied, path, request, compression=compression) == direct
+@pytest.mark.parametrize(
+    ("method", "version", "annotations", "says"),
+    [
+        pytest.param(FREE, "v1", {}, unchanged, id="passes"),
+        pytest.param(HELD, "v1", {}, unchanged, id="held"),
+        pytest.param(HELD, "v1", GUARDED, unchanged, id="unchanged"),
+        pytest.param(HELD, "v1", GUARDED, ScriptedHooks.mark, id="changed"),
+        pytest.param(HELD, "v1alpha2", GUARDED, unchanged, id="unchanged-v1alpha2"),
+        pytest.param(HELD, "v1alpha2", GUARDED, ScriptedHooks.mark, id="changed-v1alpha2"),
+    ],
+)
+def test_a_request(
+    ways: Ways,
+    method: str,
+    version: str,
+    annotations: dict[str, str],
+    says: Says,
+    size: int,
+    compression: grpc.Compression | None,
+) -> None:
+    """Check a request that no hook is asked about, and one that a hook leaves as it is, or changes.
 
-
-@pytest.mark.parametrize("compression", [None, GZIP], ids=["plain", "gzip"])
-@pytest.mark.parametrize(("version", "size"), [("v1", LARGE), ("v1", 1000), ("v1alpha2", 1000)])
-def test_a_request_that_a_hook_lets_pass(ways: Ways, version: str, size: int, compression: grpc.Compression | None) -> None:
-    ways.pair.hooks.says = unchanged
-    path, request = f"/runtime.{version}.RuntimeService/{HELD}", guarded(size).SerializeToString()
-    direct = ask(ways.direct, path, request, compression=compression)
-    assert direct.code == "OK"
-    assert ask(ways.proxied, path, request, compression=compression) == direct
-
-
-@pytest.mark.parametrize("compression", [None, GZIP], ids=["plain", "gzip"])
-@pytest.mark.parametrize(("version", "size"), [("v1", LARGE), ("v1", 1000), ("v1alpha2", 1000)])
-def test_a_request_that_a_hook_changes(ways: Ways, version: str, size: int, compression: grpc.Compression | None) -> None:
-    """Direct, the caller sends what the hook is to make of it: nothing else may differ."""
-    ways.pair.hooks.says = ScriptedHooks.mark
-    path, request = f"/runtime.{version}.RuntimeService/{HELD}", guarded(size)
-    direct = ask(ways.direct, path, marked(request).SerializeToString(), compression=compression)
+    Direct, the caller sends the request with the hook's change: the replies must not differ otherwise."""
+    request = container("guarded" if annotations else "plain", annotations, size)
+    ways.pair.hooks.says = says
+    path, wanted = f"/runtime.{version}.RuntimeService/{method}", marked(request) if says == ScriptedHooks.mark else request
+    direct = ask(ways.direct, path, wanted.SerializeToString(), compression=compression)
     assert direct.code == "OK"
     assert ask(ways.proxied, path, request.SerializeToString(), compression=compression) == direct
 
 
+@pytest.mark.parametrize("script", [Script(size=REPLY), Script(gzip=True, size=100_000)], ids=["large", "gzip"])
 @pytest.mark.parametrize("method", [FREE, HELD, "GetContainerEvents"])
-def test_compressed_replies(ways: Ways, method: str) -> None:
-    ways.pair.hooks.says = ScriptedHooks.mark
-    path, script = f"/runtime.v1.RuntimeService/{method}", Script(gzip=True, size=100_000)
-    direct = ask(ways.direct, path, guarded(1000).SerializeToString(), script)
+def test_a_reply(ways: Ways, method: str, script: Script) -> None:
+    ways.pair.hooks.says = unchanged
+    path, request = f"/runtime.v1.RuntimeService/{method}", guarded(1000).SerializeToString()
+    direct = ask(ways.direct, path, request, script)
     assert direct.code == "OK"
-    assert ask(ways.proxied, path, guarded(1000).SerializeToString(), script) == direct
+    assert ask(ways.proxied, path, request, script) == direct
 
 
 def test_a_slow_reader_costs_bounded_memory(pair: Pair) -> None:
-    """He opens his windows wide, so that only the socket's back-pressure is left, and reads nothing until all stands still."""
+    """Check a reader that reads nothing until all stands still. Its windows are wide, so only the socket stops the runtime."""
     sent_before = pair.runtime.sent
     pieces = REPLY // MIB
     with socket.socket(socket.AF_UNIX) as connection, memory_growth(pair.proxy.pid) as growth:
@@ -139,12 +136,11 @@ def _wide_open() -> h2.connection.H2Connection:
 
 def _headers(script: Script) -> list[tuple[bytes, bytes]]:
     text = [(key.encode(), value.encode()) for key, value in metadata_of(script) if isinstance(value, str)]
-    path = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", EVENTS.encode()), (b":authority", b"localhost")]
-    return [*path, (b"content-type", b"application/grpc"), (b"te", b"trailers"), *text]
+    return request_fields(EVENTS.encode(), text)
 
 
 def _stands_still(pair: Pair, sent_before: int) -> None:
-    """The runtime has sent something, and then nothing for a while."""
+    """Wait until the runtime has sent something, and then nothing for a while."""
     looks, last = 0, sent_before
     while looks < 10 or last == sent_before:
         time.sleep(0.03)

@@ -19,8 +19,8 @@ from lading.http2.frames import ErrorCode
 from lading.http2.messages import GrpcStatus, prefixed
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld
 from tests.depth import repeats
-from tests.fakes.crossing import Crossing, Pipe, settled_window
-from tests.fakes.wire import FREE, HELD, Peer, Seen
+from tests.fakes.crossing import Crossing, Pipe
+from tests.fakes.wire import FREE, HELD, Peer, Seen, request_fields, unsent_credit
 
 MAX_MESSAGE = 90_000
 BUDGET = 100_000  # two that are larger than a window do not fit
@@ -92,15 +92,7 @@ class RelayMachine(RuleBasedStateMachine):
     def open(self, held: bool, size: int, extra: Extra, no_message: bool) -> None:
         stream = self.wire.request(HELD if held else FREE, headers=block_of(extra), end_stream=no_message)
         body = b"" if no_message else prefixed(bytes([stream % 251]) * size)
-        sent = [
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b":path", HELD if held else FREE),
-            (b":authority", b"localhost"),
-            (b"content-type", b"application/grpc"),
-            (b"te", b"trailers"),
-            *block_of(extra),
-        ]
+        sent = request_fields(HELD if held else FREE, block_of(extra))
         self.calls[stream] = Call(stream, held and not no_message, body, [sent], client_ended=no_message)
 
     @precondition(lambda self: len(self.calls) < 12 and self.unprocessed == frames.LARGEST_WINDOW)
@@ -403,8 +395,8 @@ class RelayMachine(RuleBasedStateMachine):
         # Refused before the client's end: it was reset and will say nothing more about it.
         silent = {s for s, call in self.calls.items() if self.refusal(call) and not call.client_ended}
         assert set(relay._streams) == relay._refused.calls <= silent
-        assert settled_window(wire.client) == self.windows[True]
-        assert settled_window(wire.runtime) == self.windows[False]
+        for client, peer in ((True, wire.client), (False, wire.runtime)):
+            assert peer.connection.inbound_flow_control_window + unsent_credit(peer) == self.windows[client]
         # The relay owes the client the window for data that h2 holds back, for streams that h2 reset.
         window, given = relay._flow._connection, wire.runtime.connection.inbound_flow_control_window
         assert window.owed <= self.windows[False] - given

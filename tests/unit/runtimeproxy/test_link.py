@@ -3,10 +3,9 @@
 import asyncio
 import gzip
 import socket
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 
 import pytest
@@ -26,8 +25,7 @@ from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.link import Link
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget
-from tests.fakes.simulated_time import run_simulated
-from tests.fakes.wire import FREE, HELD, Peer, Seen
+from tests.fakes.wire import FREE, HELD, Peer, Seen, request_fields
 from tests.unit.runtimeproxy.conftest import Records
 from tests.unit.runtimeproxy.test_gate import Runtime as NoSandboxes
 
@@ -47,9 +45,9 @@ def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 class Scripted(Gate):
     """Holds creations and stops, and ends each as the test says."""
 
-    def __init__(self, log: Log, outcome: Outcome | Exception | None) -> None:
+    def __init__(self, log: Log) -> None:
         super().__init__(Chain(log), NoSandboxes(), log, guarded_prefixes=["lading.dev/"])
-        self.outcome = outcome  # None: never
+        self.outcome: Outcome | Exception | None = None  # None: the decision never ends
         self.asked = asyncio.Event()
         self.given_up = asyncio.Event()
         self.seen: list[tuple[int, bytes]] = []
@@ -141,8 +139,7 @@ class Server(End):
 class Client(End):
     def call(self, path: bytes, message: bytes = b"request") -> int:
         stream = self.peer.connection.get_next_available_stream_id()
-        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"localhost")]
-        self.peer.connection.send_headers(stream, fields)
+        self.peer.connection.send_headers(stream, request_fields(path))
         self.peer.connection.send_data(stream, prefixed(message), end_stream=True)
         self.flush()
         return stream
@@ -155,7 +152,7 @@ class Client(End):
 class Rig:
     """Links to one runtime path, and what they said."""
 
-    def __init__(self, path: Path, gate: Gate, log: Log) -> None:
+    def __init__(self, path: Path, gate: Scripted, log: Log) -> None:
         self.path, self.gate, self.log = path, gate, log
         self.budget = HoldBudget(64 << 20)
         self.ended: list[Link] = []
@@ -180,8 +177,16 @@ class Rig:
             for one in self.servers:
                 await one.close()
 
+    @asynccontextmanager
+    async def connected(self, *, silent: bool = False) -> AsyncIterator[Client]:
+        """Run a runtime, and connect a client to it by a link."""
+        async with self.runtime(silent=silent):
+            client = await self.client()
+            yield client
+            await client.close()
+
     def join(self) -> socket.socket:
-        """A link, and the client's end of its connection."""
+        """Start a link, and return the client's end of its connection."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         link = Link(
@@ -209,398 +214,296 @@ class Rig:
             await self.moved.wait()
         assert sorted(link.number for link in self.ended) == [link.number for link in self.links]
 
+    async def play(self, scenario: Coroutine[None, None, None]) -> None:
+        async with asyncio.timeout(20):
+            try:
+                await scenario
+            finally:
+                for link in self.links:
+                    link.close()
+                await asyncio.gather(*(link.closed() for link in self.links), return_exceptions=True)
+                await asyncio.sleep(0)  # the transports' last callbacks
+                await asyncio.sleep(0)
+
     async def client(self) -> Client:
         reader, writer = await asyncio.open_connection(sock=self.join())
         return Client(Peer(client=True), reader, writer)
 
 
-Scenario = Callable[[Rig], Coroutine[None, None, None]]
-Play = Callable[..., Scripted]
+def played(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
+    """Make a test of a coroutine function: run it with a rig, and close all links afterwards."""
 
-
-@pytest.fixture
-def play(sockets: Path, log: Log) -> Play:
-    def run(scenario: Scenario, outcome: Outcome | Exception | None = None, *, simulated: bool = False) -> Scripted:
-        async def playing() -> Scripted:
-            gate = Scripted(log, outcome)
-            rig = Rig(sockets / "runtime.sock", gate, log)
-            async with asyncio.timeout(20):
-                try:
-                    await scenario(rig)
-                finally:
-                    for link in rig.links:
-                        link.close()
-                    await asyncio.gather(*(link.closed() for link in rig.links), return_exceptions=True)
-                    await asyncio.sleep(0)  # the transports' last callbacks
-                    await asyncio.sleep(0)
-            return gate
-
-        return run_simulated(playing()) if simulated else asyncio.run(playing())
+    @wraps(test)
+    def run(rig: Rig, **fixtures: object) -> None:
+        asyncio.run(rig.play(test(rig, **fixtures)))
 
     return run
 
 
-def test_a_call_that_no_one_wants_passes(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
-            seen = await client.answer(client.call(FREE, b"x" * 10_000))
-            assert seen.data == prefixed(b"x" * 10_000)
-            assert seen.last(b"grpc-status") == b"0"
-            assert not rig.gate.asked.is_set()  # type: ignore[attr-defined]
-            await client.close()
-        assert rig.runtime_seen == [True]
+@pytest.fixture
+def rig(sockets: Path, log: Log) -> Rig:
+    return Rig(sockets / "runtime.sock", Scripted(log), log)
 
-    play(scenario)
+
+@played
+async def test_a_call_that_no_one_wants_passes(rig: Rig) -> None:
+    async with rig.connected() as client:
+        seen = await client.answer(client.call(FREE, b"x" * 10_000))
+        assert seen.data == prefixed(b"x" * 10_000)
+        assert seen.last(b"grpc-status") == b"0"
+        assert not rig.gate.asked.is_set()
+    assert rig.runtime_seen == [True]
 
 
 # the runtime speaks first
 
 
-def test_what_the_runtime_says_before_the_client_is_there_is_not_lost(play: Play) -> None:
-    """The runtime's bytes come before the client's transport is made in some of 200 connections, even in the first."""
+@played
+async def test_bytes_of_the_runtime_before_the_clients_transport_exists_are_sent(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check a client that sends nothing, so that no byte of its own flushes the link."""
+    loop = asyncio.get_running_loop()
+    connect, heard = loop.connect_accepted_socket, asyncio.Event()
+    receive = link_module.Half.data_received
 
-    async def scenario(rig: Rig) -> None:
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(rig.path))
-        listener.listen(256)
-        accepted: list[socket.socket] = []
+    def data_received(half: link_module.Half, data: bytes) -> None:
+        receive(half, data)
+        heard.set()
 
-        def greet() -> None:
-            for _ in range(200):
-                connection, _ = listener.accept()
-                connection.sendall(SETTINGS)
-                accepted.append(connection)
+    async def connect_late(*args: object, **kwargs: object) -> object:
+        await heard.wait()
+        return await connect(*args, **kwargs)  # type: ignore[arg-type]
 
-        greeting = threading.Thread(target=greet, daemon=True)
-        greeting.start()
-        for _ in range(200):
-            reader, writer = await asyncio.open_connection(sock=rig.join())
-            assert await reader.readexactly(len(SETTINGS)) == SETTINGS
-            writer.close()
-        greeting.join(5)
-        for one in (listener, *accepted):
-            one.close()
-
-    play(scenario)
-
-
-def test_nor_when_it_surely_was_first(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(rig: Rig) -> None:
-        loop = asyncio.get_running_loop()
-        connect, heard = loop.connect_accepted_socket, asyncio.Event()
-        receive = link_module.Half.data_received
-
-        def data_received(half: link_module.Half, data: bytes) -> None:
-            receive(half, data)
-            heard.set()
-
-        async def connect_late(*args: object, **kwargs: object) -> object:
-            await heard.wait()
-            return await connect(*args, **kwargs)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(link_module.Half, "data_received", data_received)
-        monkeypatch.setattr(loop, "connect_accepted_socket", connect_late)
-        async with rig.runtime():
-            client = await rig.client()
-            await client.until(lambda: bool(client.peer.events))
-            assert type(client.peer.events[0]).__name__ == "RemoteSettingsChanged"
-            await client.close()
-
-    play(scenario)
+    monkeypatch.setattr(link_module.Half, "data_received", data_received)
+    monkeypatch.setattr(loop, "connect_accepted_socket", connect_late)
+    async with rig.runtime():
+        reader, writer = await asyncio.open_connection(sock=rig.join())
+        assert (await reader.readexactly(frames.HEADER_LENGTH))[3] == frames.SETTINGS
+        writer.close()
 
 
 # held calls
 
 
 @of_any_size
-def test_a_held_call_goes_on_changed_and_its_reply_is_seen(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
-            seen = await client.answer(client.call(HELD))
-            assert seen.data == prefixed(b"changed")
-            await client.close()
-
-    gate = play(scenario, Forward(b"changed", observe=CONTEXT))
-    assert gate.seen == [(0, b"changed")]
+@played
+async def test_a_held_call_goes_on_changed_and_its_reply_is_seen(rig: Rig) -> None:
+    rig.gate.outcome = Forward(b"changed", observe=CONTEXT)
+    async with rig.connected() as client:
+        seen = await client.answer(client.call(HELD))
+        assert seen.data == prefixed(b"changed")
+    assert rig.gate.seen == [(0, b"changed")]
 
 
 @of_any_size
-def test_a_refused_call_ends_and_the_connection_lives_on(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
-            seen = await client.answer(client.call(HELD))
-            assert (seen.last(b"grpc-status"), seen.last(b"grpc-message")) == (b"9", b"no")
-            assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
-            await client.close()
-
-    play(scenario, Refuse(9, "no"))
+@played
+async def test_a_refused_call_ends_and_the_connection_lives_on(rig: Rig) -> None:
+    rig.gate.outcome = Refuse(9, "no")
+    async with rig.connected() as client:
+        seen = await client.answer(client.call(HELD))
+        assert (seen.last(b"grpc-status"), seen.last(b"grpc-message")) == (b"9", b"no")
+        assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
 
 
 @of_any_size
 @pytest.mark.parametrize(("path", "status"), [(HELD, b"13"), (STOP, b"0")])
-def test_a_gate_that_raises_still_ends_the_call(play: Play, path: bytes, status: bytes) -> None:
+@played
+async def test_a_gate_that_raises_still_ends_the_call(rig: Rig, path: bytes, status: bytes) -> None:
     """A creation is refused; a stop goes on, whatever is wrong with us."""
-
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
-            assert (await client.answer(client.call(path))).last(b"grpc-status") == status
-            await client.close()
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the task's own error, which no one awaits
-
-    play(scenario, RuntimeError("a bug"))
+    rig.gate.outcome = RuntimeError("a bug")
+    async with rig.connected() as client:
+        assert (await client.answer(client.call(path))).last(b"grpc-status") == status
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the task's own error, which no one awaits
 
 
 @of_any_size
 @pytest.mark.parametrize(("path", "status"), [(HELD, b"13"), (STOP, b"0")])
-def test_a_gate_that_is_cancelled_still_ends_the_call(play: Play, path: bytes, status: bytes) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
-            stream = client.call(path)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
-            (deciding,) = rig.links[0]._deciding.values()
-            deciding.cancel()
-            assert (await client.answer(stream)).last(b"grpc-status") == status
-            await client.close()
-
-    play(scenario)
+@played
+async def test_a_gate_that_is_cancelled_still_ends_the_call(rig: Rig, path: bytes, status: bytes) -> None:
+    async with rig.connected() as client:
+        stream = client.call(path)
+        await rig.gate.asked.wait()
+        (deciding,) = rig.links[0]._deciding.values()
+        deciding.cancel()
+        assert (await client.answer(stream)).last(b"grpc-status") == status
 
 
 @of_any_size
-def test_a_client_that_gives_up_ends_the_decision(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
-            stream = client.call(HELD)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
-            client.peer.connection.reset_stream(stream)
-            client.flush()
-            await rig.gate.given_up.wait()  # type: ignore[attr-defined]
-            assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
-            await client.close()
-
-    play(scenario)
+@played
+async def test_a_client_that_gives_up_ends_the_decision(rig: Rig) -> None:
+    async with rig.connected() as client:
+        stream = client.call(HELD)
+        await rig.gate.asked.wait()
+        client.peer.connection.reset_stream(stream)
+        client.flush()
+        await rig.gate.given_up.wait()
+        assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
 
 
 @of_any_size
-def test_the_runtime_knows_of_a_call_while_it_is_decided(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
-            stream = client.call(HELD)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
-            await rig.servers[0].until(lambda: stream in rig.servers[0].peer.streams)
-            assert not rig.servers[0].peer.streams[stream].data
-            await client.close()
-
-    play(scenario)
+@played
+async def test_the_runtime_knows_of_a_call_while_it_is_decided(rig: Rig) -> None:
+    async with rig.connected() as client:
+        stream = client.call(HELD)
+        await rig.gate.asked.wait()
+        await rig.servers[0].until(lambda: stream in rig.servers[0].peer.streams)
+        assert not rig.servers[0].peer.streams[stream].data
 
 
 @of_any_size
-def test_the_headers_of_a_held_call_wait_for_what_is_sent_next(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+@played
+async def test_the_headers_of_a_held_call_wait_for_what_is_sent_next(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "WITH_DECISION_S", 3600.0)
-
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
-            await client.answer(client.call(FREE))
-            for end in (client, rig.servers[0]):
-                await end.until(end.settled)
-            stream = client.call(HELD)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
-            await asyncio.sleep(0.1)  # nothing must arrive meanwhile, so there is no event to wait for
-            assert stream not in rig.servers[0].peer.streams
-            await client.answer(client.call(FREE))
-            assert stream in rig.servers[0].peer.streams
-            await client.close()
-
-    play(scenario)
+    async with rig.connected() as client:
+        await client.answer(client.call(FREE))
+        for end in (client, rig.servers[0]):
+            await end.until(end.settled)
+        stream = client.call(HELD)
+        await rig.gate.asked.wait()
+        await asyncio.sleep(0.1)  # nothing must arrive meanwhile, so there is no event to wait for
+        assert stream not in rig.servers[0].peer.streams
+        await client.answer(client.call(FREE))
+        assert stream in rig.servers[0].peer.streams
 
 
-def test_they_wait_only_for_a_moment_while_calls_keep_coming(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
-            first = client.call(HELD)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
-            server = rig.servers[0]
-            while first not in server.peer.streams:
-                client.call(HELD)
-                await asyncio.sleep(link_module.WITH_DECISION_S / 4)
-            await client.close()
-
-    play(scenario, simulated=True)
-
-
-@of_any_size
-def test_a_decision_that_hangs_ends_with_the_connection(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+@played
+async def test_they_wait_only_for_a_moment_while_calls_keep_coming(rig: Rig) -> None:
+    async with rig.connected() as client:
+        first = client.call(HELD)
+        await rig.gate.asked.wait()
+        server = rig.servers[0]
+        while first not in server.peer.streams:
             client.call(HELD)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
-            await client.close()
-            await rig.gate.given_up.wait()  # type: ignore[attr-defined]
-            await rig.over()
-
-    play(scenario)
+            await asyncio.sleep(link_module.WITH_DECISION_S / 4)
 
 
 @of_any_size
-def test_or_is_answered_when_the_proxy_stops(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
-            stream = client.call(HELD)
-            await rig.gate.asked.wait()  # type: ignore[attr-defined]
-            (link,) = rig.links
-            link.finish("stopping")
-            seen = await client.answer(stream)
-            assert (seen.last(b"grpc-status"), seen.last(b"grpc-message")) == (b"14", b"stopping")
-            await client.eof.wait()
-            await client.close()
-            await rig.over()
-
-    play(scenario)
+@played
+async def test_a_decision_that_hangs_ends_with_the_connection(rig: Rig) -> None:
+    async with rig.runtime():
+        client = await rig.client()
+        client.call(HELD)
+        await rig.gate.asked.wait()
+        await client.close()
+        await rig.gate.given_up.wait()
+        await rig.over()
 
 
 @of_any_size
-def test_a_message_that_cannot_be_unpacked(play: Play) -> None:
+@played
+async def test_or_is_answered_when_the_proxy_stops(rig: Rig) -> None:
+    async with rig.runtime():
+        client = await rig.client()
+        stream = client.call(HELD)
+        await rig.gate.asked.wait()
+        (link,) = rig.links
+        link.finish("stopping")
+        seen = await client.answer(stream)
+        assert (seen.last(b"grpc-status"), seen.last(b"grpc-message")) == (b"14", b"stopping")
+        await client.eof.wait()
+        await client.close()
+        await rig.over()
+
+
+@of_any_size
+@played
+async def test_a_message_that_cannot_be_unpacked(rig: Rig) -> None:
     """A creation is refused in gRPC's words, a stop is the runtime's to judge."""
-
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
-            for path, status in ((HELD, b"12"), (STOP, b"0")):
-                stream = client.peer.connection.get_next_available_stream_id()
-                fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"x")]
-                client.peer.connection.send_headers(stream, [*fields, (b"grpc-encoding", b"snappy")])
-                client.peer.connection.send_data(stream, b"\x01\0\0\0\x03abc", end_stream=True)
-                client.flush()
-                assert (await client.answer(stream)).last(b"grpc-status") == status
-            assert not rig.gate.asked.is_set()  # type: ignore[attr-defined]
-            await client.close()
-
-    play(scenario)
-
-
-def test_a_compressed_message_is_shown_as_it_is(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
+    async with rig.connected() as client:
+        for path, status in ((HELD, b"12"), (STOP, b"0")):
             stream = client.peer.connection.get_next_available_stream_id()
-            fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", HELD), (b":authority", b"x")]
-            client.peer.connection.send_headers(stream, [*fields, (b"grpc-encoding", b"gzip")])
-            content = gzip.compress(b"content")
-            client.peer.connection.send_data(stream, b"\x01" + prefixed(content)[1:], end_stream=True)
+            client.peer.connection.send_headers(stream, request_fields(path, [(b"grpc-encoding", b"snappy")]))
+            client.peer.connection.send_data(stream, b"\x01\0\0\0\x03abc", end_stream=True)
             client.flush()
-            assert (await client.answer(stream)).data == prefixed(b"changed")
-            await client.close()
+            assert (await client.answer(stream)).last(b"grpc-status") == status
+        assert not rig.gate.asked.is_set()
 
-    assert play(scenario, Forward(b"changed")).calls == [b"content"]
+
+@played
+async def test_a_compressed_message_is_shown_as_it_is(rig: Rig) -> None:
+    rig.gate.outcome = Forward(b"changed")
+    async with rig.connected() as client:
+        stream = client.peer.connection.get_next_available_stream_id()
+        client.peer.connection.send_headers(stream, request_fields(HELD, [(b"grpc-encoding", b"gzip")]))
+        content = gzip.compress(b"content")
+        client.peer.connection.send_data(stream, b"\x01" + prefixed(content)[1:], end_stream=True)
+        client.flush()
+        assert (await client.answer(stream)).data == prefixed(b"changed")
+    assert rig.gate.calls == [b"content"]
 
 
 @of_any_size
-def test_megabytes_come_through_a_hold(play: Play) -> None:
+@played
+async def test_megabytes_come_through_a_hold(rig: Rig) -> None:
     """More than the socket, its buffer and one burst of the relay hold, to a runtime with room for it."""
     message = bytes(i * i >> 8 & 0xFF for i in range(3_000_000))
-
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime(silent=True):
-            client = await rig.client()
-            await rig.met.wait()
-            server = rig.servers[0]
-            server.peer.auto_credit = False  # so that nothing but its reading wakes the link
-            server.peer.connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 4 << 20})
-            server.peer.connection.increment_flow_control_window(4 << 20)
-            server.flush()
-            await server.until(lambda: sum(isinstance(e, SettingsAcknowledged) for e in server.peer.events) == 2)
-            stream = client.call(HELD)
-            await server.until(lambda: stream in server.peer.streams and server.peer.streams[stream].ended)
-            assert server.peer.streams[stream].data == prefixed(message)
-            await client.close()
-
-    play(scenario, Forward(message))
+    rig.gate.outcome = Forward(message)
+    async with rig.connected(silent=True) as client:
+        await rig.met.wait()
+        server = rig.servers[0]
+        server.peer.auto_credit = False  # so that nothing but its reading wakes the link
+        server.peer.connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 4 << 20})
+        server.peer.connection.increment_flow_control_window(4 << 20)
+        server.flush()
+        await server.until(lambda: sum(isinstance(e, SettingsAcknowledged) for e in server.peer.events) == 2)
+        stream = client.call(HELD)
+        await server.until(lambda: stream in server.peer.streams and server.peer.streams[stream].ended)
+        assert server.peer.streams[stream].data == prefixed(message)
 
 
 # either side ends
 
 
-def test_a_runtime_that_goes_leaves_an_answer_and_an_end(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime(silent=True):
-            client = await rig.client()
-            stream = client.call(FREE)
-            await rig.met.wait()
-            await rig.servers[0].until(lambda: stream in rig.servers[0].peer.streams)
-            await rig.servers[0].close()
-            seen = await client.answer(stream)
-            assert seen.last(b"grpc-status") == b"14"
-            assert str(rig.path).encode() in (seen.last(b"grpc-message") or b"")
-            await client.eof.wait()
-            await client.close()
-            await rig.over()
-
-    play(scenario)
-
-
-def test_a_client_that_goes_takes_its_runtime_connection_along(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            client = await rig.client()
-            await client.answer(client.call(FREE))
-            await client.close()
-            await rig.servers[0].eof.wait()
-            await rig.over()
-
-    play(scenario)
-
-
-def test_a_runtime_that_hangs_up_at_once(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async def met(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.close()
-
-        server = await asyncio.start_unix_server(met, rig.path)
-        for _ in range(20):
-            client = await rig.client()
-            await client.eof.wait()
-            await client.close()
-        server.close()
+@played
+async def test_a_runtime_that_goes_leaves_an_answer_and_an_end(rig: Rig) -> None:
+    async with rig.runtime(silent=True):
+        client = await rig.client()
+        stream = client.call(FREE)
+        await rig.met.wait()
+        await rig.servers[0].until(lambda: stream in rig.servers[0].peer.streams)
+        await rig.servers[0].close()
+        seen = await client.answer(stream)
+        assert seen.last(b"grpc-status") == b"14"
+        assert str(rig.path).encode() in (seen.last(b"grpc-message") or b"")
+        await client.eof.wait()
+        await client.close()
         await rig.over()
 
-    play(scenario)
 
-
-def test_a_client_that_says_nothing_is_let_go(play: Play, monkeypatch: pytest.MonkeyPatch, records: Records) -> None:
-    monkeypatch.setattr(link_module, "PREFACE_TIMEOUT_S", 0.01)
-
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            reader, writer = await asyncio.open_connection(sock=rig.join())
-            while await reader.read(1 << 16):
-                pass
-            writer.close()
-
-    play(scenario)
-    assert Event.CONNECTION_CLOSED in records.events()
-
-
-def test_malformed_bytes_end_both_sides_and_are_logged(play: Play, records: Records) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime():
-            reader, writer = await asyncio.open_connection(sock=rig.join())
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
-            while await reader.read(1 << 16):
-                pass
-            writer.close()
+@played
+async def test_a_client_that_goes_takes_its_runtime_connection_along(rig: Rig) -> None:
+    async with rig.runtime():
+        client = await rig.client()
+        await client.answer(client.call(FREE))
+        await client.close()
+        await rig.servers[0].eof.wait()
         await rig.over()
 
-    play(scenario)
+
+@played
+async def test_a_runtime_that_hangs_up_at_once(rig: Rig) -> None:
+    async def met(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_unix_server(met, rig.path)
+    for _ in range(20):
+        client = await rig.client()
+        await client.eof.wait()
+        await client.close()
+    server.close()
+    await rig.over()
+
+
+@played
+async def test_malformed_bytes_end_both_sides_and_are_logged(rig: Rig, records: Records) -> None:
+    async with rig.runtime():
+        reader, writer = await asyncio.open_connection(sock=rig.join())
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        while await reader.read(1 << 16):
+            pass
+        writer.close()
+    await rig.over()
     (fields,) = records.fields(Event.CONNECTION_BROKEN)
     assert (fields["by"], fields["code"]) == ("client", "PROTOCOL_ERROR")
 
@@ -608,179 +511,157 @@ def test_malformed_bytes_end_both_sides_and_are_logged(play: Play, records: Reco
 # no runtime
 
 
-def test_without_a_runtime_each_call_is_unavailable_and_names_the_socket(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
+@played
+async def test_without_a_runtime_each_call_is_unavailable_and_names_the_socket(rig: Rig) -> None:
+    client = await rig.client()
+    seen = await client.answer(client.call(FREE))
+    assert seen.last(b"grpc-status") == b"14"
+    assert str(rig.path).encode() in (seen.last(b"grpc-message") or b"")
+    await client.eof.wait()
+    await client.close()
+    assert rig.runtime_seen == [False]
+
+
+@played
+async def test_a_client_that_waits_is_sent_away_when_the_runtime_is_back(rig: Rig) -> None:
+    client = await rig.client()
+    await client.until(lambda: bool(client.peer.events))
+    (link,) = rig.links
+    assert link.done
+    link.send_away()
+    await client.eof.wait()
+    assert any(type(event).__name__ == "ConnectionTerminated" for event in client.peer.events)
+    await client.close()
+
+
+@played
+async def test_a_runtime_whose_backlog_is_full_is_not_there(rig: Rig) -> None:
+    """connect() says EAGAIN then, which asyncio takes for a connection that comes."""
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
+        listener.bind(str(rig.path))
+        listener.listen(0)
+        waiting.connect(str(rig.path))
         client = await rig.client()
         seen = await client.answer(client.call(FREE))
         assert seen.last(b"grpc-status") == b"14"
         assert str(rig.path).encode() in (seen.last(b"grpc-message") or b"")
-        await client.eof.wait()
         await client.close()
-        assert rig.runtime_seen == [False]
-
-    play(scenario)
-
-
-def test_a_client_that_waits_is_sent_away_when_the_runtime_is_back(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        client = await rig.client()
-        await client.until(lambda: bool(client.peer.events))
-        (link,) = rig.links
-        assert link.done
-        link.send_away()
-        await client.eof.wait()
-        assert any(type(event).__name__ == "ConnectionTerminated" for event in client.peer.events)
-        await client.close()
-
-    play(scenario)
-
-
-def test_a_runtime_whose_backlog_is_full_is_not_there(play: Play) -> None:
-    """connect() says EAGAIN then, which asyncio takes for a connection that comes."""
-
-    async def scenario(rig: Rig) -> None:
-        with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
-            listener.bind(str(rig.path))
-            listener.listen(0)
-            waiting.connect(str(rig.path))
-            client = await rig.client()
-            seen = await client.answer(client.call(FREE))
-            assert seen.last(b"grpc-status") == b"14"
-            assert str(rig.path).encode() in (seen.last(b"grpc-message") or b"")
-            await client.close()
-        assert rig.runtime_seen == [False]
-
-    play(scenario)
+    assert rig.runtime_seen == [False]
 
 
 # clients in the middle of something
 
 
-def test_who_is_still_writing_gets_to_read_its_answer(play: Play) -> None:
+@played
+async def test_who_is_still_writing_gets_to_read_its_answer(rig: Rig) -> None:
     """With unread bytes in a closed socket the kernel would fail the client's next write, and gRPC gives up reading then."""
+    peer, theirs = Peer(client=True), rig.join()
+    reader, writer = await asyncio.open_connection(sock=theirs)
+    peer.connection.send_headers(1, request_fields(FREE))
+    writer.write(peer.connection.data_to_send())
+    peer.receive(await reader.read(1 << 16))
+    peer.receive(await reader.read())  # to the end
+    for _ in range(3):
+        writer.write(frames.frame(frames.DATA, 0, 1, b"x" * 10_000))
+        await writer.drain()
+    assert peer.streams[1].last(b"grpc-status") == b"14"
+    writer.close()
+    await rig.over()
 
-    async def scenario(rig: Rig) -> None:
-        peer, theirs = Peer(client=True), rig.join()
+
+@played
+async def test_who_does_not_hang_up_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "LINGER_S", 0.01)
+    theirs = rig.join()
+    theirs.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    await rig.over()
+    theirs.close()
+
+
+@pytest.mark.parametrize("frame", [frames.frame(frames.PING, 0, 0, b"12345678"), SETTINGS], ids=["PING", "SETTINGS"])
+@played
+async def test_a_client_that_does_not_read_is_not_read(rig: Rig, frame: bytes) -> None:
+    """Check a flood without a runtime: the link's answers would pile up."""
+    theirs = rig.join()
+    theirs.sendall(frames.PREFACE + SETTINGS)
+    theirs.setblocking(False)
+    flood = memoryview(frame * 1000)
+    sent = idle = 0
+    while idle < 100 and sent < 20 << 20:  # turns of the loop in which nothing is taken
+        try:
+            sent += theirs.send(flood[sent % len(flood) :])
+            idle = 0
+        except BlockingIOError:
+            idle += 1
+            await asyncio.sleep(0)
+    assert link_module.HIGH_WATER < sent < 5 << 20
+    theirs.close()
+
+
+@pytest.mark.parametrize("said", [b"", frames.PREFACE[:1], frames.PREFACE[:23], frames.PREFACE + SETTINGS[:8]], ids=len)
+@pytest.mark.parametrize("runtime_there", [True, False])
+@played
+async def test_half_a_preface_buys_no_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, records: Records, said: bytes, runtime_there: bool
+) -> None:
+    monkeypatch.setattr(link_module, "PREFACE_TIMEOUT_S", 0.01)
+    async with rig.runtime() if runtime_there else nothing():
+        theirs = rig.join()
+        theirs.sendall(said)
         reader, writer = await asyncio.open_connection(sock=theirs)
-        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", FREE), (b":authority", b"localhost")]
-        peer.connection.send_headers(1, fields)
-        writer.write(peer.connection.data_to_send())
-        peer.receive(await reader.read(1 << 16))
-        peer.receive(await reader.read())  # to the end
-        for _ in range(3):
-            writer.write(frames.frame(frames.DATA, 0, 1, b"x" * 10_000))
-            await writer.drain()
-        assert peer.streams[1].last(b"grpc-status") == b"14"
+        await reader.read()
         writer.close()
         await rig.over()
-
-    play(scenario)
-
-
-def test_who_does_not_hang_up_is_cut_off(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "LINGER_S", 0.01)
-
-    async def scenario(rig: Rig) -> None:
-        theirs = rig.join()
-        theirs.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        await rig.over()
-        theirs.close()
-
-    play(scenario)
-
-
-def test_who_does_not_read_is_not_read(play: Play) -> None:
-    """The answers to its PINGs would pile up."""
-
-    async def scenario(rig: Rig) -> None:
-        theirs = rig.join()
-        theirs.sendall(frames.PREFACE + SETTINGS)
-        theirs.setblocking(False)
-        pings = memoryview(frames.frame(frames.PING, 0, 0, b"12345678") * 1000)
-        sent = idle = 0
-        while idle < 100 and sent < 20 << 20:  # turns of the loop in which nothing is taken
-            try:
-                sent += theirs.send(pings[sent % len(pings) :])
-                idle = 0
-            except BlockingIOError:
-                idle += 1
-                await asyncio.sleep(0)
-        assert link_module.HIGH_WATER < sent < 8 << 20
-        theirs.close()
-
-    play(scenario)
-
-
-@pytest.mark.parametrize("said", [b"", frames.PREFACE[:23], frames.PREFACE + SETTINGS[:8]], ids=len)
-@pytest.mark.parametrize("runtime_there", [True, False])
-def test_half_a_preface_buys_no_time(play: Play, monkeypatch: pytest.MonkeyPatch, said: bytes, runtime_there: bool) -> None:
-    monkeypatch.setattr(link_module, "PREFACE_TIMEOUT_S", 0.01)
-
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime() if runtime_there else nothing():
-            theirs = rig.join()
-            theirs.sendall(said)
-            reader, writer = await asyncio.open_connection(sock=theirs)
-            await reader.read()
-            writer.close()
-            await rig.over()
-
-    play(scenario)
+    assert Event.CONNECTION_CLOSED in records.events()
 
 
 @pytest.mark.parametrize("runtime_there", [True, False])
-def test_a_whole_preface_lets_a_client_be_silent(play: Play, runtime_there: bool) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime() if runtime_there else nothing():
-            client = await rig.client()
-            await client.until(client.settled)
-            rig.links[0]._client_silent()
-            status = b"0" if runtime_there else b"14"
-            assert (await client.answer(client.call(FREE))).last(b"grpc-status") == status
-            await client.close()
-
-    play(scenario)
+@played
+async def test_a_whole_preface_lets_a_client_be_silent(rig: Rig, runtime_there: bool) -> None:
+    async with rig.runtime() if runtime_there else nothing():
+        client = await rig.client()
+        await client.until(client.settled)
+        rig.links[0]._client_silent()
+        status = b"0" if runtime_there else b"14"
+        assert (await client.answer(client.call(FREE))).last(b"grpc-status") == status
+        await client.close()
 
 
-def test_a_link_that_ends_while_it_dials_leaves_nothing(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(rig: Rig) -> None:
-        dialling, never = asyncio.Event(), asyncio.Event()
+@played
+async def test_a_link_that_ends_while_it_dials_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialling, never = asyncio.Event(), asyncio.Event()
 
-        async def dial(*_: object) -> None:
-            dialling.set()
-            await never.wait()
+    async def dial(*_: object) -> None:
+        dialling.set()
+        await never.wait()
 
-        monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", dial)
-        for wait in (True, False):  # in the middle of it; before it has begun
-            dialling.clear()
-            theirs = rig.join()
-            if wait:
-                await dialling.wait()
-            rig.links[-1].finish("stopping")
-            reader, writer = await asyncio.open_connection(sock=theirs)
-            assert await reader.read() == b""
-            writer.close()
-        await rig.over()
-
-    play(scenario)
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", dial)
+    for wait in (True, False):  # in the middle of it; before it has begun
+        dialling.clear()
+        theirs = rig.join()
+        if wait:
+            await dialling.wait()
+        rig.links[-1].finish("stopping")
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        assert await reader.read() == b""
+        writer.close()
+    await rig.over()
 
 
-def test_an_answer_without_its_message_is_not_observed_and_harms_nothing(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.runtime(silent=True):
-            client = await rig.client()
-            stream = client.call(HELD)
-            await rig.met.wait()
-            (server,) = rig.servers
-            await server.until(lambda: stream in server.peer.streams and server.peer.streams[stream].ended)
-            server.peer.connection.send_headers(stream, [(b":status", b"200"), (b"grpc-status", b"0")], end_stream=True)
-            server.flush()
-            assert (await client.answer(stream)).last(b"grpc-status") == b"0"
-            server.silent = server.peer.streams[stream].ended = False
-            assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
-            await client.close()
-
-    assert play(scenario, Forward(None, observe=CONTEXT)).seen == []
+@played
+async def test_an_answer_without_its_message_is_not_observed_and_harms_nothing(rig: Rig) -> None:
+    rig.gate.outcome = Forward(None, observe=CONTEXT)
+    async with rig.connected(silent=True) as client:
+        stream = client.call(HELD)
+        await rig.met.wait()
+        (server,) = rig.servers
+        await server.until(lambda: stream in server.peer.streams and server.peer.streams[stream].ended)
+        server.peer.connection.send_headers(stream, [(b":status", b"200"), (b"grpc-status", b"0")], end_stream=True)
+        server.flush()
+        assert (await client.answer(stream)).last(b"grpc-status") == b"0"
+        server.silent = server.peer.streams[stream].ended = False
+        assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
+    assert rig.gate.seen == []
 
 
 @asynccontextmanager

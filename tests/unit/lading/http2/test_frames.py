@@ -100,32 +100,30 @@ def test_the_frames_of_our_own() -> None:
     assert len(content) <= 8 + 256
 
 
+def setting(name: int, value: int) -> bytes:
+    return name.to_bytes(2, "big") + value.to_bytes(4, "big")
+
+
 def test_settings() -> None:
-    given = frames.INITIAL_WINDOW_SIZE.to_bytes(2, "big") + (100).to_bytes(4, "big")
-    again = frames.INITIAL_WINDOW_SIZE.to_bytes(2, "big") + (200).to_bytes(4, "big")
-    unknown = (0x99).to_bytes(2, "big") + b"\xff\xff\xff\xff"
+    given, again = (setting(frames.INITIAL_WINDOW_SIZE, value) for value in (100, 200))
+    unknown = setting(0x99, 0xFFFF_FFFF)
     assert frames.settings(given + unknown + again) == {frames.INITIAL_WINDOW_SIZE: 200, 0x99: 0xFFFF_FFFF}
     assert frames.settings(b"") == {}
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "code"),
+    ("payload", "code"),
     [
-        (frames.INITIAL_WINDOW_SIZE, 1 << 31, ErrorCode.FLOW_CONTROL_ERROR),
-        (frames.MAX_FRAME_SIZE, 16_383, ErrorCode.PROTOCOL_ERROR),
-        (frames.MAX_FRAME_SIZE, 1 << 24, ErrorCode.PROTOCOL_ERROR),
+        (setting(frames.INITIAL_WINDOW_SIZE, 1 << 31), ErrorCode.FLOW_CONTROL_ERROR),
+        (setting(frames.MAX_FRAME_SIZE, 16_383), ErrorCode.PROTOCOL_ERROR),
+        (setting(frames.MAX_FRAME_SIZE, 1 << 24), ErrorCode.PROTOCOL_ERROR),
+        (b"\0" * 7, ErrorCode.FRAME_SIZE_ERROR),
     ],
 )
-def test_settings_out_of_range(setting: int, value: int, code: ErrorCode) -> None:
+def test_settings_out_of_range_or_cut_off(payload: bytes, code: ErrorCode) -> None:
     with pytest.raises(MalformedFrameError) as e:
-        frames.settings(setting.to_bytes(2, "big") + value.to_bytes(4, "big"))
+        frames.settings(payload)
     assert e.value.code is code
-
-
-def test_settings_cut_off() -> None:
-    with pytest.raises(MalformedFrameError) as e:
-        frames.settings(b"\0" * 7)
-    assert e.value.code is ErrorCode.FRAME_SIZE_ERROR
 
 
 @given(st.binary(max_size=50), st.integers(0, 255), st.booleans())

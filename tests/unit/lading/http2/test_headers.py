@@ -1,4 +1,4 @@
-"""One direction's header blocks, between hpack's own encoder and decoder."""
+"""Test one direction's header blocks between hpack's own encoder and decoder."""
 
 import hpack
 import pytest
@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from lading.http2.frames import ErrorCode, MalformedFrameError
 from lading.http2.headers import Fields, HeaderLane
+from tests.fakes.wire import Encoder
 
 REQUEST = ((b":method", b"POST"), (b":path", b"/runtime.v1.RuntimeService/Version"), (b"te", b"trailers"))
+STATUS_200 = b"\x88"  # static entry 8
 SECRET = hpack.NeverIndexedHeaderTuple(b"authorization", b"token")
 
 
@@ -16,18 +18,11 @@ class Ends:
     """A sender and a receiver with the lane between them."""
 
     def __init__(self) -> None:
-        self.encoder, self.decoder = hpack.Encoder(), hpack.Decoder()
+        self.encoder, self.decoder = Encoder(), hpack.Decoder()
         self.lane = HeaderLane()
-        self._sizes: list[int] = []  # acknowledged since the sender's last block
 
     def encode(self, fields: Fields) -> bytes:
-        """With the smallest size and the last one (RFC 7541 4.2); hpack by itself would announce every one."""
-        if self._sizes:
-            for size in (min(self._sizes), self._sizes[-1]):
-                if size != self.encoder.header_table_size:
-                    self.encoder.header_table_size = size
-            self._sizes.clear()
-        return bytes(self.encoder.encode(fields, huffman=False))
+        return self.encoder.encode(fields, huffman=False)
 
     def receive(self, block: bytes) -> Fields:
         return tuple((bytes(name), bytes(value)) for name, value in self.decoder.decode(block, raw=True))
@@ -48,7 +43,7 @@ class Ends:
         self.decoder.max_allowed_table_size = size
         self.lane.announce_table_size(size)
         self.lane.acknowledge_table_size(size)
-        self._sizes.append(size)
+        self.encoder.header_table_size = size
 
 
 def test_blocks_pass_and_ours_move_no_table() -> None:
@@ -69,7 +64,7 @@ def test_a_dropped_block_is_made_up_for() -> None:
         ends.pass_on(((b"x-new", b"entry"), *REQUEST))
 
 
-def test_a_block_that_is_known_by_heart_means_another_thing_after_the_table_moved() -> None:
+def test_a_cached_block_is_decoded_again_after_the_table_changed() -> None:
     ends = Ends()
     ends.pass_on(((b"x-a", b"1"),))
     block = ends.encode(((b"x-a", b"1"),))
@@ -87,29 +82,51 @@ def test_a_field_that_must_never_be_indexed_stays_one() -> None:
     assert tuple(decoded) == tuple(SECRET)
 
 
-@pytest.mark.parametrize("ours_first", [True, False])
+@pytest.mark.parametrize("first", ["verbatim", "rendered anew", "ours"])
 @pytest.mark.parametrize("sizes", [(0,), (64,), (0, 4096), (100, 10, 4096), (8192, 4096), (8192,)])
-def test_a_size_update_reaches_the_receiver_first(sizes: tuple[int, ...], ours_first: bool) -> None:
-    """hpack's decoder refuses a block without it."""
+def test_a_size_update_reaches_the_receiver_first(sizes: tuple[int, ...], first: str) -> None:
+    """Check the next block after a change of the table size; hpack's decoder refuses a block without the update."""
     ends = Ends()
     ends.pass_on(((b"x-a", b"1"), *REQUEST))
+    ends.lane.verbatim = first != "rendered anew"
     for size in sizes:
         ends.resize(size)
-    if ours_first:
+    if first == "ours":
         ours = ((b":status", b"200"),)
         assert ends.receive(ends.lane.render(ours)) == ours
     for _ in range(3):
         ends.pass_on(((b"x-a", b"1"), *REQUEST))
 
 
-@pytest.mark.parametrize("size", [0, 64])
-def test_so_it_does_when_blocks_are_rendered_anew(size: int) -> None:
-    ends = Ends()
-    ends.pass_on(((b"x-a", b"1"),))
-    ends.lane.verbatim = False
-    ends.resize(size)
-    for _ in range(3):
-        ends.pass_on(((b"x-a", b"1"), *REQUEST))
+@pytest.mark.parametrize("length", [0, 126, 127, 128, 254, 255, 16_511, 60_000])
+def test_lengths_of_any_size(length: int) -> None:
+    fields = ((b"x", b"v" * length),)
+    assert tuple(hpack.Decoder().decode(HeaderLane().render(fields), raw=True)) == fields
+
+
+def test_a_smaller_table_is_said_once() -> None:
+    lane = HeaderLane()
+    lane.acknowledge_table_size(0)
+    assert lane.render(REQUEST)[0] == 0x20
+    lane.acknowledge_table_size(100)
+    assert lane.render(REQUEST)[0] == 0x00  # the receiver's is smaller than that already
+
+
+def test_a_cached_block_has_to_obey_a_new_table_size() -> None:
+    lane = HeaderLane()
+    for _ in range(2):
+        assert lane.decode(STATUS_200) == ((b":status", b"200"),)
+    lane.acknowledge_table_size(0)
+    with pytest.raises(MalformedFrameError) as caught:
+        lane.decode(STATUS_200)
+    assert caught.value.code is ErrorCode.COMPRESSION_ERROR
+
+
+def test_large_blocks_are_not_cached() -> None:
+    lane = HeaderLane()
+    for size in (1, 1_000, 50_000):
+        assert len(lane.decode(STATUS_200 * size)) == size
+    assert list(lane._known) == [STATUS_200]
 
 
 @pytest.mark.parametrize("block", [b"\xff\xff\xff\xff\xff\xff", b"\xbe", b"\x00\x05ab", b"\x40", b"\x3f\xe1\x7f"])

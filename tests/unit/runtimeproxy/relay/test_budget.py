@@ -5,12 +5,12 @@ from runtimeproxy.relay.budget import HoldBudget
 
 
 class Call:
-    """One that wants room."""
+    """Represent a call that reserves bytes."""
 
     def __init__(self, budget: HoldBudget, size: int) -> None:
         self.size = size
         self.times_granted = 0
-        self.granted = self._granted  # one object: a bound method is another one each time that it is looked up
+        self.granted = self._granted  # one object: each access makes another bound method
         if budget.reserve(size, self.granted):
             self.times_granted += 1
 
@@ -18,8 +18,8 @@ class Call:
         self.times_granted += 1
 
 
-def test_room_is_given_in_order() -> None:
-    """A small call behind a large one waits too: else the large one might wait for ever."""
+def test_bytes_are_reserved_in_order() -> None:
+    """Check that a small call behind a large one waits too: otherwise the large one might wait forever."""
     budget = HoldBudget(10)
     first, large, small = Call(budget, 6), Call(budget, 8), Call(budget, 1)
     assert (first.times_granted, large.times_granted, small.times_granted) == (1, 0, 0)
@@ -27,18 +27,7 @@ def test_room_is_given_in_order() -> None:
     assert (large.times_granted, small.times_granted) == (1, 1)
 
 
-def test_a_call_that_gave_up_is_in_nobodys_way() -> None:
-    budget = HoldBudget(10)
-    first, large, small = Call(budget, 6), Call(budget, 8), Call(budget, 4)
-    budget.withdraw(large.granted)
-    assert (large.times_granted, small.times_granted) == (0, 1)
-    budget.release(first.size)
-    budget.release(small.size)
-    assert large.times_granted == 0
-    assert Call(budget, 10).times_granted == 1
-
-
-def test_who_is_granted_may_give_back_at_once() -> None:
+def test_a_granted_call_may_release_at_once() -> None:
     budget = HoldBudget(10)
     order: list[str] = []
 
@@ -55,7 +44,7 @@ def test_who_is_granted_may_give_back_at_once() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["reserve", "end"]), st.integers(0, 100)), max_size=60))
-def test_never_more_than_the_limit_and_no_one_is_forgotten(steps: list[tuple[str, int]]) -> None:
+def test_never_more_than_the_limit_is_reserved_and_no_call_is_forgotten(steps: list[tuple[str, int]]) -> None:
     budget = HoldBudget(100)
     calls: list[Call] = []
     for step, number in steps:

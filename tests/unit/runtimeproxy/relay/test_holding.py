@@ -5,10 +5,9 @@ from h2.settings import SettingCodes
 from lading.http2 import frames
 from lading.http2.messages import prefixed
 from runtimeproxy.relay.connection import Relay
-from runtimeproxy.relay.flow import MAX_LATER
 from tests.fakes.wire import HELD, Wire
 
-SHORT = 200_000  # room for one message of those below
+SHORT = 200_000  # bytes; enough for one of the messages below
 
 
 def test_too_large_a_message_is_refused_in_grpc_gos_words() -> None:
@@ -38,87 +37,38 @@ def test_the_hold_budget_delays_a_call_and_lets_it_go_on() -> None:
     assert wire.budget._room == SHORT
 
 
-def test_a_call_that_is_given_up_while_it_waits_for_room_takes_none() -> None:
+def test_a_call_that_is_cancelled_while_it_waits_for_memory_takes_none() -> None:
     wire = Wire(budget=SHORT)
     first = wire.call(HELD, b"a" * 150_000)
     second = wire.request(HELD)
     wire.send(second, prefixed(b"b" * 120_000)[:16_000], end_stream=False)
-    wire.client.connection.reset_stream(second)
-    wire.flow()
+    wire.reset(second)
     wire.forward(first)
-    assert wire.budget._room == SHORT
+    wire.answer(first)
+    wire.assert_idle()
 
 
-def test_room_that_another_connection_made_is_said_to_the_shell() -> None:
-    """It has to write: the client waits for credit, and nothing comes in that would make anybody look."""
-    told: list[bytes] = []
+def test_a_release_on_another_connection_calls_changed() -> None:
+    """Check the callback: the client waits for credit, and nothing comes in that would make the link write."""
+    written: list[bytes] = []
     one, other = Wire(budget=SHORT), Wire(started=False)
     other.relay = Relay(
         held_paths=frozenset({HELD}),
         budget=one.budget,
         clock=lambda: 0.0,
-        changed=lambda: told.append(other.relay.to_client()),
+        changed=lambda: written.append(other.relay.to_client()),
     )
     other.flow()
     first = one.call(HELD, b"a" * 150_000)
     second = other.request(HELD)
     message = prefixed(b"b" * 120_000)
     other.send(second, message[:16_000], end_stream=False)
-    assert told == []
+    assert written == []
     one.forward(first)
-    assert told == [frames.window_update(second, 16_000)]
-    other.client.receive(told[0])
+    assert written == [frames.window_update(second, 16_000)]
+    other.client.receive(written[0])
     other.send(second, message[16_000:])
     assert other.held().message == message
-
-
-def test_what_comes_behind_a_whole_message_has_the_connections_credit_only() -> None:
-    wire = Wire()
-    stream = wire.request(HELD)
-    message = prefixed(b"create")
-    wire.send(stream, message, end_stream=False)
-    wire.send(stream, b"more" * 1000, end_stream=False)
-    assert wire.connection_windows()[0] == frames.DEFAULT_WINDOW
-    assert wire.client.connection.local_flow_control_window(stream) == frames.DEFAULT_WINDOW - 4000
-    wire.forward(stream)
-    assert wire.runtime.streams[stream].data == message + b"more" * 1000
-
-
-def test_a_client_is_not_woken_for_the_credit_of_a_whole_message() -> None:
-    """It comes with the answer, or when the client gives up."""
-    wire = Wire()
-    answered, given_up = wire.call(HELD, b"create"), wire.call(HELD, b"create")
-    size = len(prefixed(b"create"))
-    assert wire.connection_windows()[0] == frames.DEFAULT_WINDOW - 2 * size
-    wire.client.connection.reset_stream(given_up)
-    wire.flow()
-    assert wire.connection_windows()[0] == frames.DEFAULT_WINDOW
-    wire.forward(answered)
-    wire.answer(answered)
-    assert wire.connection_windows()[0] == frames.DEFAULT_WINDOW
-
-
-def test_credit_that_waits_leaves_the_client_most_of_its_window() -> None:
-    wire = Wire()
-    for _ in range(20):
-        wire.call(HELD, b"x" * 4000)
-        assert wire.connection_windows()[0] >= frames.DEFAULT_WINDOW - MAX_LATER
-
-
-def test_an_empty_end_of_a_call_needs_no_window() -> None:
-    """The runtime shrank its window after the client had sent what the old one allowed (RFC 9113 6.9.2): below zero, the
-    client may still send an empty DATA frame (6.9)."""
-    wire = Wire()
-    stream = wire.request(HELD)
-    message = prefixed(b"create")
-    wire.send(stream, message, end_stream=False)
-    wire.send(stream, b"more" * 1000, end_stream=False)
-    wire.runtime.connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1000})
-    wire.flow()
-    wire.client.connection.end_stream(stream)
-    wire.flow()
-    assert wire.held().message == message
-    assert wire.relay.broken is None
 
 
 def test_room_is_given_back_only_once_the_runtime_has_taken_the_message() -> None:
@@ -128,20 +78,17 @@ def test_room_is_given_back_only_once_the_runtime_has_taken_the_message() -> Non
     wire.forward(stream)
     assert 0 < len(wire.runtime.streams[stream].data) < 150_000
     assert not wire.budget.reserve(SHORT, lambda: None)
-    wire.runtime.auto_credit = True
-    wire.runtime.credit()
-    wire.flow()
+    wire.credit_all()
     assert len(wire.runtime.streams[stream].data) == len(prefixed(b"a" * 150_000))
     assert wire.budget._room == 0  # the call that waited has the room
 
 
 def test_what_a_large_first_window_lets_in_is_refused_beyond_its_room() -> None:
-    """The runtime chooses that window, and it may let in a whole message of every call."""
+    """Check a window that lets in a whole message of every call; the runtime chooses its size."""
     wire = Wire(budget=800_000)
     assert wire.budget.reserve(800_000, lambda: None)
-    wire.runtime.connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 500_000})
     wire.runtime.connection.increment_flow_control_window(10_000_000)
-    wire.flow()
+    wire.announce(wire.runtime, {SettingCodes.INITIAL_WINDOW_SIZE: 500_000})
     early, refused, small = (wire.request(HELD) for _ in range(3))
     message = prefixed(b"x" * 300_000)
     wire.send(early, message[:190_000], end_stream=False)
@@ -151,7 +98,6 @@ def test_what_a_large_first_window_lets_in_is_refused_beyond_its_room() -> None:
         wire.client.streams[s].last(b"grpc-status") if s in wire.client.streams else None for s in (early, refused, small)
     ]
     assert statuses == [None, b"8", None]
-    wire.client.connection.reset_stream(early)
-    wire.client.connection.reset_stream(small)
-    wire.flow()
+    wire.reset(early)
+    wire.reset(small)
     assert wire.budget._early == 200_000

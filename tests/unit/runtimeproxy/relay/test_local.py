@@ -1,4 +1,4 @@
-"""A client whose runtime is not there, with h2 as the client."""
+"""Test the answers to a client whose runtime is absent, with h2 as the client."""
 
 import h2.connection
 import h2.events
@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.http2 import frames
-from lading.http2.frames import ErrorCode, FrameReader
+from lading.http2.frames import ErrorCode
 from lading.http2.messages import prefixed
 from runtimeproxy.relay.local import LocalAnswer
-from tests.fakes.wire import FREE, Peer
+from tests.fakes.crossing import frames_of
+from tests.fakes.wire import FREE, Peer, request_fields
 
 MESSAGE = "the runtime at /run/x.sock cannot be reached"
-HEADERS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", FREE), (b":authority", b"localhost")]
+HEADERS = request_fields(FREE)
 
 
 def exchange(client: Peer, local: LocalAnswer, piece: int = 1 << 20) -> None:
@@ -111,11 +112,8 @@ SETTINGS = frames.frame(frames.SETTINGS, 0, 0)
 def test_what_is_no_http2_ends_with_its_code(data: bytes, code: ErrorCode) -> None:
     local = LocalAnswer(MESSAGE)
     local.receive(data)
-    reader = FrameReader()
-    buffer = reader.feed(local.to_client())
-    found = [(kind, buffer[start + 9 : end]) for kind, _, _, start, end in reader.frames(buffer)]
-    kind, content = found[-1]
-    assert (kind, frames.unsigned(content, 4)) == (frames.GOAWAY, code)
+    last = frames_of(local.to_client())[-1]
+    assert (last[3], frames.unsigned(last, frames.HEADER_LENGTH + 4)) == (frames.GOAWAY, code)
     assert local.done
 
 

@@ -1,0 +1,57 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lading.http2.messages import prefixed
+from runtimeproxy.relay.stream import Hold, Step, Stream, Waiting
+
+# The state after each step, in the order of `Step`: complete, cut short, forward, refuse, cancel.
+AFTER = {
+    Hold.RECEIVING: (Hold.HELD, Hold.PASSING, None, Hold.REFUSED, Hold.PASSING),
+    Hold.HELD: (None, None, Hold.PASSING, Hold.REFUSED, Hold.PASSING),
+    Hold.PASSING: (None, None, None, None, Hold.PASSING),
+    Hold.REFUSED: (None, None, None, None, None),
+}
+
+
+@pytest.mark.parametrize("step", Step)
+@pytest.mark.parametrize("hold", Hold)
+def test_each_step_leads_to_its_state_or_is_an_error(hold: Hold, step: Step) -> None:
+    stream, after = Stream(1, hold), AFTER[hold][list(Step).index(step)]
+    assert stream.allows(step) is (after is not None)
+    if after is None:
+        with pytest.raises(KeyError):
+            stream.take(step)
+    else:
+        stream.take(step)
+    assert stream.hold is (after or hold)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 60)))
+def test_waiting_data_are_taken_in_order_and_in_any_sizes(parts: list[bytes], sizes: list[int]) -> None:
+    waiting, whole, taken = Waiting(*parts, own=True, end_stream=False), b"".join(parts), b""
+    for size in [*sizes, len(whole)]:
+        step = min(size, waiting.left)
+        taken += b"".join(waiting.take(step))
+        assert (taken, waiting.left) == (whole[: len(taken)], len(whole) - len(taken))
+    assert taken == whole
+
+
+@pytest.mark.parametrize("content", [b"", b"create"])
+def test_a_message_is_whole_with_its_last_byte(content: bytes) -> None:
+    stream, message = Stream(1, Hold.RECEIVING), prefixed(content)
+    for byte in message:
+        assert not stream.whole
+        stream.received.add(bytes((byte,)))
+        stream.read_prefix()
+    assert (stream.whole, stream.expected) == (True, len(message))
+
+
+@pytest.mark.parametrize(
+    ("timeout", "deadline"), [((), None), (((b"grpc-timeout", b"2S"),), 12.0), (((b"grpc-timeout", b"soon"),), None)]
+)
+def test_a_deadline_counts_from_the_headers(timeout: tuple[tuple[bytes, bytes], ...], deadline: float | None) -> None:
+    stream = Stream(7, Hold.HELD, path=b"/a", headers=((b"traceparent", b"00-\xff"), *timeout), opened_at=10.0)
+    held = stream.call()
+    assert (held.stream, held.path, held.encoding, held.deadline) == (7, b"/a", b"", deadline)
+    assert held.traceparent == "00-\N{REPLACEMENT CHARACTER}"
