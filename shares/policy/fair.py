@@ -31,7 +31,7 @@ class _Account:
     share: Share
     virtual_ns: int
     active: bool = False
-    held_back: bool = False  # by its limit, when the next turn was last chosen
+    held_back: bool = False  # at the last choice of a turn, the limit held this container back
     left_ns: int = 0  # time when the container was last active
     had_ns: int = 0  # time when the container last had the card
     bucket_ns: int  # card time that the container may use at once, by its limit

@@ -104,7 +104,7 @@ def welcome_one(path: Path, *, limit_mib: int) -> None:
             accepted.recv(SIZE, socket.MSG_WAITALL)
             page.show_processes(1)
             socket.send_fds(accepted, [pack(Frame(Kind.WELCOME, a=time.monotonic_ns(), b=1))], [page.fd])
-            accepted.recv(SIZE, socket.MSG_WAITALL)  # what the process holds, which this server does not count
+            accepted.recv(SIZE, socket.MSG_WAITALL)  # a count of the process's memory, which this server ignores
         path.unlink()
 
 

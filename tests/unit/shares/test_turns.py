@@ -153,7 +153,7 @@ works = st.builds(
 
 @settings(max_examples=repeats(20, long=200))
 @given(st.lists(works, min_size=2, max_size=5))
-def test_whoever_comes_and_goes_no_one_waits_long_or_gets_less_than_its_request(works: list[Work]) -> None:
+def test_no_container_waits_long_or_gets_less_than_its_request_when_others_come_and_go(works: list[Work]) -> None:
     works = [replace(work, name=f"c{number}", ran=[], waits_ns=[]) for number, work in enumerate(works)]
     simulate(works, Fair(), seconds=12)
     requested, kernel_ms = max(1.0, sum(work.request for work in works)), max(work.kernels_ms[0] for work in works)
