@@ -23,8 +23,7 @@ static struct launches {
   _Atomic int launching; /* threads between the look at the turn and the return of the driver's launch: it is not over before */
   _Atomic int waiting;   /* threads that wait for a turn, or for the device, and are about to launch */
   _Atomic int64_t last_launch;
-  CUcontext context;    /* the last one that launched */
-  int renewing;         /* a thread gives the turn that ended for a new one */
+  int renewing; /* a thread gives the turn that ended for a new one */
   int64_t rests, after; /* since when the device has no work, after which launch; of the thread that keeps turns */
   struct queue queue;
 } launches[MAX_DEVICES]; /* by the device's index in the grant */
@@ -103,7 +102,6 @@ static void reset(void) {
     struct launches *on = &launches[i];
     atomic_store(&on->launching, 0);
     atomic_store(&on->waiting, 0);
-    on->context = NULL;
     on->renewing = 0;
     queue_reset(&on->queue);
   }
@@ -173,10 +171,7 @@ static void begin_turn(struct device *device, int64_t estimate) {
 }
 
 void forget_launch_context(CUcontext context) {
-  for (int i = 0; i < MAX_DEVICES; i++) {
-    if (launches[i].context == context) launches[i].context = NULL;
-    queue_forget(&launches[i].queue, context);
-  }
+  for (int i = 0; i < MAX_DEVICES; i++) queue_forget(&launches[i].queue, context);
 }
 
 /* Return the device if the launch needs a turn, after it has one; NULL if it needs none: captured, it is a node of a graph. */
@@ -188,7 +183,6 @@ static struct device *begin_launch(CUstream stream, int captured, Record record)
   if (!LIKELY(atomic_load(&device->turn) == HOLDING && turn_lasts(device))) {
     atomic_fetch_add(&on->waiting, 1);
     atomic_fetch_sub(&on->launching, 1);
-    real.cuCtxGetCurrent(&on->context);
     begin_turn(device, on->queue.length);
     atomic_fetch_sub(&on->waiting, 1);
     queue_begin(&on->queue, stream, record);

@@ -6,5 +6,6 @@
 
 /* Start to give back turns that are not used, if that was not done in this process; return whether that is so. */
 int turns_up(void);
+/* Forget the queued work of a context that has ended. */
 void forget_launch_context(CUcontext);
 #endif
