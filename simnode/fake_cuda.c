@@ -17,7 +17,8 @@
  *   FAKE_CUDA_LAUNCHES       a file: when the work of each launch reached the card, as int64 nanoseconds of CLOCK_MONOTONIC [none]
  *
  * What the state of a card counts, `fake_cuda_counts` returns: launches, and bytes that are allocated by this process.
- * `fake_cuda_events` returns how many events a graph has, which were recorded while it was captured.
+ * `fake_cuda_events` returns how many events a graph has, which were recorded while it was captured; `fake_cuda_live_events`
+ * returns how many events of the process were created and not destroyed.
  * Source of names and types: cuda-bindings (Apache-2.0), by shares/library/cu.h.
  */
 #define _GNU_SOURCE
@@ -44,6 +45,7 @@ enum {
   NO_DEVICE = 100,
   INVALID_DEVICE = 101,
   INVALID_CONTEXT = 201,
+  INVALID_HANDLE = 400,
   CAPTURE_UNSUPPORTED = 900,
   CAPTURE_INVALIDATED = 901,
   CAPTURE_IMPLICIT = 906,
@@ -70,6 +72,7 @@ struct CUstream_st {
 struct CUevent_st {
   int64_t at;
   int captured; /* it was last recorded in a capture */
+  CUcontext context;
 };
 struct CUgraphExec_st {
   int64_t us;
@@ -130,7 +133,7 @@ static struct CUmemPoolHandle_st pools[MAX_CARDS], host_pool = {.card = HOST}, m
 static CUmemoryPool current_pools[MAX_CARDS];
 static CUmemoryPool all_pools = &managed_pool; /* also those that were destroyed: their addresses are not given again */
 static struct CUstream_st default_stream;
-static _Atomic int captures, global_captures, blocking_captures, invalidated;
+static _Atomic int live_events, captures, global_captures, blocking_captures, invalidated;
 static __thread CUcontext current;
 static __thread int relaxed;
 static __thread struct CUstream_st thread_stream;
@@ -1102,15 +1105,21 @@ API CUresult cuStreamSynchronize_ptsz(CUstream stream) { return synchronise(stre
 API CUresult cuEventCreate(CUevent *out, unsigned flags) {
   (void)flags;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (!current) return INVALID_CONTEXT;
   *out = calloc(1, sizeof **out);
+  (*out)->context = current;
+  atomic_fetch_add(&live_events, 1);
   return CUDA_SUCCESS;
 }
 API CUresult cuEventDestroy_v2(CUevent event) {
+  if (!event) return INVALID_HANDLE;
   free(event);
+  atomic_fetch_sub(&live_events, 1);
   return CUDA_SUCCESS;
 }
 /* An event that is recorded in a capture becomes a part of the graph, and cannot be waited for. */
 static CUresult record(CUevent event, struct CUstream_st *stream) {
+  if (!event || event->context != current) return INVALID_HANDLE; /* an event belongs to one context (cuda.h) */
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
   event->captured = stream->capturing;
   stream->captured_events += stream->capturing ? 1 : 0;
@@ -1120,7 +1129,10 @@ static CUresult record(CUevent event, struct CUstream_st *stream) {
 }
 API CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream_of(stream, 0)); }
 API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(event, stream_of(stream, 1)); }
-static CUresult look_at(CUevent event) { return event->captured ? CAPTURED_EVENT : is_prohibited() ? CAPTURE_UNSUPPORTED : 0; }
+static CUresult look_at(CUevent event) {
+  if (!event) return INVALID_HANDLE;
+  return event->captured ? CAPTURED_EVENT : is_prohibited() ? CAPTURE_UNSUPPORTED : 0;
+}
 API CUresult cuEventQuery(CUevent event) {
   CUresult result = look_at(event);
   return result ? result : now() >= event->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
@@ -1133,6 +1145,7 @@ API CUresult cuEventSynchronize(CUevent event) {
   return CUDA_SUCCESS;
 }
 API CUresult cuEventElapsedTime(float *ms, CUevent first, CUevent second) {
+  if (!first || !second || first->context != second->context) return INVALID_HANDLE;
   if (first->captured || second->captured) return CAPTURED_EVENT;
   *ms = (float)((second->at - first->at) / 1e6);
   return now() >= second->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
@@ -1177,6 +1190,7 @@ API CUresult cuGetExportTable(const void **out, const CUuuid *id) {
 
 /* Not CUDA's: for tests. */
 API int fake_cuda_events(CUgraphExec graph) { return graph->events; }
+API int fake_cuda_live_events(void) { return atomic_load(&live_events); }
 API void fake_cuda_counts(int card, int64_t *launches, size_t *allocated) {
   *launches = atomic_load(&cards[card]->launches);
   pthread_mutex_lock(&lock);

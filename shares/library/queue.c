@@ -73,6 +73,13 @@ static void take_first(struct queue *queue) {
   queue->first++;
 }
 
+/* Return whether the mark is done. One that was forgotten is. */
+static CUresult query(const struct queue *queue, unsigned at) {
+  if (!queue->marks[at].event) return CUDA_SUCCESS;
+  real.cuCtxSetCurrent(queue->marks[at].context);
+  return real.cuEventQuery(queue->marks[at].event);
+}
+
 /* Return for how long the work of the segment should go on. */
 static int64_t left_of(const struct segment *segment) { return segment->began + segment->expected - now_ns(); }
 
@@ -80,8 +87,7 @@ static int64_t left_of(const struct segment *segment) { return segment->began + 
 static void take_done(struct queue *queue) {
   while (queue->first != queue->next) {
     unsigned at = queue->first % MARKS;
-    real.cuCtxSetCurrent(queue->marks[at].context);
-    CUresult result = real.cuEventQuery(queue->marks[at].event);
+    CUresult result = query(queue, at);
     if (!result) take_first(queue);
     else if (result == CUDA_ERROR_NOT_READY || left_of(&queue->marks[at].segment) > 0) return;
     else queue->first++;
@@ -94,8 +100,7 @@ static void wait_for_first(struct queue *queue) {
   unsigned at = queue->first % MARKS;
   int64_t until = now_ns() + PATIENCE_MS * MS;
   CUresult result;
-  real.cuCtxSetCurrent(queue->marks[at].context);
-  while ((result = real.cuEventQuery(queue->marks[at].event)) == CUDA_ERROR_NOT_READY && now_ns() < until) usleep(LOOK_US);
+  while ((result = query(queue, at)) == CUDA_ERROR_NOT_READY && now_ns() < until) usleep(LOOK_US);
   if (!result) {
     take_first(queue);
     return;
@@ -145,9 +150,11 @@ void queue_reset(struct queue *queue) {
 void queue_forget(struct queue *queue, CUcontext context) {
   pthread_mutex_lock(&queue->lock);
   for (int i = 0; i < MARKS; i++) {
-    if (queue->marks[i].context == context) queue->marks[i].event = NULL;
+    if (queue->marks[i].context != context) continue;
+    queue->marks[i].event = NULL;
+    queue->marks[i].follows = 0;
+    queue->marks[i].segment = (struct segment){0};
   }
-  while (queue->first != queue->next && !queue->marks[queue->first % MARKS].event) queue->first++;
   pthread_mutex_unlock(&queue->lock);
 }
 

@@ -4,10 +4,12 @@ import time
 
 import pytest
 
+from tests.shares.calls import OTHER_CONTEXT, call
 from tests.shares.site import Site, eventually
 from tests.shares.test_turns import MS, TURN_S
 
 CAPTURES = 10
+MARKS = 32  # the library's (shares/library/queue.h)
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2], ids=["global", "thread-local", "relaxed"])
@@ -44,6 +46,15 @@ def test_an_answer_now_and_then_leaves_the_card_to_the_one_that_always_wants_it(
         assert answers.call("launch", MS) == 0
         time.sleep(3 * TURN_S)
     assert (site.held()["a"] - before) / (time.monotonic() - began) < 0.1
+
+
+def test_launches_in_two_contexts_are_marked_in_each_and_leave_few_events(site: Site) -> None:
+    process = site.container("a").start()
+    assert process.do(call("cuCtxGetCurrent", "&p"), OTHER_CONTEXT) == [0, 0]
+    in_both = [call("cuCtxSetCurrent", "p"), ["launch", MS], call("cuCtxSetCurrent", "c"), ["launch", MS]]
+    assert process.do(*in_both * 100) == [0] * 400
+    assert process.call("call", "fake_cuda_live_events") <= MARKS
+    assert process.do(call("cuCtxDestroy_v2", "c"), call("cuCtxSetCurrent", "p"), *[["launch", MS]] * 100) == [0] * 102
 
 
 def test_a_kernel_that_does_not_end_holds_up_later_launches_for_a_moment(site: Site) -> None:
