@@ -121,7 +121,7 @@ demo-central: $(VENV)/.commands
 demo-page: $(VENV)/.commands
 	@$(PY) -m simnode.page --nodes 20
 
-# Lint, and the tests that need no daemon, runtime or cluster: unit, golden and property tests. Three to seven minutes on two cores.
+# Lint, and the tests that need no daemon, runtime or cluster: unit, golden and property tests. Three to six minutes on two cores.
 check: setup lint
 	$(IN_MEMORY) -m "not long" --numprocesses=$(WORKERS) $(IN_PROCESS)
 
