@@ -19,8 +19,9 @@ from tests.shares import test_failures, test_kills, test_lost, test_memory, test
 
 pytestmark = [pytest.mark.node, pytest.mark.long]
 
-# These make their own grants or cgroups: test_memory_limits.py and test_shares.py have the same with the hook's.
+# These make their own grants, cgroups or share server: test_memory_limits.py and test_shares.py have some with the hook's.
 NOT_HERE: Final = {
+    "test_a_server_that_ends_before_it_counted_a_process_gives_it_no_memory_twice",
     "test_where_the_driver_limits_memory_programs_are_told_and_not_refused",
     "test_a_process_of_another_pod_has_no_cuda_and_is_told_why",
 }
