@@ -18,7 +18,8 @@
  *
  * What the state of a card counts, `fake_cuda_counts` returns: launches, and bytes that are allocated by this process.
  * `fake_cuda_events` returns how many events a graph has, which were recorded while it was captured; `fake_cuda_live_events`
- * returns how many events of the process were created and not destroyed.
+ * returns how many events of the process were created and not destroyed, and `fake_cuda_refused_records` how often an event was
+ * to be recorded on a stream of another context than its own.
  * Source of names and types: cuda-bindings (Apache-2.0), by shares/library/cu.h.
  */
 #define _GNU_SOURCE
@@ -133,7 +134,7 @@ static struct CUmemPoolHandle_st pools[MAX_CARDS], host_pool = {.card = HOST}, m
 static CUmemoryPool current_pools[MAX_CARDS];
 static CUmemoryPool all_pools = &managed_pool; /* also those that were destroyed: their addresses are not given again */
 static struct CUstream_st default_stream;
-static _Atomic int live_events, captures, global_captures, blocking_captures, invalidated;
+static _Atomic int live_events, refused_records, captures, global_captures, blocking_captures, invalidated;
 static __thread CUcontext current;
 static __thread int relaxed;
 static __thread struct CUstream_st thread_stream;
@@ -1119,7 +1120,10 @@ API CUresult cuEventDestroy_v2(CUevent event) {
 }
 /* An event that is recorded in a capture becomes a part of the graph, and cannot be waited for. */
 static CUresult record(CUevent event, struct CUstream_st *stream) {
-  if (!event || event->context != current) return INVALID_HANDLE; /* an event belongs to one context (cuda.h) */
+  if (!event || event->context != (stream->context ? stream->context : current)) { /* cuEventRecord (cuda.h) */
+    atomic_fetch_add(&refused_records, 1);
+    return INVALID_HANDLE;
+  }
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
   event->captured = stream->capturing;
   stream->captured_events += stream->capturing ? 1 : 0;
@@ -1190,6 +1194,7 @@ API CUresult cuGetExportTable(const void **out, const CUuuid *id) {
 
 /* Not CUDA's: for tests. */
 API int fake_cuda_events(CUgraphExec graph) { return graph->events; }
+API int fake_cuda_refused_records(void) { return atomic_load(&refused_records); }
 API int fake_cuda_live_events(void) { return atomic_load(&live_events); }
 API void fake_cuda_counts(int card, int64_t *launches, size_t *allocated) {
   *launches = atomic_load(&cards[card]->launches);

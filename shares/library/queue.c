@@ -63,7 +63,7 @@ static void take_first(struct queue *queue) {
   struct segment *segment = &queue->marks[at].segment;
   float ms;
   if (segment->launches) {
-    int64_t most = now_ns() - segment->began; /* also what was learned by a launch that found the device at rest */
+    int64_t most = now_ns() - segment->began; /* all that is known of a launch that found the device at rest */
     if (queue->marks[at].follows && !real.cuEventElapsedTime(&ms, queue->marks[before].event, queue->marks[at].event)) {
       learn(queue, segment, (int64_t)(ms * 1e6));
     } else if (segment->unknown || most < segment->expected) {
@@ -73,7 +73,7 @@ static void take_first(struct queue *queue) {
   queue->first++;
 }
 
-/* Return whether the mark is done. One that was forgotten is. */
+/* Return the driver's answer about a mark: CUDA_SUCCESS if it is done. A mark that was forgotten is done. */
 static CUresult query(const struct queue *queue, unsigned at) {
   if (!queue->marks[at].event) return CUDA_SUCCESS;
   real.cuCtxSetCurrent(queue->marks[at].context);
@@ -116,14 +116,13 @@ static int64_t ahead(const struct queue *queue) {
   return expected;
 }
 
-/* Put a mark behind the tail, on the stream of the thread's own launch. */
-static void put_mark(struct queue *queue, CUstream stream, Record record) {
-  CUcontext context = NULL;
+/* Put a mark behind the tail, on the stream of the thread's own launch, which is of this context. */
+static void put_mark(struct queue *queue, CUcontext context, CUstream stream, Record record) {
   take_done(queue);
   if (queue->next - queue->first == MARKS - 1) wait_for_first(queue); /* the one before the first is still compared with */
   unsigned at = queue->next % MARKS, before = (queue->next + MARKS - 1) % MARKS;
   CUevent *event = &queue->marks[at].event;
-  real.cuCtxGetCurrent(&context);
+  real.cuCtxSetCurrent(context); /* looks at marks of other contexts have changed it */
   if (*event && queue->marks[at].context != context) { /* an event belongs to one context */
     real.cuEventDestroy_v2(*event);
     *event = NULL;
@@ -161,7 +160,7 @@ void queue_forget(struct queue *queue, CUcontext context) {
 void queue_begin(struct queue *queue, CUstream stream, Record record) {
   pthread_mutex_lock(&queue->lock);
   struct calls calls = begin_calls();
-  if (calls.relaxed && queue->first == queue->next) put_mark(queue, stream, record);
+  if (calls.relaxed && queue->first == queue->next) put_mark(queue, calls.before, stream, record);
   end_calls(&calls);
   pthread_mutex_unlock(&queue->lock);
 }
@@ -178,7 +177,7 @@ int queue_add(struct queue *queue, CUstream stream, Record record, uint16_t kind
   tail->expected += queue->length;
   if (tail->unknown || tail->expected >= MARK_NS || tail->launches == MOST_UNMARKED || now - queue->marked > MARK_NS) {
     struct calls calls = begin_calls();
-    put_mark(queue, stream, record);
+    put_mark(queue, calls.before, stream, record);
     end_calls(&calls);
     full = ahead(queue) - queue->length > QUEUE_NS;
   }

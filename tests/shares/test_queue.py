@@ -6,6 +6,7 @@ import pytest
 
 from tests.shares.calls import OTHER_CONTEXT, call
 from tests.shares.site import Site, eventually
+from tests.shares.test_captures import launch
 from tests.shares.test_turns import MS, TURN_S
 
 CAPTURES = 10
@@ -57,8 +58,23 @@ def test_launches_in_two_contexts_are_marked_in_each_and_leave_few_events(site: 
     assert process.do(call("cuCtxDestroy_v2", "c"), call("cuCtxSetCurrent", "p"), *[["launch", MS]] * 100) == [0] * 102
 
 
+def test_work_in_several_contexts_is_bounded_in_each(site: Site) -> None:
+    process, other = site.container("a").start(), site.container("b").start()
+    streams = [call("cuCtxGetCurrent", "&p"), call("cuStreamCreate", "&s", 1), OTHER_CONTEXT, call("cuStreamCreate", "&t", 1)]
+    assert process.do(*streams) == [0] * 4
+    other.call("begin", 5 * MS, 1)
+    other.call("so_far")
+    in_both = [
+        *(call("cuCtxSetCurrent", "p"), launch("s", 20 * MS)),
+        *(call("cuCtxSetCurrent", "c"), launch("t", 20 * MS)),
+    ]
+    assert process.do(*in_both * 25, ["sync"]) == [0] * 101
+    assert other.call("so_far")["longest_s"] < 8 * TURN_S
+    assert process.call("call", "fake_cuda_refused_records") == 0
+
+
 def test_a_kernel_that_does_not_end_holds_up_later_launches_for_a_moment(site: Site) -> None:
-    """It may wait for one of them. Behind it each launch that finds the queue full waits for a second at most."""
+    """Check that a launch waits for a second at most, because the kernel may wait for that launch."""
     process = site.container("a").start()
     began = time.monotonic()
     assert process.call("launch", 60_000 * MS) == 0
