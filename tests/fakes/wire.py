@@ -78,7 +78,8 @@ class Window(h2.windows.WindowManager):
         return super()._maybe_update_window()
 
 
-h2.stream.WindowManager = h2.connection.WindowManager = Window  # type: ignore[attr-defined]
+# h2 makes its windows itself, of these two names.
+h2.stream.WindowManager = h2.connection.WindowManager = Window  # type: ignore[attr-defined]  # imported names
 
 
 class Peer:

@@ -242,7 +242,7 @@ def test_a_restart_under_load_is_not_noticed(stage: Stage) -> None:
                 stage.fail.start()
                 enough = sum(made) + CALLERS
                 wait_until(
-                    lambda enough=enough: sum(made) > enough or any(one.done() for one in loads),  # type: ignore[misc]
+                    lambda enough=enough: sum(made) > enough or any(one.done() for one in loads),  # type: ignore[misc] # mypy infers no type
                     "a container whose creation began after the restart",
                 )
         finally:

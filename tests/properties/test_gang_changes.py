@@ -291,7 +291,7 @@ class Changes(RuleBasedStateMachine):
     @precondition(lambda self: any(gang.phase is Phase.QUEUED for gang in self.world.scheduler.gangs))
     @rule(pick=PICK, steps=st.integers(min_value=1, max_value=12), what=st.integers(min_value=0, max_value=4))
     def plan_with_an_interruption(self, pick: int, steps: int, what: int) -> None:
-        """Interrupt the search for a plan, which works in slices, by an event."""
+        """Let an event happen between two steps of the search for a plan."""
         queued = [gang for gang in self.world.scheduler.gangs if self.keeper.is_due(gang)]
         if not queued:
             return

@@ -51,7 +51,7 @@ class Central:
         """Wait until filter answers this status, and return the seconds."""
 
         async def answers() -> bool:
-            return (await self.filter(pod("nobody", {"cpu": "1"}, version=1)))[0] == status
+            return (await self.filter(pod("not-shown", {"cpu": "1"}, version=1)))[0] == status
 
         began = time.monotonic()
         await await_until(answers, f"status {status}")

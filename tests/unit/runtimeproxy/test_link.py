@@ -110,7 +110,7 @@ class End:
             await self.moved.wait()
 
     def settled(self) -> bool:
-        """Whether the other end has acknowledged the SETTINGS of this one."""
+        """Return whether the other end has acknowledged the SETTINGS of this end."""
         return any(isinstance(event, SettingsAcknowledged) for event in self.peer.events)
 
     async def close(self) -> None:
@@ -273,7 +273,7 @@ async def test_bytes_of_the_runtime_before_the_clients_transport_exists_are_sent
 
     async def connect_late(*args: object, **kwargs: object) -> object:
         await heard.wait()
-        return await connect(*args, **kwargs)  # type: ignore[arg-type]
+        return await connect(*args, **kwargs)  # type: ignore[arg-type]  # passed on as they came
 
     monkeypatch.setattr(link_module.Half, "data_received", data_received)
     monkeypatch.setattr(loop, "connect_accepted_socket", connect_late)
