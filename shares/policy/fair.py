@@ -108,10 +108,11 @@ class Fair:
         account.virtual_ns = max(account.virtual_ns, self._time_of_service() - credit_ns * MILLION // account.share.weight_ppm)
 
     def _time_of_service(self) -> int:
-        """Return the least virtual time of the containers that are served; if there is none, the greatest that is known."""
+        """Return the least virtual time of the containers that are served. If there is none, as between two bursts of the only
+        one, return the greatest time of those that were."""
         active = [account for account in self._accounts.values() if account.active]
         served = [account.virtual_ns for account in active if not account.held_back]
-        return min(served, default=max((account.virtual_ns for account in active), default=self._last_ns))
+        return min(served, default=max(self._last_ns, *(account.virtual_ns for account in active), 0))
 
     def _order(self, name: str) -> tuple[int, int, str]:
         """Return a container's sort key: the least is chosen first. Of equal virtual times, the container without the card for

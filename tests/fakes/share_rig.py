@@ -180,6 +180,7 @@ class ShareServer(Block):
         thread = threading.Thread(target=lambda: asyncio.run(self._serve(serving)))
         thread.start()
         assert serving.wait(BOUND_S)
+        self._thread = thread
         self._ends.callback(self._end, thread)
 
     async def _serve(self, serving: threading.Event) -> None:
@@ -214,6 +215,11 @@ class ShareServer(Block):
             return function()
 
         return asyncio.run_coroutine_threadsafe(called(), self._loop).result(BOUND_S)
+
+    def worked_s(self) -> float:
+        """Return the CPU time of the server's thread."""
+        assert self._thread.ident is not None
+        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
 
     def stall(self, seconds: float) -> None:
         """Have the server's loop stand still from now on."""

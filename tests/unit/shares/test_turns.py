@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.virtual_card import ROUND_TRIP_NS, Work, simulate
@@ -151,7 +151,13 @@ works = st.builds(
 )
 
 
+HELD_BACK = Work(name="", request=0.1, limit=0.1, kernels_ms=(1.0,))
+IN_BURSTS = Work(name="", request=0.1, limit=0.5, kernels_ms=(1.0,), burst_ms=1, every_ms=4, bursts_end_ms=6_000)
+COMES_BACK = Work(name="", request=0.2, kernels_ms=(1.0,), pauses_ms=(2_000, 5_000))
+
+
 @settings(max_examples=repeats(20, long=200))
+@example([HELD_BACK, IN_BURSTS, COMES_BACK])  # the third comes back between two bursts, while the limit holds back the first
 @given(st.lists(works, min_size=2, max_size=5))
 def test_no_container_waits_long_or_gets_less_than_its_request_when_others_come_and_go(works: list[Work]) -> None:
     works = [replace(work, name=f"c{number}", ran=[], waits_ns=[]) for number, work in enumerate(works)]
