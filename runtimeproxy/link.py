@@ -158,6 +158,8 @@ class Link:
         await self._loop.connect_accepted_socket(lambda: self._client, connection)
         self._silence = self._loop.call_later(PREFACE_TIMEOUT_S, self._client_silent)
         self._log.debug(Event.CONNECTION_OPENED, connection=self.number, local=self.local is not None)
+        if self.local:
+            self._answer(self.local.take())
         self._flush()
 
     def _client_silent(self) -> None:
@@ -172,13 +174,19 @@ class Link:
         if self._over:
             return
         self._metrics.from_client += len(data)
-        if self.local and accepts(self._runtime_path):
-            self.local.end()  # `data` is not read: a call in it gets no answer, so the client repeats the call
-        elif self.local:
-            self.local.receive(data)
-        else:
+        if self.local is None:
             self.relay.receive_from_client(data)
-        self._flush()
+            self._flush()
+        elif accepts(self._runtime_path):
+            self.send_away()  # `data` is not read: a call in it gets no answer, so the client repeats the call
+        else:
+            self._answer(self.local.receive(data))
+
+    def _answer(self, data: bytes) -> None:
+        """Send bytes of the local answer, and close the connection after its last bytes."""
+        self._client.write(data)
+        if self.local and self.local.done:
+            self.close()
 
     def _from_runtime(self, data: bytes) -> None:
         if self._over:
@@ -212,13 +220,8 @@ class Link:
 
     def _flush(self) -> None:
         """Process the relay's events until none is left, and send its bytes to both sides."""
-        if self._client.transport is None:
+        if self._client.transport is None or self.local:
             return  # the runtime may send before the client's transport exists; `_start` flushes again
-        if self.local:
-            self._client.write(self.local.to_client())
-            if self.local.done:
-                self.close()
-            return
         asked, ended = False, []
         while self.relay.events:  # processed before the write, so that the bytes that events add are sent with it
             for event in self.relay.take_events():
@@ -342,8 +345,7 @@ class Link:
     def send_away(self) -> None:
         """Close a locally answered connection, so that the client dials again and reaches the runtime, which is back."""
         if self.local and not self.local.done:
-            self.local.end()
-            self._flush()
+            self._answer(self.local.end())
 
     def finish(self, message: str) -> None:
         """End every open call with UNAVAILABLE and this text, then close the connection."""

@@ -1,5 +1,8 @@
 """Call one hook server: check that its socket can be trusted, retry while the server restarts, queue its observations.
 
+A call uses an idle connection, or else dials another. A call that times out closes its connection, so that the server learns of
+the timeout. An idle connection that the server closes is forgotten at once.
+
 Source: gRPC status codes; unix(7).
 """
 
@@ -11,14 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lading.grpc.client import ClosedError, Connections
-from lading.grpc.exchange import Reply
+from lading.grpc.client import ClientConnection, Reply
 from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log, printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
 
 MAX_ANSWER_BYTES: Final = 4 << 20
+# This many calls may be open at a time; kubelet makes a few. The accept queue of a server is about as long.
+MAX_OPEN: Final = 64
+MAX_IDLE: Final = 4  # connections
 MAX_QUEUED: Final = 1024  # observations; a busy node makes a few a second
 RESTART_WAIT_S: Final = 1.5  # seconds for which an unavailable server is tried again
 RETRY_PAUSE_S: Final = 0.05
@@ -54,7 +59,10 @@ class Endpoint:
         self.dropped = 0  # observations that were not sent to the server
         self._trusted = {0, owner_uid}
         self._log = log
-        self._connections = Connections(path, limit=MAX_ANSWER_BYTES)
+        self._idle: list[ClientConnection] = []
+        self._busy: set[ClientConnection] = set()
+        self._places = asyncio.Semaphore(MAX_OPEN)
+        self._closed = False
         self._queue: deque[_Observation] = deque()
         self._teller: asyncio.Task[None] | None = None
         self._deaf = False  # the last observation failed: do not log failures again, and do not wait for the server
@@ -86,12 +94,19 @@ class Endpoint:
             self._teller = asyncio.get_running_loop().create_task(self._tell())
 
     async def close(self, *, grace_s: float | None) -> None:
-        """End calls after `grace_s` seconds (None: at once), and drop queued observations."""
+        """End calls after `grace_s` seconds (None: at once), and drop queued observations. May be called twice."""
         if self._teller is not None:
             self._teller.cancel()
             await asyncio.gather(self._teller, return_exceptions=True)
         self._queue.clear()
-        await self._connections.close(grace_s=grace_s)
+        self._closed = True
+        for connection in self._idle:
+            connection.abort()
+        if grace_s and (open_calls := [connection.settled for connection in self._busy if connection.settled]):
+            await asyncio.wait(open_calls, timeout=grace_s)
+        for connection in list(self._busy):
+            connection.abort()
+        await asyncio.sleep(0)  # a turn of the loop, so that connection_lost runs for each connection
 
     async def _tell(self) -> None:
         loop = asyncio.get_running_loop()
@@ -116,14 +131,37 @@ class Endpoint:
         if distrust := self._distrust():
             return distrust
         try:
-            answer = await self._connections.call(method, payload, timeout_s=timeout_s)
+            async with asyncio.timeout(timeout_s), self._places:
+                reply = await self._exchange(method, payload, timeout_s)
         except TimeoutError:
             return _late(self.path, timeout_s)
-        except ClosedError:
-            return Failure(reason=Reason.HOOK_UNAVAILABLE, message=f"{self.path} was unregistered while it was asked")
         except OSError as e:
+            if self._closed:
+                return Failure(reason=Reason.HOOK_UNAVAILABLE, message=f"{self.path} was unregistered while it was asked")
             return _unreachable(self.path, e)
-        return answer.content if answer.status == GrpcStatus.OK else _failure(self.path, answer, timeout_s)
+        return reply.content if reply.status == GrpcStatus.OK else _failure(self.path, reply, timeout_s)
+
+    async def _exchange(self, method: bytes, payload: bytes, timeout_s: float) -> Reply:
+        """Make one call. Raises OSError."""
+        if self._idle:
+            connection = self._idle.pop()
+        else:
+            connection = await ClientConnection.dial(self.path, limit=MAX_ANSWER_BYTES, lost=self._forget)
+        self._busy.add(connection)
+        try:
+            if self._closed:
+                raise ConnectionAbortedError
+            return await connection.call(method, payload, timeout_s=timeout_s)
+        finally:
+            self._busy.discard(connection)
+            if connection.reusable and not self._closed and len(self._idle) < MAX_IDLE:
+                self._idle.append(connection)
+            else:
+                connection.abort()
+
+    def _forget(self, connection: ClientConnection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
 
     def _distrust(self) -> Failure | None:
         """Return why the socket must not be used now: it is missing, or may belong to another user."""

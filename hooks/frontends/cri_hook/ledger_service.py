@@ -15,7 +15,7 @@ from hooks.ledger.period import End, Ended
 from hooks.node.node import Node
 from hooks.node.release import Attachments, Outcome, carry_out, look, said_by
 from lading.errors import ConfigError, RuntimeUnavailableError
-from lading.grpc.conversation import CallError, Later, Method
+from lading.grpc.server import CallError, Later, Method
 from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log, printable
 from lading.sockets import Peer

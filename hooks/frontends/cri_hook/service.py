@@ -14,8 +14,7 @@ from hooks.model.assignment import Refusal
 from hooks.model.container import Sandbox
 from hooks.ports import NodePort
 from lading.errors import place_of
-from lading.grpc.conversation import CallError, Later, Method
-from lading.grpc.server import UnaryServer
+from lading.grpc.server import CallError, Later, Method, UnaryServer
 from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from lading.reasons import Reason
