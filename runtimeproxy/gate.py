@@ -66,7 +66,7 @@ class Gate:
     def use(self, registrations: tuple[Registration, ...]) -> None:
         """Use these registrations for calls that begin from now on. Must run on the event loop's thread."""
         self._screening = Screening(registrations=registrations, guarded_prefixes=self._screening.guarded_prefixes)
-        self._chain.retain({registration.endpoint for registration in registrations})
+        self._chain.use(registrations)
 
     def handle(self, call: HeldCall) -> Outcome | Later:
         """Return the call's outcome, or a coroutine function for it if a hook, the runtime or a thread must be awaited.

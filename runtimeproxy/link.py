@@ -20,10 +20,10 @@ from runtimeproxy.call.outcome import Forward, Outcome, Refuse
 from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget
-from runtimeproxy.relay.compression import UnreadableMessageError, unpack, unpack_parts
 from runtimeproxy.relay.connection import MAX_MESSAGE, Relay
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld
 from runtimeproxy.relay.local import LocalAnswer
+from runtimeproxy.relay.message import UnreadableMessageError, unpack, unpack_parts
 
 # The other side is not read while more than this many bytes wait for a slow reader.
 HIGH_WATER: Final = 1 << 20

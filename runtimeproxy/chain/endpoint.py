@@ -1,7 +1,11 @@
-"""Call one hook server: check that its socket can be trusted, retry while the server restarts, queue its observations.
+"""Call one hook server: check that its socket can be trusted, retry while the server restarts, queue its observations, and
+track whether the server answers.
 
 A call uses an idle connection, or else dials another. A call that times out closes its connection, so that the server learns of
 the timeout. An idle connection that the server closes is forgotten at once.
+
+A probe is an HTTP/2 greeting: a server that hangs still accepts connections, so only its own greeting counts. A question that
+failed in the last minute outweighs it, because a server that greets and then answers garbage does not work.
 
 Source: gRPC status codes; unix(7).
 """
@@ -16,6 +20,7 @@ from typing import Final
 
 from lading.grpc.client import ClientConnection, Reply
 from lading.http2.messages import GrpcStatus
+from lading.liveness import HELLO, find_silence
 from lading.log import Event, Log, printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
@@ -27,6 +32,7 @@ MAX_IDLE: Final = 4  # connections
 MAX_QUEUED: Final = 1024  # observations; a busy node makes a few a second
 RESTART_WAIT_S: Final = 1.5  # seconds for which an unavailable server is tried again
 RETRY_PAUSE_S: Final = 0.05
+REMEMBER_S: Final = 60.0  # seconds for which a failed question counts
 
 _ADJUST: Final = b"/lading.hook.v1.Hook/Adjust"
 _OBSERVE: Final = b"/lading.hook.v1.Hook/Observe"
@@ -63,6 +69,9 @@ class Endpoint:
         self._busy: set[ClientConnection] = set()
         self._places = asyncio.Semaphore(MAX_OPEN)
         self._closed = False
+        self._silence = "not probed yet"  # why the last probe got no answer; empty if it did, or if a question was answered
+        self._failure: Failure | None = None  # result of the last question
+        self._failed_at = 0.0
         self._queue: deque[_Observation] = deque()
         self._teller: asyncio.Task[None] | None = None
         self._deaf = False  # the last observation failed: do not log failures again, and do not wait for the server
@@ -92,6 +101,25 @@ class Endpoint:
         self._queue.append(_Observation(hook=name, payload=request.SerializeToString(), deadline_s=deadline_s))
         if self._teller is None or self._teller.done():
             self._teller = asyncio.get_running_loop().create_task(self._tell())
+
+    @property
+    def silence(self) -> str:
+        """Return why the server does not answer, or an empty text."""
+        failed = self._failure and self._failed_at > asyncio.get_running_loop().time() - REMEMBER_S
+        return self._silence or (self._failure.message if self._failure and failed else "")
+
+    async def probe(self) -> None:
+        self._silence = await find_silence(Path(self.path), hello=HELLO)
+
+    def record(self, failure: Failure | None, *, name: str) -> None:
+        """Record how a question ended. The first answer after a failure is logged, with the registration's `name`."""
+        if failure:
+            self._failed_at = asyncio.get_running_loop().time()
+        else:
+            self._silence = ""
+            if self._failure:
+                self._log.info(Event.HOOK_BACK, hook=name, endpoint=self.path)
+        self._failure = failure
 
     async def close(self, *, grace_s: float | None) -> None:
         """End calls after `grace_s` seconds (None: at once), and drop queued observations. May be called twice."""

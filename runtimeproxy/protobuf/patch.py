@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from runtimeproxy.protobuf.wire import LENGTH, fields
-from runtimeproxy.relay.received import joined
+from runtimeproxy.relay.message import joined
 
 _NUMBER: Final = 0  # wire type of int64
 

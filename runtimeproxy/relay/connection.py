@@ -12,7 +12,7 @@ Every frame is forwarded unchanged, with these exceptions:
   `forward` sends the message, changed or not; `refuse` resets the call at the runtime and answers the client. If the client
   gives up, or the runtime answers first, `CallCancelled` reports the end of the hold. A hold ends in no other way.
 * DATA beyond the runtime's window are queued (flow.py); they occur only after the relay sent bytes of its own.
-* WINDOW_UPDATEs of the runtime for bytes that the relay sent are withheld (windows.py).
+* WINDOW_UPDATEs of the runtime for bytes that the relay sent are withheld (stream.py).
 * Further frames of either side on a refused call are dropped, and their credit is given back (refused.py).
 * Header blocks are re-encoded once a block had to be dropped (headers.py).
 * The relay's own frames for the client wait until the runtime's SETTINGS came.

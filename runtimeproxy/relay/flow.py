@@ -1,7 +1,7 @@
 """Control the flow of requests: the client's credit, the runtime's window, and the DATA that wait for it (RFC 9113 5.2).
 
 The client gets the runtime's credit for frames that merely pass, and the relay's credit for DATA that the relay keeps
-(windows.py). The relay itself refuses DATA beyond a window if the runtime does not receive them.
+(stream.py). The relay itself refuses DATA beyond a window if the runtime does not receive them.
 """
 
 from typing import Final
@@ -10,8 +10,7 @@ from lading.http2 import frames
 from lading.http2.frames import ErrorCode, MalformedFrameError
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.direction import Bytes, Direction
-from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
-from runtimeproxy.relay.windows import Window
+from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting, Window
 
 # The runtime gets this many bytes of waiting DATA at a time; other connections have their turn before the next.
 MAX_BURST: Final = 256 << 10

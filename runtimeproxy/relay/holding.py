@@ -13,7 +13,7 @@ from lading.http2.messages import PREFIX_LENGTH
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.events import CallHeld
 from runtimeproxy.relay.flow import Flow
-from runtimeproxy.relay.received import Received
+from runtimeproxy.relay.message import Received
 from runtimeproxy.relay.stream import Hold, Step, Stream, Waiting
 
 NO_ROOM: Final = "lading: too many large requests at a time"

@@ -13,9 +13,12 @@ from lading.grpc.server import ServerConnection
 from lading.log import Log
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.chain import endpoint as endpoint_module
 from runtimeproxy.chain.endpoint import MAX_IDLE, RETRY_PAUSE_S, Endpoint, Failure
+from tests.fakes.hook_server import HookServer
 from tests.fakes.simulated_time import SimulatedLoop, run_simulated
 
+FAILURE = Failure(reason=Reason.HOOK_INVALID, message="garbage")
 SHORT = 0.05  # seconds; a time that a test waits for in full
 
 
@@ -187,3 +190,64 @@ def test_a_server_that_came_late_is_not_said_to_have_been_slow(sockets: Path, lo
     answer = run_simulated(run())
     assert isinstance(answer, Failure)
     assert answer.reason is Reason.HOOK_UNAVAILABLE
+
+
+# whether a server answers
+
+
+async def probe(path: Path, log: Log) -> Endpoint:
+    endpoint = Endpoint(str(path), log, owner_uid=os.geteuid())
+    await endpoint.probe()
+    return endpoint
+
+
+def test_a_server_that_greets_answers_and_one_that_is_not_there_does_not(sockets: Path, log: Log) -> None:
+    async def body() -> None:
+        async with HookServer(sockets / "a.sock"):
+            assert (await probe(sockets / "a.sock", log)).silence == ""
+        assert str(sockets / "b.sock") in (await probe(sockets / "b.sock", log)).silence
+
+    asyncio.run(body())
+
+
+def test_a_server_that_only_lets_connect_does_not_answer(sockets: Path, log: Log) -> None:
+    async def body() -> None:
+        with socket.socket(socket.AF_UNIX) as hung:  # listens, and never accepts
+            hung.bind(str(sockets / "hung.sock"))
+            hung.listen()
+            assert str(sockets / "hung.sock") in (await probe(sockets / "hung.sock", log)).silence
+
+    run_simulated(body())
+
+
+def test_a_server_that_was_not_probed_yet_does_not_answer(sockets: Path, log: Log) -> None:
+    async def body() -> None:
+        endpoint = Endpoint(str(sockets / "a.sock"), log, owner_uid=0)
+        assert endpoint.silence
+        endpoint.record(None, name="10.json")
+        assert endpoint.silence == ""
+
+    asyncio.run(body())
+
+
+def test_a_question_that_failed_outweighs_a_greeting_until_one_succeeds(sockets: Path, log: Log) -> None:
+    async def body() -> None:
+        async with HookServer(sockets / "a.sock"):
+            endpoint = await probe(sockets / "a.sock", log)
+        endpoint.record(FAILURE, name="10.json")
+        assert endpoint.silence == "garbage"
+        endpoint.record(None, name="10.json")
+        assert endpoint.silence == ""
+
+    asyncio.run(body())
+
+
+def test_a_failure_is_forgotten_after_a_while(sockets: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with HookServer(sockets / "a.sock"):
+            endpoint = await probe(sockets / "a.sock", log)
+        endpoint.record(FAILURE, name="10.json")
+        monkeypatch.setattr(endpoint_module, "REMEMBER_S", -1.0)
+        assert endpoint.silence == ""
+
+    asyncio.run(body())
