@@ -81,15 +81,15 @@ async def run(settings: Settings, log: Log) -> None:
     runtime_path, listen_path = parse_endpoint(settings.runtime_endpoint), parse_endpoint(settings.listen)
     metrics = Metrics()
 
-    soon = asyncio.get_running_loop().call_soon  # a call must not wait for its metrics and log records, so they are deferred
+    defer = asyncio.get_running_loop().call_soon  # a call must not wait for its metrics and log records, so they are deferred
 
     def answered(hook: str, seconds: float, failure: Failure | None) -> None:
-        soon(metrics.hook_answered, hook, seconds, failure.reason if failure else None)
+        defer(metrics.hook_answered, hook, seconds, failure.reason if failure else None)
 
     tracing = open_tracing("lading-runtimeproxy", settings.otlp_endpoint, log)
     async with tracing, RuntimeClient(runtime_path) as runtime:
         chain = Chain(log, answered=answered)
-        gate = Gate(chain, runtime, log, guarded_prefixes=settings.guarded_prefixes, tracing=tracing, soon=soon)
+        gate = Gate(chain, runtime, log, guarded_prefixes=settings.guarded_prefixes, tracing=tracing, defer=defer)
         server = Server(settings, runtime=runtime_path, gate=gate, metrics=metrics, log=log)
         relist = Relist(gate.cache, runtime, log)
         with listen(listen_path, like=runtime_path, rejected=server.rejected) as listener:
@@ -113,7 +113,7 @@ async def run(settings: Settings, log: Log) -> None:
             background = [
                 asyncio.create_task(relist.keep()),
                 asyncio.create_task(chain.keep_probing()),
-                asyncio.create_task(_say_access(relist, listen_path, runtime_path, log)),
+                asyncio.create_task(_log_access(relist, listen_path, runtime_path, log)),
             ]
             with contextlib.suppress(TimeoutError):  # a runtime that is missing or hangs must not keep the socket closed
                 await asyncio.wait_for(relist.tried.wait(), FIRST_RELIST_S)
@@ -145,7 +145,7 @@ def _gauges(server: Server, relist: Relist, chain: Chain, log: Log, lost_before:
         open_calls=server.open_calls,
         connections_opened=server.connections_opened,
         connections_rejected=server.rejections,
-        runtime_up=server.runtime_there and not relist.problem,
+        runtime_up=server.runtime_reachable and not relist.problem,
         hooks_up={name: not silence for name, silence in chain.silences().items()},
         lost_calls=lost_before,
         log_dropped=log.dropped,
@@ -153,9 +153,9 @@ def _gauges(server: Server, relist: Relist, chain: Chain, log: Log, lost_before:
 
 
 def _conditions(settings: Settings, server: Server, relist: Relist, hooks_dir: HooksDir, chain: Chain) -> tuple[Condition, ...]:
-    gone = "" if server.runtime_there else f"{settings.runtime_endpoint} could not be reached at the last attempt"
+    unreachable = "" if server.runtime_reachable else f"{settings.runtime_endpoint} could not be reached at the last attempt"
     return decide_ready(
-        runtime=relist.problem or gone,
+        runtime=relist.problem or unreachable,
         socket=missing_socket(parse_endpoint(settings.listen)),
         stopping=server.stopping,
         hooks_dir=settings.hooks_dir,
@@ -174,7 +174,7 @@ def _needed(settings: Settings) -> tuple[Needed, ...]:
     )
 
 
-async def _say_access(relist: Relist, listen_path: Path, runtime_path: Path, log: Log) -> None:
+async def _log_access(relist: Relist, listen_path: Path, runtime_path: Path, log: Log) -> None:
     """Log how owner and mode of a socket that systemd created differ from those of the runtime's own socket."""
     await relist.done.wait()
     for problem in access_problems(listen_path, like=runtime_path):

@@ -167,19 +167,19 @@ class ServerConnection(Connection[_Call], asyncio.Protocol):
 
     def receive_fields(self, stream: _Call, fields: Fields) -> None:
         if stream.ended:
-            self._ask(stream)
+            self._dispatch(stream)
 
     def receive_data(self, stream: _Call) -> None:
         size = len(stream.content)
         if stream.ended:
-            self._ask(stream)
+            self._dispatch(stream)
         elif size > MAX_MESSAGE + messages.PREFIX_LENGTH:
             self._error(stream, GrpcStatus.RESOURCE_EXHAUSTED, messages.too_large(size, MAX_MESSAGE))
             self.out.append(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
 
     # ---- calls
 
-    def _ask(self, call: _Call) -> None:
+    def _dispatch(self, call: _Call) -> None:
         """Call the method: the request is complete."""
         try:
             result = self._method(dict(call.fields))(_message(call.content))

@@ -82,8 +82,8 @@ class Connection(Generic[S]):
     def receive(self, data: bytes) -> bytes:
         """Process bytes of the peer, and return the bytes to send back."""
         if self._preface:
-            self._preface, taken = frames.read_preface(self._preface, data)
-            data = data[taken:]
+            self._preface, used = frames.read_preface(self._preface, data)
+            data = data[used:]
         buffer = self._reader.feed(data)
         for kind, flags, stream_id, start, end in self._reader.frames(buffer):
             self._frame(buffer, kind, flags, stream_id, start + frames.HEADER_LENGTH, end)

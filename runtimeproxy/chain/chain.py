@@ -51,7 +51,7 @@ class Chain:
         self._endpoints: dict[str, Endpoint] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def ask(
+    async def collect_answers(
         self, stage: Stage, questions: Sequence[Question], deadline: float | None, *, keep_going: bool = False
     ) -> Answers | CallRefusal:
         """Ask the questions in turn; `deadline` in loop.time(). With `keep_going` (teardown), ask all of them, even after a
@@ -63,7 +63,7 @@ class Chain:
         for question in questions:
             registration = question.registration
             own = loop.time() + registration.deadline_s(stage.pre)
-            answer = await self._ask(question, own if until is None else min(own, until))
+            answer = await self._answer_to(question, own if until is None else min(own, until))
             ignored = False
             if isinstance(answer, Failure):
                 ignored = registration.policy is FailurePolicy.IGNORE
@@ -84,8 +84,8 @@ class Chain:
         self._endpoint(registration).observe(request, name=registration.name, deadline_s=deadline_s)
 
     def use(self, registrations: tuple[Registration, ...]) -> None:
-        """Probe the servers of these registrations from now on. Close the other endpoints after RESTART_WAIT_S seconds, in which
-        open questions may still be answered."""
+        """Probe the servers of these registrations from now on. Close the other endpoints after RESTART_WAIT_S seconds: until
+        then, open questions may be answered."""
         self._registrations = registrations
         self._changed.set()
         endpoints = {registration.endpoint for registration in registrations}
@@ -119,7 +119,7 @@ class Chain:
             self._endpoints[path] = Endpoint(path, self._log, owner_uid=os.geteuid())
         return self._endpoints[path]
 
-    async def _ask(self, question: Question, until: float) -> hook.Adjustment | CallRefusal | Failure:
+    async def _answer_to(self, question: Question, until: float) -> hook.Adjustment | CallRefusal | Failure:
         registration = question.registration
         patient = registration.policy is FailurePolicy.FAIL
         endpoint = self._endpoint(registration)

@@ -73,7 +73,7 @@ class Endpoint:
         self._failure: Failure | None = None  # result of the last question
         self._failed_at = 0.0
         self._queue: deque[_Observation] = deque()
-        self._teller: asyncio.Task[None] | None = None
+        self._delivery: asyncio.Task[None] | None = None
         self._deaf = False  # the last observation failed: do not log failures again, and do not wait for the server
 
     async def adjust(self, request: hook.AdjustRequest, *, until: float, patient: bool) -> bytes | Failure:
@@ -81,9 +81,9 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         patience = loop.time() + (RESTART_WAIT_S if patient else 0)
         away: Failure | None = None  # why the server could not be asked so far
-        while (left := until - loop.time()) > 0:
-            request.deadline_ms = int(left * 1000)
-            answer = await self._call(_ADJUST, request.SerializeToString(), left)
+        while (remaining_s := until - loop.time()) > 0:
+            request.deadline_ms = int(remaining_s * 1000)
+            answer = await self._call(_ADJUST, request.SerializeToString(), remaining_s)
             if isinstance(answer, bytes):
                 return answer
             if not answer.passing or loop.time() + RETRY_PAUSE_S >= min(until, patience):
@@ -99,8 +99,8 @@ class Endpoint:
             self._queue.popleft()
             self._drop(name, f"more than {MAX_QUEUED} observations wait for {self.path}")
         self._queue.append(_Observation(hook=name, payload=request.SerializeToString(), deadline_s=deadline_s))
-        if self._teller is None or self._teller.done():
-            self._teller = asyncio.get_running_loop().create_task(self._tell())
+        if self._delivery is None or self._delivery.done():
+            self._delivery = asyncio.get_running_loop().create_task(self._deliver())
 
     @property
     def silence(self) -> str:
@@ -123,9 +123,9 @@ class Endpoint:
 
     async def close(self, *, grace_s: float | None) -> None:
         """End calls after `grace_s` seconds (None: at once), and drop queued observations. May be called twice."""
-        if self._teller is not None:
-            self._teller.cancel()
-            await asyncio.gather(self._teller, return_exceptions=True)
+        if self._delivery is not None:
+            self._delivery.cancel()
+            await asyncio.gather(self._delivery, return_exceptions=True)
         self._queue.clear()
         self._closed = True
         for connection in self._idle:
@@ -136,7 +136,7 @@ class Endpoint:
             connection.abort()
         await asyncio.sleep(0)  # a turn of the loop, so that connection_lost runs for each connection
 
-    async def _tell(self) -> None:
+    async def _deliver(self) -> None:
         loop = asyncio.get_running_loop()
         while self._queue:
             observation = self._queue.popleft()
@@ -149,10 +149,10 @@ class Endpoint:
                 self._drop(observation.hook, answer.message)
             self._deaf = isinstance(answer, Failure)
 
-    def _drop(self, name: str, why: str) -> None:
+    def _drop(self, name: str, cause: str) -> None:
         self.dropped += 1
         if not self._deaf:
-            self._log.warning(Event.HOOK_FAILED, f"an observation was dropped: {why}", hook=name, endpoint=self.path)
+            self._log.warning(Event.HOOK_FAILED, f"an observation was dropped: {cause}", hook=name, endpoint=self.path)
         self._deaf = True
 
     async def _call(self, method: bytes, payload: bytes, timeout_s: float) -> bytes | Failure:

@@ -38,7 +38,7 @@ def test_new(target: str, record_property: Callable[[str, object], None]) -> Non
         ("relay", HeaderLane, "verbatim", property(lambda _: True, lambda _, __: None)),
         ("server", Connection, "_window", property(lambda _: 1 << 30, lambda _, __: None)),
         ("client", Connection, "_window", property(lambda _: 1 << 30, lambda _, __: None)),
-        ("message", patch.Upserted, "rest", lambda _: b""),
+        ("message", patch.Upserted, "appended", lambda _: b""),
     ],
 )
 def test_each_judge_fails_a_broken_product(

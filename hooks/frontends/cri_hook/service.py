@@ -129,10 +129,10 @@ class HookServer(UnaryServer):
         """Create the server. It serves `others` on the same socket as `service`."""
 
         def methods(peer: Callable[[], Peer]) -> Mapping[bytes, Method]:
-            found = dict(service.methods())
+            by_path = dict(service.methods())
             for other in others:
-                found.update(other.methods(peer))
-            return found
+                by_path.update(other.methods(peer))
+            return by_path
 
         def failed(error: Exception) -> None:
             log.error(Event.GRANT_REFUSED, f"internal error: {place_of(error)}", reason=Reason.INTERNAL)

@@ -621,7 +621,7 @@ def test_a_reply_that_cannot_be_read_is_survived(log: Log, records: Records) -> 
 def test_a_change_is_logged_once_the_call_is_on_its_way_and_a_refusal_at_once(log: Log, records: Records) -> None:
     later: list[Callable[[], None]] = []
     chain = Scripted(log, answered(("10.json", ASSIGNED)))
-    gate = Gate(chain, Runtime(KNOWN), log, guarded_prefixes=["lading.dev/"], soon=later.append)
+    gate = Gate(chain, Runtime(KNOWN), log, guarded_prefixes=["lading.dev/"], defer=later.append)
     gate.cache.relist(0, [], [])
     assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.NO_REGISTRATION
     assert (records.events().count(Event.CALL_REFUSED), later) == (1, [])

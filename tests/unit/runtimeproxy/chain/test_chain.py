@@ -68,7 +68,7 @@ async def ask(
     chain: Chain, *of: Registration, deadline_s: float | None = None, keep_going: bool = False
 ) -> Answers | CallRefusal:
     deadline = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
-    return await chain.ask(CREATE, [question(r) for r in of], deadline, keep_going=keep_going)
+    return await chain.collect_answers(CREATE, [question(r) for r in of], deadline, keep_going=keep_going)
 
 
 def refused_by(

@@ -32,9 +32,9 @@ def test_each_step_leads_to_its_state_or_is_an_error(hold: Hold, step: Step) -> 
 def test_waiting_data_are_taken_in_order_and_in_any_sizes(parts: list[bytes], sizes: list[int]) -> None:
     waiting, whole, taken = Waiting(*parts, own=True, end_stream=False), b"".join(parts), b""
     for size in [*sizes, len(whole)]:
-        step = min(size, waiting.left)
+        step = min(size, waiting.remaining)
         taken += b"".join(waiting.take(step))
-        assert (taken, waiting.left) == (whole[: len(taken)], len(whole) - len(taken))
+        assert (taken, waiting.remaining) == (whole[: len(taken)], len(whole) - len(taken))
     assert taken == whole
 
 
@@ -64,19 +64,19 @@ def test_credit_for_the_relays_own_bytes_is_withheld_first() -> None:
     window.passed(30)
     assert window.credited(20) == 0
     assert window.credited(70) == 30
-    assert (window.room, window.owed) == (100, 0)
+    assert (window.free, window.owed) == (100, 0)
 
 
 @pytest.mark.parametrize(
     ("room", "increment", "code"),
     [(5, 0, ErrorCode.PROTOCOL_ERROR), (1, LARGEST_WINDOW, ErrorCode.FLOW_CONTROL_ERROR)],
 )
-def test_credit_that_no_peer_may_send(room: int, increment: int, code: ErrorCode) -> None:
-    window = Window(room)
+def test_credit_that_no_peer_may_send(free: int, increment: int, code: ErrorCode) -> None:
+    window = Window(free)
     with pytest.raises(MalformedFrameError) as e:
         window.credited(increment)
     assert e.value.code is code
-    assert (window.room, window.owed) == (room, 0)
+    assert (window.free, window.owed) == (free, 0)
 
 
 def test_the_largest_window_is_allowed() -> None:
@@ -102,8 +102,8 @@ def test_an_idle_window_is_as_it_began(steps: list[tuple[str, int]]) -> None:
                 if size:
                     to_client += window.credited(size)
                     back += size
-        assert window.room == (1 << 20) - out + back
+        assert window.free == (1 << 20) - out + back
         assert to_client <= passed
     if out > back:
         to_client += window.credited(out - back)
-    assert (window.room, window.owed, to_client) == (1 << 20, 0, passed)
+    assert (window.free, window.owed, to_client) == (1 << 20, 0, passed)
