@@ -76,7 +76,7 @@ class Scripted(Chain):
         self.questions: list[Question] = []
         self.observations: list[tuple[str, Stage, hook.ObserveRequest]] = []
 
-    async def ask(
+    async def collect_answers(
         self, stage: Stage, questions: Sequence[Question], deadline: float | None, *, keep_going: bool = False
     ) -> Answers | CallRefusal:
         self.questions += questions
@@ -537,7 +537,7 @@ def test_an_error_while_judging_an_error_counts_as_guarded(log: Log, monkeypatch
 
 def test_a_cancelled_call_is_cancelled_and_said(log: Log, records: Records) -> None:
     class Hanging(Scripted):
-        async def ask(self, *_: object, **__: object) -> Answers | CallRefusal:
+        async def collect_answers(self, *_: object, **__: object) -> Answers | CallRefusal:
             await asyncio.Event().wait()
             raise AssertionError
 
