@@ -58,10 +58,11 @@ class Screening:
 
     def guarded(self, keys: Collection[str]) -> tuple[str, ...]:
         """Return the annotation keys that make a pod guarded, sorted."""
-        return tuple(sorted(key for key in keys if key.startswith(self.guarded_prefixes))) if self.guarded_prefixes else ()
+        return tuple(sorted(key for key in keys if key.startswith(self.guarded_prefixes)))
 
     def concerns(self, keys: Collection[str]) -> bool:
-        return bool(self.guarded(keys)) or any(registration.wants(keys) for registration in self.registrations)
+        guarded = any(key.startswith(self.guarded_prefixes) for key in keys)
+        return guarded or any(registration.wants(keys) for registration in self.registrations)
 
     def adjusters(self, stage: Stage, keys: Collection[str]) -> tuple[Registration, ...]:
         return tuple(r for r in self.registrations if r.adjusts(stage) and r.wants(keys))
