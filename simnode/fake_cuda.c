@@ -1,8 +1,8 @@
 /* A fake libcuda.so.1: virtual cards that several processes share, for tests and demos of what keeps a container to its share.
  *
- * A card runs one kernel after another, in the order of their launches in all processes; a kernel takes as many microseconds as
- * its grid has blocks in x. Memory is counted, not allocated; an address or a handle that was freed is the first to be given
- * again. Copies take no time. Streams of one process are in order too.
+ * A kernel takes as many microseconds as its grid has blocks in x. Kernels of a context run in the order of their launches, in all
+ * of its streams; contexts have the card by slices (fake_card.c). Memory is counted, not allocated; an address or a handle that was
+ * freed is the first to be given again. Copies take no time.
  *
  * It refuses what the driver refuses. The rules are from a run on a card (H200, driver 580.159) where the comment says "seen",
  * else from the description of the function in cuda.h of CUDA 13.0.
@@ -17,6 +17,7 @@
  *   FAKE_CUDA_LAUNCHES       a file: when the work of each launch reached the card, as int64 nanoseconds of CLOCK_MONOTONIC [none]
  *
  * What the state of a card counts, `fake_cuda_counts` returns: launches, and bytes that are allocated by this process.
+ * `fake_cuda_worked` returns for how many ns a card has worked for this process.
  * `fake_cuda_events` returns how many events a graph has, which were recorded while it was captured; `fake_cuda_live_events`
  * returns how many events of the process were created and not destroyed, and `fake_cuda_refused_records` how often an event was
  * to be recorded on a stream of another context than its own.
@@ -38,6 +39,7 @@
 #include <unistd.h>
 
 #include "cu.h"
+#include "fake_card.h"
 
 #define API __attribute__((visibility("default")))
 enum {
@@ -55,11 +57,13 @@ enum {
 #define GRANULARITY ((size_t)2 << 20) /* seen: cuMemCreate of 1 MiB is refused */
 
 struct state {
-  _Atomic int64_t busy_until, launches;
+  _Atomic int64_t launches;
 };
 struct CUctx_st {
   int card, references; /* 0: a primary context that is not active */
   int is_green;
+  struct work work;
+  int64_t end, blocking_end; /* of its last work, and of the last that the legacy stream waits for */
 };
 struct CUgreenCtx_st {
   struct CUctx_st context;
@@ -68,10 +72,12 @@ struct CUstream_st {
   CUcontext context;
   int is_free; /* CU_STREAM_NON_BLOCKING: the legacy stream does not wait for it */
   int capturing, captured_events;
-  int64_t captured_us, ends;
+  int64_t captured_us;
+  CUcontext used_in; /* of its last launch: a default stream has work in several */
+  int64_t end;
 };
 struct CUevent_st {
-  int64_t at;
+  struct mark mark;
   int captured; /* it was last recorded in a capture */
   CUcontext context;
 };
@@ -128,7 +134,6 @@ static struct state *cards[MAX_CARDS];
 static CUuuid uuids[MAX_CARDS];
 static int count = -1;
 static size_t total, used[MAX_CARDS];
-static int64_t last_end;
 static struct CUctx_st contexts[MAX_CARDS];
 static struct CUmemPoolHandle_st pools[MAX_CARDS], host_pool = {.card = HOST}, managed_pool = {.next = &host_pool};
 static CUmemoryPool current_pools[MAX_CARDS];
@@ -184,12 +189,14 @@ static int parse_uuid(const char *text, CUuuid *out) {
 }
 
 static void add_card(const char *uuid) {
+  const char *folder = getenv("FAKE_CUDA_DIR");
   if (count == MAX_CARDS || strncmp(uuid, "GPU-", 4) || !parse_uuid(uuid, &uuids[count])) return;
   cards[count] = open_card(uuid);
   contexts[count].card = pools[count].card = count;
+  contexts[count].work.card = card_open(folder ? folder : "/tmp", uuid);
   current_pools[count] = &pools[count];
   if (cards[count]) pools[count].next = all_pools, all_pools = &pools[count];
-  if (cards[count]) count++;
+  if (cards[count] && contexts[count].work.card) count++;
 }
 
 static void add_cards_of_dev(void) {
@@ -259,6 +266,8 @@ API CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
+static CUcontext base_of(CUcontext context) { return context->is_green ? &contexts[context->card] : context; }
+
 /* Captures */
 
 /* Refuse what a capture of the context forbids to other threads, which ends the capture (seen). */
@@ -316,7 +325,7 @@ API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (device < 0 || device >= count) return INVALID_DEVICE;
   current = *out = malloc(sizeof **out);
-  **out = (struct CUctx_st){.card = device, .references = 1};
+  **out = (struct CUctx_st){.card = device, .references = 1, .work.card = contexts[device].work.card};
   return CUDA_SUCCESS;
 }
 API CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
@@ -402,7 +411,8 @@ API CUresult cuCtxSynchronize(void) {
     atomic_store(&invalidated, 1);
     return CAPTURE_UNSUPPORTED;
   }
-  sleep_until(last_end);
+  CUcontext context = base_of(current);
+  card_wait(&context->work, context->end);
   synchronised();
   return CUDA_SUCCESS;
 }
@@ -442,8 +452,7 @@ static CUresult take_of(int card, CUdeviceptr *out, size_t size) {
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
   pthread_mutex_lock(&lock);
   CUresult result = use(card, size);
-  CUcontext context = current->is_green ? &contexts[current->card] : current;
-  if (!result) *out = link_allocation((struct allocation){.size = size, .card = card, .context = context});
+  if (!result) *out = link_allocation((struct allocation){.size = size, .card = card, .context = base_of(current)});
   pthread_mutex_unlock(&lock);
   return result;
 }
@@ -938,6 +947,7 @@ static void end_context(CUcontext context) {
     unmap_tiles((*link)->at);
     end_allocation(link, 1);
   }
+  card_end(&context->work);
 }
 
 /* Work */
@@ -961,6 +971,14 @@ API CUresult cuStreamCreate(CUstream *out, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
+static CUcontext context_of(const struct CUstream_st *stream) { return base_of(stream->context ? stream->context : current); }
+
+/* Return the end of the stream's work. The legacy stream's is that of all streams for which it waits. */
+static int64_t end_of(const struct CUstream_st *stream, CUcontext context) {
+  if (stream == &default_stream) return context->blocking_end;
+  return stream->used_in == context ? stream->end : 0;
+}
+
 static CUresult enqueue(struct CUstream_st *stream, int64_t us) {
   if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (!current) return INVALID_CONTEXT;
@@ -971,16 +989,13 @@ static CUresult enqueue(struct CUstream_st *stream, int64_t us) {
     return CUDA_SUCCESS;
   }
   if (launch_ns) sleep_until(now() + launch_ns);
-  struct state *card = cards[current->card];
-  int64_t free_at = atomic_load(&card->busy_until), ends, t;
-  do {
-    t = now();
-    ends = (free_at > t ? free_at : t) + us * 1000;
-  } while (!atomic_compare_exchange_weak(&card->busy_until, &free_at, ends));
-  atomic_fetch_add(&card->launches, 1);
+  CUcontext context = context_of(stream);
+  int64_t t;
+  stream->end = context->end = card_submit(&context->work, us * 1000, &t);
+  stream->used_in = context;
+  if (!stream->is_free) context->blocking_end = stream->end;
+  atomic_fetch_add(&cards[context->card]->launches, 1);
   if (launch_log >= 0 && write(launch_log, &t, sizeof t) != sizeof t) return INVALID_CONTEXT;
-  stream->ends = ends;
-  if (ends > last_end) last_end = ends;
   return CUDA_SUCCESS;
 }
 
@@ -1097,7 +1112,9 @@ API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
 static CUresult synchronise(struct CUstream_st *stream) {
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
   if (stream->capturing || is_prohibited()) return CAPTURE_UNSUPPORTED;
-  sleep_until(stream == &default_stream ? last_end : stream->ends);
+  if (!stream->context && !current) return INVALID_CONTEXT;
+  CUcontext context = context_of(stream);
+  card_wait(&context->work, end_of(stream, context));
   synchronised();
   return CUDA_SUCCESS;
 }
@@ -1114,6 +1131,7 @@ API CUresult cuEventCreate(CUevent *out, unsigned flags) {
 }
 API CUresult cuEventDestroy_v2(CUevent event) {
   if (!event) return INVALID_HANDLE;
+  card_unmark(&event->mark);
   free(event);
   atomic_fetch_sub(&live_events, 1);
   return CUDA_SUCCESS;
@@ -1127,8 +1145,9 @@ static CUresult record(CUevent event, struct CUstream_st *stream) {
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
   event->captured = stream->capturing;
   stream->captured_events += stream->capturing ? 1 : 0;
-  int64_t ends = stream == &default_stream ? last_end : stream->ends, t = now();
-  event->at = ends > t ? ends : t;
+  if (stream->capturing) return CUDA_SUCCESS;
+  CUcontext context = context_of(stream);
+  card_mark(&event->mark, &context->work, end_of(stream, context));
   return CUDA_SUCCESS;
 }
 API CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream_of(stream, 0)); }
@@ -1139,20 +1158,21 @@ static CUresult look_at(CUevent event) {
 }
 API CUresult cuEventQuery(CUevent event) {
   CUresult result = look_at(event);
-  return result ? result : now() >= event->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  return result ? result : card_passed(&event->mark) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 API CUresult cuEventSynchronize(CUevent event) {
   CUresult result = look_at(event);
   if (result) return result;
-  sleep_until(event->at);
+  card_pass(&event->mark);
   synchronised();
   return CUDA_SUCCESS;
 }
 API CUresult cuEventElapsedTime(float *ms, CUevent first, CUevent second) {
   if (!first || !second || first->context != second->context) return INVALID_HANDLE;
   if (first->captured || second->captured) return CAPTURED_EVENT;
-  *ms = (float)((second->at - first->at) / 1e6);
-  return now() >= second->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  if (!card_passed(&first->mark) || !card_passed(&second->mark)) return CUDA_ERROR_NOT_READY;
+  *ms = (float)((second->mark.at - first->mark.at) / 1e6); /* of all time: beside another context, of its slices too */
+  return CUDA_SUCCESS;
 }
 
 API CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, CUdriverProcAddressQueryResult *how) {
@@ -1193,6 +1213,7 @@ API CUresult cuGetExportTable(const void **out, const CUuuid *id) {
 }
 
 /* Not CUDA's: for tests. */
+API long long fake_cuda_worked(int card) { return card_worked(contexts[card].work.card); }
 API int fake_cuda_events(CUgraphExec graph) { return graph->events; }
 API int fake_cuda_refused_records(void) { return atomic_load(&refused_records); }
 API int fake_cuda_live_events(void) { return atomic_load(&live_events); }

@@ -370,6 +370,16 @@ class Device:
             thread.join()
         return max(worst)
 
+    def worked_ns(self, card: int = 0) -> int:
+        """Return for how long a fake card has worked for this process."""
+        worked = self.cuda.fake_cuda_worked
+        worked.restype = ctypes.c_longlong
+        return int(worked(card))
+
+    def sleep(self, seconds: float) -> None:
+        """Pause between calls, as a program does that is asked for something now and then."""
+        time.sleep(seconds)
+
     def sync(self) -> int:
         return int(self.cuda.cuCtxSynchronize())
 
