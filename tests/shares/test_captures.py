@@ -5,7 +5,7 @@ from typing import Final
 import pytest
 
 from tests.shares.calls import POOL, Call, call
-from tests.shares.program import BLOCK
+from tests.shares.program import BLOCK, THREADS
 from tests.shares.site import Site
 
 NOT_SUPPORTED: Final = 801
@@ -18,7 +18,7 @@ STREAMS: Final = [("s", ""), (PER_THREAD, ""), ("s", "_ptsz"), (OWN_STREAM, "_pt
 
 
 def launch(stream: object, microseconds: int, *, ending: str = "") -> Call:
-    return call(f"cuLaunchKernel{ending}", None, microseconds, 1, 1, 1, 1, 1, 0, stream, None, None)
+    return call(f"cuLaunchKernel{ending}", "kernel", microseconds, 1, 1, THREADS, 1, 1, 0, stream, None, None)
 
 
 @pytest.mark.parametrize(("stream", "ending"), STREAMS)
