@@ -47,6 +47,9 @@ class Card(Protocol):
     def is_fake(self) -> bool:
         """Whether it answers questions that no card answers: the functions `fake_cuda_…` and variables `FAKE_CUDA_…`."""
 
+    def show(self, count: int) -> dict[str, str]:
+        """Return the variables with which a program sees so many of the cards."""
+
     def driver(self, folder: Path) -> Path:
         """Return the folder with the driver's libraries; a fake driver is put into `folder`."""
 
@@ -59,6 +62,9 @@ class FakeCard:
     uuids: tuple[GpuUuid, ...] = (CARD, OTHER_CARD)
     is_fake: bool = True
 
+    def show(self, count: int) -> dict[str, str]:
+        return {"NVIDIA_VISIBLE_DEVICES": ",".join(self.uuids[:count])}
+
     def driver(self, folder: Path) -> Path:
         compile_fake_cuda(folder)
         compile_fake_nvml(folder)
@@ -69,7 +75,7 @@ class FakeCard:
         if not state.exists():
             state.write_text(_NVML_STATE)
         own = {"FAKE_CUDA_DIR": str(folder), "FAKE_NVML_STATE": str(state), "WORK_PTX": str(WORK_PTX)}
-        return {"NVIDIA_VISIBLE_DEVICES": CARD, **own}
+        return {**self.show(1), **own}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +90,15 @@ class MachineCard:
     root: Path  # the hook server's driver_root
     is_fake: bool = field(default=False, init=False)
 
+    def show(self, count: int) -> dict[str, str]:
+        # The second one is for a simulated node that is taken for the machine (tests/gpu).
+        return dict.fromkeys(("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"), ",".join(self.uuids[:count]))
+
     def driver(self, folder: Path) -> Path:
         return self.folder
 
     def environment(self, folder: Path) -> dict[str, str]:
-        return {**os.environ, "WORK_PTX": str(WORK_PTX), "CUDA_VISIBLE_DEVICES": self.uuids[0]}
+        return {**os.environ, "WORK_PTX": str(WORK_PTX), **self.show(1)}
 
     def __str__(self) -> str:
         return f"{self.name}, {self.memory_mib} MiB, driver {self.version} in {self.folder}"

@@ -19,12 +19,11 @@ from shares.policy.model import Policy
 from simnode.child import Block, Child
 from simnode.daemons import Daemon
 from tests.fakes.needs import need
-from tests.fakes.share_rig import BOUND_S, CARD, MIB, OTHER_CARD, POD, ShareRig, ShareServer, eventually, share, shared
+from tests.fakes.share_rig import BOUND_S, MIB, POD, ShareRig, ShareServer, eventually, share, shared
 from tests.shares.card import SOCKET, Card, FakeCard, choose_card
 
-__all__ = ["BOTH_CARDS", "BOUND_S", "MIB", "SOCKET", "Container", "Process", "Site", "eventually"]
+__all__ = ["BOUND_S", "MIB", "SOCKET", "Container", "Process", "Site", "eventually"]
 
-BOTH_CARDS: Final = f"{CARD},{OTHER_CARD}"  # NVIDIA_VISIBLE_DEVICES of a container with shares of both
 PROGRAM: Final = Path(__file__).parent / "program.py"
 
 

@@ -150,6 +150,7 @@ def test_memory_stays_within_the_share_while_the_server_is_away(site: Site, end:
     assert process.do(["alloc", "plain", 1], ["free_all"], ["alloc", "plain", 1000 * MIB]) == [OUT_OF_MEMORY, 0, 0]
 
 
+@pytest.mark.fake_card("how much it has allocated")
 def test_what_programs_hold_counts_before_a_server_that_is_back_gives_more(site: Site) -> None:
     container = site.container("a", mib=1000)
     processes = [container.start() for _ in range(8)]
