@@ -1,7 +1,8 @@
 """A CUDA program that does what it is told: a list of calls in JSON on a line, a list of their answers on a line.
 
 It calls the driver API by ctypes, as a program does that knows nothing of shares, and runs as a process of its own. Each answer
-to an allocation is its CUresult.
+to an allocation is its CUresult. The file WORK_PTX has the kernel that it launches, and ROUNDS_PER_US is what `calibrate`
+returned on the card; a fake card needs neither.
 """
 
 import copy
@@ -19,6 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 MIB = 1 << 20
+THREADS = 1024  # of a block; as many as ROUNDS_PER_US was measured with
+TRIAL_ROUNDS = 50  # in place of ROUNDS_PER_US while it is measured: its approximate value on an H200
 BLOCK = 2 * MIB  # the granularity of cuMemCreate
 FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
 _MEM_ALLOC = 10  # CU_GRAPH_NODE_TYPE_MEM_ALLOC
@@ -58,6 +61,7 @@ class Device:
 
     def __init__(self) -> None:
         self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.is_fake = os.environ.get("LADING_TEST_CARD") != "machine"
         self.held: list[tuple[str, int]] = []  # kind and handle, in the order of allocation
         self.mapped: list[int] = []
         self.variables: dict[str, Any] = {}
@@ -72,8 +76,34 @@ class Device:
             self.enter()
             self.pool, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
             self._create_pool()
+            self.put("kernel", self.load_kernel())
             self.cuda.cuStreamCreate(ctypes.byref(self.stream), 1)  # the default stream does not wait for it
         return int(result)
+
+    def load_kernel(self, rounds: int = TRIAL_ROUNDS) -> int:
+        """Load the kernel into the current context. Return its handle."""
+        rounds = int(os.environ.get("ROUNDS_PER_US", rounds))
+        with open(os.environ.get("WORK_PTX", os.devnull)) as file:
+            text = file.read().replace("ROUNDS", str(rounds))
+        module, kernel = ctypes.c_void_p(), _pointer()
+        assert not self.cuda.cuModuleLoadData(ctypes.byref(module), text.encode())
+        assert not self.cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"work")
+        return kernel.value
+
+    def calibrate(self) -> dict[str, float]:
+        """Return how many rounds of the kernel's loop take a microsecond of a card that is free, by the grid's size.
+
+        Both are the same where the kernel takes as long as it should; the larger grid counts."""
+        self.launch_many(1000, 300)  # the card's clocks are up after it
+        self.sync()
+        return {str(blocks): self._rounds_per_us(blocks) for blocks in (64, 1000)}
+
+    def _rounds_per_us(self, blocks: int) -> float:
+        number = 200_000 // blocks
+        began = time.perf_counter()
+        assert not self.launch_many(blocks, number)
+        assert not self.sync()
+        return TRIAL_ROUNDS * blocks * number / ((time.perf_counter() - began) * 1e6)
 
     def _create_pool(self) -> int:
         properties = struct.pack(_POOL, 1, 0, 1, 0, 0, 0)  # pinned memory of device 0
@@ -91,6 +121,7 @@ class Device:
         An argument is a number, None, the name of a variable, `&` and that name for a place to write to, or a list of a format
         of `struct` and its values for a structure.
         """
+        assert self.is_fake or not name.startswith("fake_"), "the test lacks the marker fake_card"
         return int(getattr(self.cuda, name)(*map(self._argument, arguments)))
 
     def _argument(self, given: Any) -> Any:
@@ -297,12 +328,14 @@ class Device:
 
     def counts(self, card: int = 0) -> list[int]:
         """Return what the device counts: launches of all processes, and bytes that are allocated by this one."""
+        assert self.is_fake, "the test lacks the marker fake_card"
         launches, allocated = ctypes.c_int64(), _size()
         self.cuda.fake_cuda_counts(card, ctypes.byref(launches), ctypes.byref(allocated))
         return [launches.value, allocated.value]
 
     def churn(self, threads: int, rounds: int) -> int:
-        """Allocate and free the same amount in several threads. Return the most that was allocated at a time."""
+        """Allocate and free the same amount in several threads. Return the most that was allocated at a time, or 0 on a card
+        that does not tell."""
         most = [0]
 
         def one() -> None:
@@ -311,7 +344,8 @@ class Device:
                 out = _pointer()
                 if not self.cuda.cuMemAlloc_v2(ctypes.byref(out), _size(MIB)):
                     time.sleep(0.0005)  # for others to free and allocate meanwhile
-                    most.append(self.counts()[1])
+                    if self.is_fake:
+                        most.append(self.counts()[1])
                     self.cuda.cuMemFree_v2(out)
 
         working = [threading.Thread(target=one) for _ in range(threads)]
@@ -351,7 +385,8 @@ class Device:
 
     def launch(self, microseconds: int, stream: bool = False) -> int:
         where = self.stream if stream else None
-        return int(self.cuda.cuLaunchKernel(None, microseconds, 1, 1, 1, 1, 1, 0, where, None, None))
+        kernel = self.variables["kernel"]
+        return int(self.cuda.cuLaunchKernel(kernel, microseconds, 1, 1, THREADS, 1, 1, 0, where, None, None))
 
     def pulse(self, threads: int, launches: int, longest_us: int, longest_gap_us: int) -> int:
         """Launch kernels of random lengths in several threads, so many in each, with random gaps. Return the worst result."""
@@ -395,7 +430,9 @@ class Device:
         return int(self.cuda.cuStreamEndCapture(self.stream, ctypes.byref(self.graph)))
 
     def launch_graph(self) -> int:
-        return int(self.cuda.cuGraphLaunch(self.graph, self.stream))
+        instance = ctypes.c_void_p()
+        result = self.cuda.cuGraphInstantiateWithFlags(ctypes.byref(instance), self.graph, _pointer(0))
+        return int(result or self.cuda.cuGraphLaunch(instance, self.stream))
 
     def begin(self, microseconds: int, each: int) -> int:
         """Launch kernels of this length in a thread from now on; synchronise after `each` of them, or never (0)."""

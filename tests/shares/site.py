@@ -1,4 +1,4 @@
-"""A node's share server, and processes of containers that use one fake card by the library, all of them real processes.
+"""A node's share server, and processes of containers that use one card by the library, all of them real processes.
 
 A container is its grant's folder: its processes run there, and the library of the tests has its socket by a relative path. For
 the server a process is of a pod by a made /proc.
@@ -18,16 +18,13 @@ from lading.sharestatus import ShareUse, ask
 from shares.policy.model import Policy
 from simnode.child import Block, Child
 from simnode.daemons import Daemon
-from tests.fakes.share_rig import BOUND_S, CARD, MIB, OTHER_CARD, POD, ShareRig, ShareServer, eventually, share, shared
+from tests.fakes.needs import need
+from tests.fakes.share_rig import BOUND_S, MIB, POD, ShareRig, ShareServer, eventually, share, shared
+from tests.shares.card import SOCKET, Card, FakeCard, choose_card
 
-__all__ = ["BOTH_CARDS", "BOUND_S", "MIB", "Container", "Process", "Site", "eventually"]
+__all__ = ["BOUND_S", "MIB", "SOCKET", "Container", "Process", "Site", "eventually"]
 
-BOTH_CARDS: Final = f"{CARD},{OTHER_CARD}"  # NVIDIA_VISIBLE_DEVICES of a container with shares of both
-_NVML_STATE: Final = f"""driver 580.159.03
-gpu 00000000:01:00.0 {CARD} 0 81559 551 0 NVIDIA H100 80GB HBM3
-"""  # fake_nvml.c has the format
 PROGRAM: Final = Path(__file__).parent / "program.py"
-SOCKET: Final = Path("s.sock")
 
 
 class Process:
@@ -108,6 +105,7 @@ class Container:
 class Served:
     """Answer what tests ask of a site with a running server."""
 
+    card: Card = FakeCard()
     server: Child
     socket: Path  # the socket for the server's status
 
@@ -135,8 +133,7 @@ class Site(Served, Block):
     def __init__(self, folder: Path, library: Path, *, policy: str = "fair") -> None:
         self._folder = folder
         self._rig = ShareRig(folder)
-        self._nvml_state = folder / "nvml-state"
-        self._nvml_state.write_text(_NVML_STATE)
+        self.card = choose_card()
         self._library = library
         config = folder / "shares.toml"
         settings = {
@@ -182,9 +179,10 @@ class Site(Served, Block):
         other_mib: int = 0,
     ) -> Container:
         """Grant a share, and wait until the server has it. `other_mib`: grant so much of a second card too."""
-        gpus = [shared(mib=mib, request=request, limit=limit, driver_limits=driver_limits)]
+        need(not other_mib or len(self.card.uuids) > 1, "two cards")
+        gpus = [shared(self.card.uuids[0], mib=mib, request=request, limit=limit, driver_limits=driver_limits)]
         if other_mib:
-            gpus.append(shared(OTHER_CARD, mib=other_mib, request=request, limit=limit))
+            gpus.append(shared(self.card.uuids[1], mib=other_mib, request=request, limit=limit))
         path = self._rig.grant(share(name, *gpus))
         if self.server.running:
             eventually(lambda: any(use.container == name for use in self.uses()))
@@ -201,9 +199,6 @@ class Site(Served, Block):
         self._rig.say_pod(pod, pid)
 
     def environment(self) -> dict[str, str]:
-        return {
-            "LD_LIBRARY_PATH": str(self._library.parent),
-            "NVIDIA_VISIBLE_DEVICES": CARD,
-            "FAKE_CUDA_DIR": str(self._folder),
-            "FAKE_NVML_STATE": str(self._nvml_state),
-        }
+        given = self.card.environment(self._folder)
+        paths = [str(self._library.parent), *filter(None, [given.get("LD_LIBRARY_PATH")])]
+        return {**given, "LD_LIBRARY_PATH": ":".join(paths)}

@@ -49,6 +49,7 @@ def test_an_answer_now_and_then_leaves_the_card_to_the_one_that_always_wants_it(
     assert (site.held()["a"] - before) / (time.monotonic() - began) < 0.1
 
 
+@pytest.mark.fake_card("how many events exist")
 def test_launches_in_two_contexts_are_marked_in_each_and_leave_few_events(site: Site) -> None:
     process = site.container("a").start()
     assert process.do(call("cuCtxGetCurrent", "&p"), OTHER_CONTEXT) == [0, 0]
@@ -58,6 +59,7 @@ def test_launches_in_two_contexts_are_marked_in_each_and_leave_few_events(site: 
     assert process.do(call("cuCtxDestroy_v2", "c"), call("cuCtxSetCurrent", "p"), *[["launch", MS]] * 100) == [0] * 102
 
 
+@pytest.mark.fake_card("which records it refused")
 def test_work_in_several_contexts_is_bounded_in_each(site: Site) -> None:
     process, other = site.container("a").start(), site.container("b").start()
     streams = [call("cuCtxGetCurrent", "&p"), call("cuStreamCreate", "&s", 1), OTHER_CONTEXT, call("cuStreamCreate", "&t", 1)]

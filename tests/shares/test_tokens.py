@@ -84,6 +84,7 @@ def read_launches(path: Path) -> list[int]:
 
 
 @pytest.mark.repeats
+@pytest.mark.fake_card("when each launch reached it")
 @pytest.mark.timeout(120 + LAUNCHES // 10)
 @pytest.mark.parametrize(
     ("threads", "longest_us", "longest_gap_us"),
