@@ -34,7 +34,7 @@
 enum { CARDS = 16, SLOTS = 128, MARKS = 1024, MEETINGS = 256, COUNTERS = 64, LOCK_TRIES = 5000, LOCK_PAUSE_US = 20 };
 
 struct slot { /* number 0 is none */
-  int used;
+  int used, is_closed;       /* closed: what is launched is not done any more */
   int64_t submitted, worked; /* in all, in ns of the device */
   int64_t emptied;           /* when it last had no more work */
   int64_t stop;              /* the place of its first kernel that waits for another; INT64_MAX: none does */
@@ -276,7 +276,7 @@ static void claim_slot(struct work *work) {
     abort();
   }
   drop(work->card, number);
-  s->slot[number] = (struct slot){1, work->began, work->began, 0, INT64_MAX};
+  s->slot[number] = (struct slot){1, 0, work->began, work->began, 0, INT64_MAX};
   if (s->slots < number) s->slots = number;
   own[card][number] = work;
   work->slot = number;
@@ -302,9 +302,17 @@ static struct slot *slot_of(struct work *work) {
 int64_t card_submit(struct work *work, int64_t ns, int64_t *when) {
   lock_file();
   *when = advance();
-  int64_t end = slot_of(work)->submitted += ns;
+  struct slot *slot = slot_of(work);
+  if (!slot->is_closed) slot->submitted += ns;
+  int64_t end = slot->submitted;
   unlock_file();
   return end;
+}
+
+void card_close(struct work *work) {
+  lock_file();
+  slot_of(work)->is_closed = 1;
+  unlock_file();
 }
 
 int64_t card_meet(struct work *work, int64_t counter, int64_t least_value) {
@@ -312,11 +320,16 @@ int64_t card_meet(struct work *work, int64_t counter, int64_t least_value) {
   advance();
   struct slot *slot = slot_of(work);
   struct ring *ring = &work->card->meetings[work->slot];
+  int64_t place = slot->submitted;
+  if (slot->is_closed) {
+    unlock_file();
+    return place;
+  }
   if (ring->next - ring->first == MEETINGS) {
     fprintf(stderr, "fake CUDA: more than %d kernels of a context wait for others\n", MEETINGS);
     abort();
   }
-  int64_t place = slot->submitted++; /* it takes some time after the meeting, so that its end is a place of its own */
+  slot->submitted++; /* it takes some time after the meeting, so that its end is a place of its own */
   work->card->meeting[work->slot][ring->next++ % MEETINGS] = (struct meeting){place, counter, least_value, 0};
   if (slot->stop == INT64_MAX) slot->stop = place;
   unlock_file();

@@ -23,6 +23,8 @@ struct mark {
 struct card *card_open(const char *folder, const char *uuid);
 /* Add a kernel that takes so long. Return its end; at `when` it reached the card. */
 int64_t card_submit(struct work *, int64_t ns, int64_t *when);
+/* Have all that is launched later end where the queue ends now: it is not done. */
+void card_close(struct work *);
 /* Add a kernel that adds 1 to a counter and ends when the counter has reached `least`: by kernels on other cards, or on this one. */
 int64_t card_meet(struct work *, int64_t counter, int64_t least);
 /* Return whether the card has reached the end of a kernel; wait until it has. */

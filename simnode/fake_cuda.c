@@ -1,6 +1,7 @@
 /* A fake libcuda.so.1: virtual cards that several processes share, for tests and demos of what keeps a container to its share.
  *
- * A kernel takes as many microseconds as its grid has blocks in x. Kernels of a context run in the order of their launches, in all
+ * A kernel takes as many microseconds as its grid has blocks in x, but for two that are known by their names (work.ptx): `fault`
+ * writes where no memory is, and `meet` waits for others like it. Kernels of a context run in the order of their launches, in all
  * of its streams; contexts have the card by slices (fake_card.c). Memory is counted, not allocated; an address or a handle that was
  * freed is the first to be given again. Copies take no time.
  *
@@ -29,6 +30,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,8 +44,10 @@
 #include "fake_card.h"
 
 #define API __attribute__((visibility("default")))
+enum mode { GLOBAL, THREAD_LOCAL, RELAXED }; /* CUstreamCaptureMode */
 enum {
   MAX_CARDS = 8,
+  CUDA_ARRAY3D_LAYERED = 1,
   HOST = -1, /* in place of a card: memory of the host */
   NO_DEVICE = 100,
   INVALID_DEVICE = 101,
@@ -53,6 +57,8 @@ enum {
   CAPTURE_INVALIDATED = 901,
   CAPTURE_IMPLICIT = 906,
   CAPTURED_EVENT = 907,
+  CAPTURE_OF_OTHER_THREAD = 908,
+  ILLEGAL_ADDRESS = 700,
 };
 #define GRANULARITY ((size_t)2 << 20) /* seen: cuMemCreate of 1 MiB is refused */
 
@@ -71,7 +77,11 @@ struct CUgreenCtx_st {
 struct CUstream_st {
   CUcontext context;
   int is_free; /* CU_STREAM_NON_BLOCKING: the legacy stream does not wait for it */
-  int capturing, captured_events;
+  int capturing, captured_events, is_invalid;
+  CUcontext captured_in;
+  enum mode mode;
+  const enum mode *capturer; /* the thread that began the capture */
+  struct CUstream_st *next_capture;
   int64_t captured_us;
   CUcontext used_in; /* of its last launch: a default stream has work in several */
   int64_t end;
@@ -79,7 +89,12 @@ struct CUstream_st {
 struct CUevent_st {
   struct mark mark;
   int captured; /* it was last recorded in a capture */
+  int is_timed, is_recorded;
   CUcontext context;
+};
+struct CUfunc_st {
+  enum { WORK, FAULT, MEET } kind;
+  CUcontext context; /* in which its module was loaded */
 };
 struct CUgraphExec_st {
   int64_t us;
@@ -139,9 +154,10 @@ static struct CUmemPoolHandle_st pools[MAX_CARDS], host_pool = {.card = HOST}, m
 static CUmemoryPool current_pools[MAX_CARDS];
 static CUmemoryPool all_pools = &managed_pool; /* also those that were destroyed: their addresses are not given again */
 static struct CUstream_st default_stream;
-static _Atomic int live_events, refused_records, captures, global_captures, blocking_captures, invalidated;
+static _Atomic int live_events, refused_records;
+static struct CUstream_st *captures; /* streams that are captured; with `capture_lock` held */
 static __thread CUcontext current;
-static __thread int relaxed;
+static __thread enum mode thread_mode; /* cuThreadExchangeStreamCaptureMode */
 static __thread struct CUstream_st thread_stream;
 static struct allocation *allocations, *freed; /* `freed`: addresses to be given again */
 static struct handle *handles;
@@ -152,7 +168,11 @@ static int64_t free_ns, launch_ns;
 static int launch_log = -1;
 static int forked; /* a child of a process that used CUDA: it never can (seen) */
 static CUdeviceptr next_address = 0x7f0000000000;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, capture_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+  _Atomic(struct work *) work; /* of a kernel that faults; NULL: there is none */
+  int64_t end;
+} fault;
 
 static int64_t now(void) {
   struct timespec t;
@@ -214,15 +234,25 @@ static void add_cards_of_dev(void) {
 
 static void after_fork(void) {
   pthread_mutex_init(&lock, NULL);
+  pthread_mutex_init(&capture_lock, NULL);
   forked = 1;
 }
 
+/* In a namespace of the loader of its own (dlmopen) the driver dies (seen). */
+static void die_in_namespace(void) {
+  Dl_info where;
+  Lmid_t name = LM_ID_BASE;
+  void *self = dladdr((void *)cuInit, &where) ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+  if (self && !dlinfo(self, RTLD_DI_LMID, &name) && name != LM_ID_BASE) raise(SIGSEGV);
+}
+
 API CUresult cuInit(unsigned flags) {
-  (void)flags;
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
   if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   pthread_mutex_lock(&lock);
   if (count < 0) {
     count = 0;
+    die_in_namespace();
     pthread_atfork(NULL, NULL, after_fork);
     const char *names = getenv("NVIDIA_VISIBLE_DEVICES"), *mib = getenv("FAKE_CUDA_MIB"), *us = getenv("FAKE_CUDA_FREE_US");
     const char *delay = getenv("FAKE_CUDA_LAUNCH_US"), *log = getenv("FAKE_CUDA_LAUNCHES");
@@ -268,20 +298,51 @@ API CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice device) {
 
 static CUcontext base_of(CUcontext context) { return context->is_green ? &contexts[context->card] : context; }
 
-/* Captures */
-
-/* Refuse what a capture of the context forbids to other threads, which ends the capture (seen). */
-static int is_prohibited(void) {
-  if (!atomic_load(&global_captures) || relaxed) return 0;
-  atomic_store(&invalidated, 1);
-  return 1;
+/* Return why the process can make no call: 0, if it can. After a kernel's fault it can never again (seen). */
+static CUresult refuse_all(void) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
+  struct work *work = atomic_load(&fault.work);
+  if (!work || !card_reached(work, fault.end)) return CUDA_SUCCESS;
+  card_end(work); /* with the work behind it */
+  return ILLEGAL_ADDRESS;
 }
+#define CHECK_USABLE \
+  do { \
+    CUresult why = refuse_all(); \
+    if (why) return why; \
+  } while (0)
+#define CHECK_CURRENT \
+  CHECK_USABLE; \
+  if (!current) return INVALID_CONTEXT
 
-/* Refuse the legacy stream while a stream is captured for which it waits, which ends the capture in every mode (seen). */
+/* Captures. Whatever is forbidden while a stream is captured also ends the capture (seen). */
+
+enum forbidden { UNSAFE, BY_LEGACY_STREAM, ALWAYS };
+
+/* Return whether a capture forbids what the thread is about to do. Unsafe calls are forbidden to the thread that captures, unless in
+ * relaxed mode, and in global mode to all threads that did not change their own mode (seen; cuStreamBeginCapture in cuda.h). */
+static int forbids(const struct CUstream_st *captured, enum forbidden what) {
+  if (what == UNSAFE) {
+    if (thread_mode == RELAXED || captured->mode == RELAXED) return 0;
+    return captured->capturer == &thread_mode || (captured->mode == GLOBAL && thread_mode == GLOBAL);
+  }
+  return current && captured->captured_in == base_of(current) && (what == ALWAYS || !captured->is_free);
+}
+static int is_forbidden(enum forbidden what, int ends) {
+  int found = 0;
+  pthread_mutex_lock(&capture_lock);
+  for (struct CUstream_st *one = captures; one; one = one->next_capture) {
+    if (!forbids(one, what)) continue;
+    found = 1;
+    if (ends) one->is_invalid = 1;
+  }
+  pthread_mutex_unlock(&capture_lock);
+  return found;
+}
+static int is_prohibited(void) { return is_forbidden(UNSAFE, 1); }
+/* The legacy stream would wait for what is captured (seen, in every mode). */
 static int is_implicit(const struct CUstream_st *stream) {
-  if (stream != &default_stream || !atomic_load(&blocking_captures)) return 0;
-  atomic_store(&invalidated, 1);
-  return 1;
+  return stream == &default_stream && is_forbidden(BY_LEGACY_STREAM, 1);
 }
 
 /* Contexts */
@@ -405,14 +466,11 @@ static void synchronised(void) {
 }
 
 API CUresult cuCtxSynchronize(void) {
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!current) return INVALID_CONTEXT;
-  if (atomic_load(&captures)) { /* it ends captures of every mode, and waits for nothing (seen) */
-    atomic_store(&invalidated, 1);
-    return CAPTURE_UNSUPPORTED;
-  }
+  CHECK_CURRENT;
+  if (is_forbidden(ALWAYS, 1)) return CAPTURE_UNSUPPORTED; /* and it waits for nothing (seen) */
   CUcontext context = base_of(current);
   card_wait(&context->work, context->end);
+  CHECK_USABLE;
   synchronised();
   return CUDA_SUCCESS;
 }
@@ -446,8 +504,7 @@ static CUdeviceptr link_allocation(struct allocation made) {
 }
 
 static CUresult take_of(int card, CUdeviceptr *out, size_t size) {
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!current) return INVALID_CONTEXT;
+  CHECK_CURRENT;
   if (!out || !size) return CUDA_ERROR_INVALID_VALUE; /* seen */
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
   pthread_mutex_lock(&lock);
@@ -478,7 +535,7 @@ static void end_allocation(struct allocation **link, int observed) {
 }
 
 static CUresult give_back(CUdeviceptr at, int observed) {
-  if (!current) return INVALID_CONTEXT;
+  CHECK_CURRENT;
   CUresult result = CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&lock);
   struct allocation **link = &allocations;
@@ -493,7 +550,7 @@ static CUresult give_back(CUdeviceptr at, int observed) {
 }
 
 API CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
-  if (!current) return INVALID_CONTEXT;
+  CHECK_CURRENT;
   if (left) *left = total - used[current->card];
   if (all) *all = total;
   return CUDA_SUCCESS;
@@ -563,6 +620,7 @@ API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *p) {
 }
 /* It gives nothing back of what was freed before the host synchronised (seen). */
 API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+  CHECK_USABLE;
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
   pthread_mutex_lock(&lock);
@@ -594,6 +652,7 @@ static void check_pool(CUmemoryPool pool) {
   abort();
 }
 API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+  CHECK_USABLE;
   if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
   check_pool(pool);
@@ -618,7 +677,7 @@ API CUresult cuStreamGetCtx(CUstream stream, CUcontext *out) {
 /* `pool` NULL: the one that is current to the stream's device. */
 static CUresult take_of_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, struct CUstream_st *stream) {
   CUcontext context = stream->context ? stream->context : current;
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
+  CHECK_USABLE;
   if (!context) return INVALID_CONTEXT;
   if (!out || !size) return CUDA_ERROR_INVALID_VALUE;
   if (stream->capturing) { /* it becomes a node of the graph, whose memory is not simulated */
@@ -713,7 +772,7 @@ static CUmemGenericAllocationHandle add_handle(struct physical *physical, CUmemG
 
 /* With `lock` held. */
 static CUresult create(CUmemGenericAllocationHandle *out, size_t size, int card) {
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
+  CHECK_USABLE;
   look_at_exports();
   CUresult result = use(card, size);
   if (result) return result;
@@ -870,10 +929,27 @@ API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, v
 /* Arrays. One that is sparse, or mapped later, has no memory but what is mapped into it. */
 
 static size_t bytes_of(int format) { return format == 0x20 || format == 0x0a || format == 0x03 ? 4 : format & 2 ? 2 : 1; }
-static CUresult take_array(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
+/* The limits of each kind of array, as a card's attributes say them (CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE…; for compute capability
+ * 6.0 and later, and the side of a 3D array seen). Layers are given in the place of the depth. */
+enum array_kind { PLAIN, MIPMAPPED };
+static int is_too_large(const CUDA_ARRAY3D_DESCRIPTOR *d, enum array_kind kind) {
+  static const struct {
+    size_t width, height, depth;
+  } limits[2][3] = {
+    {{131072, 0, 0}, {131072, 65536, 0}, {16384, 16384, 16384}},
+    {{32768, 0, 0}, {32768, 32768, 0}, {16384, 16384, 16384}},
+  }, layered[2] = {{32768, 0, 2048}, {32768, 32768, 2048}};
+  int sides = d->Depth ? 2 : d->Height ? 1 : 0;
+  int is_layered = d->Flags & CUDA_ARRAY3D_LAYERED;
+  size_t width = is_layered ? layered[d->Height > 0].width : limits[kind][sides].width;
+  size_t height = is_layered ? layered[d->Height > 0].height : limits[kind][sides].height;
+  size_t depth = is_layered ? layered[0].depth : limits[kind][sides].depth;
+  return d->Width > width || d->Height > height || d->Depth > depth || (is_layered && !d->Depth);
+}
+static CUresult take_array(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, enum array_kind kind) {
   size_t height = d->Height ? d->Height : 1, depth = d->Depth ? d->Depth : 1;
   if (!d->Width || !d->NumChannels) return CUDA_ERROR_INVALID_VALUE;
-  if (d->Depth && (d->Width > 16384 || height > 16384 || depth > 16384)) return CUDA_ERROR_INVALID_VALUE; /* seen */
+  if (is_too_large(d, kind)) return CUDA_ERROR_INVALID_VALUE;
   int mapped = d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
   int card = current && !mapped ? current->card : HOST;
   return take_of(card, (CUdeviceptr *)out, d->Width * height * depth * d->NumChannels * bytes_of(d->Format));
@@ -898,16 +974,18 @@ static CUresult give_back_array(CUdeviceptr array) {
   return result;
 }
 API CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
-  return out && d ? take_array(out, d) : CUDA_ERROR_INVALID_VALUE;
+  return out && d ? take_array(out, d, PLAIN) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d) {
   if (!out || !d) return CUDA_ERROR_INVALID_VALUE;
   CUDA_ARRAY3D_DESCRIPTOR flat = {d->Width, d->Height, 0, d->Format, d->NumChannels, 0};
-  return take_array(out, &flat);
+  return take_array(out, &flat, PLAIN);
 }
 API CUresult cuArrayDestroy(CUarray array) { return give_back_array((CUdeviceptr)array); }
+/* The number of levels is brought into its limits (cuda.h). */
 API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
-  return levels ? cuArray3DCreate_v2((CUarray *)out, d) : CUDA_ERROR_INVALID_VALUE;
+  (void)levels;
+  return out && d ? take_array((CUarray *)out, d, MIPMAPPED) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return give_back_array((CUdeviceptr)array); }
 /* An array is mapped as a whole, as one of CUDA_ARRAY3D_DEFERRED_MAPPING is. */
@@ -954,20 +1032,29 @@ static void end_context(CUcontext context) {
 
 API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
   (void)image;
-  *out = (CUmodule)&default_stream;
+  CHECK_CURRENT;
+  *out = (CUmodule)current;
   return CUDA_SUCCESS;
 }
 API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name) {
-  (void)module, (void)name;
-  *out = (CUfunction)&default_stream;
+  CHECK_USABLE;
+  *out = malloc(sizeof **out);
+  (*out)->kind = !strcmp(name, "fault") ? FAULT : !strcmp(name, "meet") ? MEET : WORK;
+  (*out)->context = base_of((CUcontext)module);
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamCreate(CUstream *out, unsigned flags) {
+  CHECK_CURRENT;
   if (!out || flags > 1) return CUDA_ERROR_INVALID_VALUE;
-  if (!current) return INVALID_CONTEXT;
   *out = calloc(1, sizeof **out);
   (*out)->context = current;
   (*out)->is_free = flags;
+  return CUDA_SUCCESS;
+}
+API CUresult cuStreamDestroy_v2(CUstream stream) { /* its work goes on */
+  CHECK_USABLE;
+  if (!stream) return INVALID_HANDLE;
+  free(stream);
   return CUDA_SUCCESS;
 }
 
@@ -979,24 +1066,35 @@ static int64_t end_of(const struct CUstream_st *stream, CUcontext context) {
   return stream->used_in == context ? stream->end : 0;
 }
 
-static CUresult enqueue(struct CUstream_st *stream, int64_t us) {
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!current) return INVALID_CONTEXT;
+/* Put work into a stream, and note in `end` where it ends; not if it becomes a part of a graph. */
+static CUresult enqueue(struct CUstream_st *stream, CUfunction f, int64_t us, void **params) {
+  CHECK_CURRENT;
+  CUcontext context = context_of(stream);
+  if (f && (f->context != base_of(current) || context != f->context)) return INVALID_HANDLE; /* all are of one context */
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
   if (stream->capturing) {
-    if (atomic_load(&invalidated)) return CAPTURE_INVALIDATED;
+    if (stream->is_invalid) return CAPTURE_INVALIDATED;
     stream->captured_us += us;
     return CUDA_SUCCESS;
   }
   if (launch_ns) sleep_until(now() + launch_ns);
-  CUcontext context = context_of(stream);
-  int64_t t;
-  stream->end = context->end = card_submit(&context->work, us * 1000, &t);
+  int64_t t = now();
+  if (f && f->kind == MEET) stream->end = card_meet(&context->work, *(int64_t *)params[0], *(int32_t *)params[1]);
+  else stream->end = card_submit(&context->work, us * 1000, &t);
   stream->used_in = context;
+  context->end = stream->end;
   if (!stream->is_free) context->blocking_end = stream->end;
+  if (f && f->kind == FAULT && !atomic_load(&fault.work)) {
+    card_close(&context->work);
+    fault.end = stream->end;
+    atomic_store(&fault.work, &context->work);
+  }
   atomic_fetch_add(&cards[context->card]->launches, 1);
   if (launch_log >= 0 && write(launch_log, &t, sizeof t) != sizeof t) return INVALID_CONTEXT;
   return CUDA_SUCCESS;
+}
+static CUresult launch(struct CUstream_st *stream, CUfunction f, int64_t us, void **params) {
+  return f ? enqueue(stream, f, us, params) : INVALID_HANDLE; /* seen */
 }
 
 /* What a share of a card does not get to, and the fake does not simulate further. */
@@ -1012,57 +1110,66 @@ NOT_SIMULATED(cuMemAlloc, unsigned *out, unsigned size)
 NOT_SIMULATED(cuMemAllocPitch, unsigned *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 NOT_SIMULATED(cuArrayCreate, CUarray *out, const void *descriptor)
 NOT_SIMULATED(cuArray3DCreate, CUarray *out, const void *descriptor)
-#define IGNORED (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)params
+#define IGNORED (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared
 #define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 #define KERNEL(per_thread) \
-  IGNORED, (void)f, (void)extra; \
-  return enqueue(stream_of(stream, per_thread), gx)
-API CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void **params, void **extra) { KERNEL(0); }
-API CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params, void **extra) { KERNEL(1); }
-API CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void **params) {
-  void **extra = NULL;
+  IGNORED; \
+  return launch(stream_of(stream, per_thread), f, gx, params)
+API CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void **params, void **extra) {
+  (void)extra;
   KERNEL(0);
 }
-API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params) {
-  void **extra = NULL;
+API CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params, void **extra) {
+  (void)extra;
   KERNEL(1);
 }
-static CUresult enqueue_of(const CUlaunchConfig *config, int per_thread) {
-  return config ? enqueue(stream_of(config->hStream, per_thread), config->gridDimX) : CUDA_ERROR_INVALID_VALUE;
-}
+API CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void **params) { KERNEL(0); }
+API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params) { KERNEL(1); }
 API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
-  (void)f, (void)params, (void)extra;
-  return enqueue_of(config, 0);
+  (void)extra;
+  return config ? launch(stream_of(config->hStream, 0), f, config->gridDimX, params) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
-  (void)f, (void)params, (void)extra;
-  return enqueue_of(config, 1);
+  (void)extra;
+  return config ? launch(stream_of(config->hStream, 1), f, config->gridDimX, params) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned number, unsigned flags) {
+  CUresult result = list && number ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   (void)flags;
-  if (!list || !number) return CUDA_ERROR_INVALID_VALUE;
-  for (unsigned i = 0; i < number; i++) enqueue(stream_of(list[i].hStream, 0), list[i].gridDimX);
-  return CUDA_SUCCESS;
+  for (unsigned i = 0; i < number && !result; i++) {
+    result = launch(stream_of(list[i].hStream, 0), list[i].function, list[i].gridDimX, list[i].kernelParams);
+  }
+  return result;
 }
 API CUresult cuLaunchGrid(CUfunction f, int width, int height) {
-  (void)f, (void)height;
-  return enqueue(&default_stream, width);
+  (void)height;
+  return launch(&default_stream, f, width, NULL);
 }
 API CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
-  (void)f, (void)height;
-  return enqueue(stream_of(stream, 0), width);
+  (void)height;
+  return launch(stream_of(stream, 0), f, width, NULL);
 }
 API CUresult cuLaunch(CUfunction f) { return cuLaunchGrid(f, 1, 1); }
-API CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return enqueue(stream_of(stream, 0), graph->us); }
-API CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return enqueue(stream_of(stream, 1), graph->us); }
+static CUresult launch_graph(CUgraphExec graph, struct CUstream_st *stream) {
+  return graph ? enqueue(stream, NULL, graph->us, NULL) : CUDA_ERROR_INVALID_VALUE;
+}
+API CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream_of(stream, 0)); }
+API CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream_of(stream, 1)); }
 
 static CUresult begin_capture(struct CUstream_st *stream, CUstreamCaptureMode mode) {
+  CHECK_USABLE;
+  if (!stream->context && !current) return INVALID_CONTEXT;
   if (stream == &default_stream) return CAPTURE_UNSUPPORTED; /* the legacy stream cannot be captured */
-  stream->capturing = mode ? 1 : 2;
-  stream->captured_us = stream->captured_events = 0;
-  atomic_fetch_add(&captures, 1);
-  if (!mode) atomic_fetch_add(&global_captures, 1);
-  if (!stream->is_free) atomic_fetch_add(&blocking_captures, 1);
+  if (stream->capturing || mode > RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  stream->capturing = 1;
+  stream->captured_us = stream->captured_events = stream->is_invalid = 0;
+  stream->captured_in = context_of(stream);
+  stream->mode = (enum mode)mode;
+  stream->capturer = &thread_mode;
+  pthread_mutex_lock(&capture_lock);
+  stream->next_capture = captures;
+  captures = stream;
+  pthread_mutex_unlock(&capture_lock);
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
@@ -1072,13 +1179,17 @@ API CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode m
   return begin_capture(stream_of(stream, 1), mode);
 }
 static CUresult end_capture(struct CUstream_st *stream, CUgraphExec *graph) {
+  CHECK_USABLE;
   if (!graph || !stream->capturing) return CUDA_ERROR_INVALID_VALUE;
-  atomic_fetch_sub(&captures, 1);
-  if (stream->capturing == 2) atomic_fetch_sub(&global_captures, 1);
-  if (!stream->is_free) atomic_fetch_sub(&blocking_captures, 1);
+  if (stream->mode != RELAXED && stream->capturer != &thread_mode) return CAPTURE_OF_OTHER_THREAD;
+  pthread_mutex_lock(&capture_lock);
+  struct CUstream_st **link = &captures;
+  while (*link != stream) link = &(*link)->next_capture;
+  *link = stream->next_capture;
+  pthread_mutex_unlock(&capture_lock);
   stream->capturing = 0;
   *graph = NULL;
-  if (atomic_exchange(&invalidated, 0)) return CAPTURE_INVALIDATED;
+  if (stream->is_invalid) return CAPTURE_INVALIDATED;
   *graph = malloc(sizeof **graph); /* a graph and its instance are one here */
   **graph = (struct CUgraphExec_st){stream->captured_us, stream->captured_events};
   return CUDA_SUCCESS;
@@ -1091,9 +1202,10 @@ API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraphExec graph, un
   return CUDA_SUCCESS;
 }
 static CUresult is_capturing(struct CUstream_st *stream, CUstreamCaptureStatus *out) {
+  CHECK_USABLE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (stream == &default_stream && atomic_load(&blocking_captures)) return CAPTURE_IMPLICIT; /* the capture goes on (seen) */
-  *out = stream->capturing ? 1 : 0;
+  if (stream == &default_stream && is_forbidden(BY_LEGACY_STREAM, 0)) return CAPTURE_IMPLICIT; /* the capture goes on (seen) */
+  *out = !stream->capturing ? 0 : stream->is_invalid ? 2 : 1;
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *out) {
@@ -1103,29 +1215,67 @@ API CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *ou
   return is_capturing(stream_of(stream, 1), out);
 }
 API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-  if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  int was = relaxed ? 2 : 0;
-  relaxed = *mode == 2;
-  *mode = was;
+  if (!mode || *mode < GLOBAL || *mode > RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  enum mode before = thread_mode;
+  thread_mode = (enum mode)*mode;
+  *mode = before;
   return CUDA_SUCCESS;
 }
-static CUresult synchronise(struct CUstream_st *stream) {
-  if (is_implicit(stream)) return CAPTURE_IMPLICIT;
-  if (stream->capturing || is_prohibited()) return CAPTURE_UNSUPPORTED;
+/* Return why the thread may not ask for the work of the stream. */
+static CUresult refuse_question(struct CUstream_st *stream) {
+  CHECK_USABLE;
   if (!stream->context && !current) return INVALID_CONTEXT;
+  if (is_implicit(stream)) return CAPTURE_IMPLICIT;
+  return stream->capturing || is_prohibited() ? CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+static CUresult synchronise(struct CUstream_st *stream) {
+  CUresult result = refuse_question(stream);
+  if (result) return result;
   CUcontext context = context_of(stream);
   card_wait(&context->work, end_of(stream, context));
+  CHECK_USABLE;
   synchronised();
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamSynchronize(CUstream stream) { return synchronise(stream_of(stream, 0)); }
 API CUresult cuStreamSynchronize_ptsz(CUstream stream) { return synchronise(stream_of(stream, 1)); }
+static CUresult query(struct CUstream_st *stream) {
+  CUresult result = refuse_question(stream);
+  if (result) return result;
+  CUcontext context = context_of(stream);
+  int reached = card_reached(&context->work, end_of(stream, context));
+  CHECK_USABLE;
+  return reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+API CUresult cuStreamQuery(CUstream stream) { return query(stream_of(stream, 0)); }
+API CUresult cuStreamQuery_ptsz(CUstream stream) { return query(stream_of(stream, 1)); }
+/* Copies wait for the legacy stream, as those of memory that is not pinned do; nothing is copied. */
+API CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size) {
+  (void)to, (void)from, (void)size;
+  return synchronise(&default_stream);
+}
+API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size) {
+  (void)to, (void)from, (void)size;
+  return synchronise(&default_stream);
+}
+API CUresult cuMemHostAlloc(void **out, size_t size, unsigned flags) {
+  CHECK_CURRENT;
+  if (!out || !size || flags > 7) return CUDA_ERROR_INVALID_VALUE;
+  if (is_prohibited()) return CAPTURE_UNSUPPORTED;
+  *out = calloc(1, size);
+  return CUDA_SUCCESS;
+}
+API CUresult cuMemFreeHost(void *memory) {
+  CHECK_CURRENT;
+  free(memory);
+  return CUDA_SUCCESS;
+}
 API CUresult cuEventCreate(CUevent *out, unsigned flags) {
-  (void)flags;
+  CHECK_CURRENT;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (!current) return INVALID_CONTEXT;
   *out = calloc(1, sizeof **out);
   (*out)->context = current;
+  (*out)->is_timed = !(flags & 2); /* CU_EVENT_DISABLE_TIMING */
   atomic_fetch_add(&live_events, 1);
   return CUDA_SUCCESS;
 }
@@ -1138,12 +1288,15 @@ API CUresult cuEventDestroy_v2(CUevent event) {
 }
 /* An event that is recorded in a capture becomes a part of the graph, and cannot be waited for. */
 static CUresult record(CUevent event, struct CUstream_st *stream) {
+  CHECK_USABLE;
+  if (!stream->context && !current) return INVALID_CONTEXT;
   if (!event || event->context != (stream->context ? stream->context : current)) { /* cuEventRecord (cuda.h) */
     atomic_fetch_add(&refused_records, 1);
     return INVALID_HANDLE;
   }
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
   event->captured = stream->capturing;
+  event->is_recorded = 1;
   stream->captured_events += stream->capturing ? 1 : 0;
   if (stream->capturing) return CUDA_SUCCESS;
   CUcontext context = context_of(stream);
@@ -1153,22 +1306,29 @@ static CUresult record(CUevent event, struct CUstream_st *stream) {
 API CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream_of(stream, 0)); }
 API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(event, stream_of(stream, 1)); }
 static CUresult look_at(CUevent event) {
+  CHECK_USABLE;
   if (!event) return INVALID_HANDLE;
   return event->captured ? CAPTURED_EVENT : is_prohibited() ? CAPTURE_UNSUPPORTED : 0;
 }
 API CUresult cuEventQuery(CUevent event) {
   CUresult result = look_at(event);
-  return result ? result : card_passed(&event->mark) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  if (result) return result;
+  int passed = card_passed(&event->mark);
+  CHECK_USABLE;
+  return passed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 API CUresult cuEventSynchronize(CUevent event) {
   CUresult result = look_at(event);
   if (result) return result;
   card_pass(&event->mark);
+  CHECK_USABLE;
   synchronised();
   return CUDA_SUCCESS;
 }
 API CUresult cuEventElapsedTime(float *ms, CUevent first, CUevent second) {
+  CHECK_USABLE;
   if (!first || !second || first->context != second->context) return INVALID_HANDLE;
+  if (!first->is_timed || !second->is_timed || !first->is_recorded || !second->is_recorded) return INVALID_HANDLE;
   if (first->captured || second->captured) return CAPTURED_EVENT;
   if (!card_passed(&first->mark) || !card_passed(&second->mark)) return CUDA_ERROR_NOT_READY;
   *ms = (float)((second->mark.at - first->mark.at) / 1e6); /* of all time: beside another context, of its slices too */

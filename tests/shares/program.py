@@ -80,15 +80,19 @@ class Device:
             self.cuda.cuStreamCreate(ctypes.byref(self.stream), 1)  # the default stream does not wait for it
         return int(result)
 
-    def load_kernel(self, rounds: int = TRIAL_ROUNDS) -> int:
-        """Load the kernel into the current context. Return its handle."""
+    def load_kernel(self, rounds: int = TRIAL_ROUNDS, name: str = "work") -> int:
+        """Load a kernel of WORK_PTX into the current context. Return its handle."""
         rounds = int(os.environ.get("ROUNDS_PER_US", rounds))
         with open(os.environ.get("WORK_PTX", os.devnull)) as file:
             text = file.read().replace("ROUNDS", str(rounds))
         module, kernel = ctypes.c_void_p(), _pointer()
         assert not self.cuda.cuModuleLoadData(ctypes.byref(module), text.encode())
-        assert not self.cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"work")
+        assert not self.cuda.cuModuleGetFunction(ctypes.byref(kernel), module, name.encode())
         return kernel.value
+
+    def load(self, variable: str, name: str = "work") -> None:
+        """Load a kernel into the current context, and put its handle into a variable."""
+        self.put(variable, self.load_kernel(name=name))
 
     def calibrate(self) -> dict[str, float]:
         """Return how many rounds of the kernel's loop take a microsecond of a card that is free, by the grid's size.
@@ -388,6 +392,19 @@ class Device:
         kernel = self.variables["kernel"]
         return int(self.cuda.cuLaunchKernel(kernel, microseconds, 1, 1, THREADS, 1, 1, 0, where, None, None))
 
+    def fault(self) -> int:
+        """Launch a kernel that writes where no memory is."""
+        kernel = _pointer(self.load_kernel(name="fault"))
+        return int(self.cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None))
+
+    def meet(self, kernel: str, counter: int | str, least: int) -> int:
+        """Launch a kernel that adds 1 to a counter, and ends when the counter is `least`.
+
+        The counter's value is its address in memory of the host. On a fake card it is any number, which processes may share."""
+        where, end = _pointer(self.value(counter)), ctypes.c_uint32(least)
+        arguments = (ctypes.c_void_p * 2)(ctypes.addressof(where), ctypes.addressof(end))
+        return int(self.cuda.cuLaunchKernel(self.variables[kernel], 1, 1, 1, 1, 1, 1, 0, None, arguments, None))
+
     def pulse(self, threads: int, launches: int, longest_us: int, longest_gap_us: int) -> int:
         """Launch kernels of random lengths in several threads, so many in each, with random gaps. Return the worst result."""
         worst = [0]
@@ -477,6 +494,14 @@ class Device:
             result = signature(own.value or 0)(base.encode(), ctypes.addressof(found), 12000, flags, None)
             files.append("" if result else self._file_of(loader, found.value))
         return files
+
+    def init_in_namespace(self) -> int:
+        """Initialise CUDA by a copy of the library in a namespace of the loader of its own."""
+        loader = ctypes.CDLL(None)
+        loader.dlmopen.restype = loader.dlsym.restype = ctypes.c_void_p
+        library = loader.dlmopen(ctypes.c_long(-1), b"libcuda.so.1", os.RTLD_NOW)
+        start = loader.dlsym(ctypes.c_void_p(library), b"cuInit")
+        return int(ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint)(start)(0))
 
     def start_runtime(self, path: str) -> int:
         """Have CUDA's runtime library start, which looks for the driver's functions."""
