@@ -16,9 +16,11 @@ from bench.gpu_loads import Load, Made, read
 from bench.isolation_real import Real
 from lading.errors import HostError, LadingError
 from simnode.patience import wait_until
+from tests.gpu.machine import HAMI
 from tests.shares.card import MachineCard
 
 MPS: Final = "nvidia-cuda-mps-control"
+LOCK: Final = Path("/tmp/vgpulock")  # noqa: S108 -- where HAMi-core looks
 BOUND_S: Final = 60.0
 MEMORY_MIB: Final = 4096
 Program = subprocess.Popen[str]
@@ -73,7 +75,7 @@ class ByHami(Slices):
     def _limit(self, load: Load) -> dict[str, str]:
         shared = Path(tempfile.mkdtemp(dir=self._folder)) / "cache"
         limits = {"CUDA_DEVICE_SM_LIMIT": str(min(load.request, load.limit)), "CUDA_DEVICE_MEMORY_LIMIT": f"{MEMORY_MIB}m"}
-        return {"LD_PRELOAD": self._env["LADING_HAMI"], "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(shared), **limits}
+        return {"LD_PRELOAD": self._env[HAMI], "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(shared), **limits}
 
 
 class Tokens:
@@ -131,8 +133,10 @@ def open_way(name: str, real: Real, card: MachineCard, folder: Path) -> Iterator
             case "mps":
                 yield ByMps(real, ends.enter_context(mps_server(card, env)), folder)
             case _:
-                if not env.get("LADING_HAMI"):
-                    raise HostError("LADING_HAMI names no libvgpu.so of HAMi-core")
+                if not env.get(HAMI):
+                    raise HostError(f"{HAMI} names no libvgpu.so of HAMi-core")
+                LOCK.mkdir(exist_ok=True)
+                ends.callback(shutil.rmtree, LOCK, ignore_errors=True)
                 yield ByHami(real, env, folder)
 
 
