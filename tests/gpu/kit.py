@@ -1,8 +1,8 @@
 """Pack into dist/gpu-kit.tar.gz what the tests on a card need and a machine with a card may lack: `python -m tests.gpu.kit`.
 
 The kit has what a compiler makes (Lading's libraries in front of the driver's, gpu-work, the images), a static busybox, and
-containerd with runc, if they are on this machine. `tests.gpu` and `bench.gpu` unpack the kit of that path. It is for this checkout
-on machines of the same architecture with glibc 2.17 or newer. CONTRIBUTING.md says how Python's packages travel.
+containerd with runc, if they are on this machine. `tests.gpu` and `bench.gpu` unpack the kit of that path. It is for this
+checkout on machines of the same architecture with glibc 2.17 or newer. CONTRIBUTING.md says how Python's packages travel.
 """
 
 import importlib.util

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -23,13 +24,19 @@ LEAST: Final = 5000 * MIB  # contexts, and what libraries keep for themselves, t
 BOUND_S: Final = 100
 
 
+def own_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without the folder of packages that the tests may have: a framework has its own."""
+    return {name: value for name, value in given.items() if name != "PYTHONPATH"}
+
+
 @cache
 def find_python(package: str) -> str:
     """Return the path of a Python that has the package; empty if there is none."""
     folders = os.environ["PATH"].split(":")
     pythons = [sys.executable, *(f"{folder}/python3" for folder in folders if Path(folder, "python3").exists())]
     look = f"import importlib.util; raise SystemExit(importlib.util.find_spec({package!r}) is None)"
-    found = (python for python in pythons if not subprocess.run([python, "-c", look], check=False).returncode)
+    env = own_environment(os.environ)
+    found = (python for python in pythons if not subprocess.run([python, "-c", look], env=env, check=False).returncode)
     return next(found, "")
 
 
@@ -39,7 +46,7 @@ def work(site: Site, name: str) -> dict[str, Any]:
     python = find_python(package)
     need(bool(python), f"{package}, in this Python or a python3 of PATH")
     container = site.container("a", mib=SHARE // MIB)
-    program = site.launch(container.folder, [python, str(PROGRAM), name], site.environment())
+    program = site.launch(container.folder, [python, str(PROGRAM), name], own_environment(site.environment()))
     try:
         out, errors = program.communicate(timeout=BOUND_S)
     finally:
