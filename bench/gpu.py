@@ -8,7 +8,7 @@ lengths, so that the work that the card does for each program is counted. Each i
 
 The results are in bench/out/gpu.json: card, driver and date; `alone`; for each way and case what each program got (`part` of
 the card's time, its largest part in any second, the times of batches); what calls cost, in ns; and what was left out, with the
-reason. Results of a simulated node (--pretend) show only that the bench works.
+reason. Those of a simulated node (--pretend) are in gpu-pretended.json, and show only that the bench works.
 """
 
 import argparse
@@ -31,8 +31,9 @@ from tests.gpu.machine import prepare
 from tests.shares.card import MachineCard
 
 OUT: Final = Path("bench/out/gpu.json")
+PRETENDED: Final = OUT.with_stem("gpu-pretended")
 WAYS: Final = ("slices", "tokens", "mps", "hami")
-SECONDS: Final = 225.0  # of the four minutes that `make bench-gpu` may take: no measurement begins later
+SECONDS: Final = 225.0  # no measurement begins later, because `make bench-gpu` may take four minutes
 MEASURED_S: Final = 3.0
 COSTS: Final[Mapping[str, Sequence[str]]] = {
     "launch": ("launches", "100000", "1"),
@@ -40,7 +41,7 @@ COSTS: Final[Mapping[str, Sequence[str]]] = {
     "malloc_async_free_async": ("allocations", "50000", "async"),
 }
 T = TypeVar("T")
-Cases = Mapping[str, Mapping[str, Made]]  # by the loads' names
+Cases = Mapping[str, Mapping[str, Made]]  # the inner names are those of loads
 Single = Mapping[str, Made]  # each load alone
 
 
@@ -207,9 +208,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             bench.run()
     except LadingError as e:
         die(e)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(bench.results(), indent=1) + "\n")
-    print(f"{card}{' (pretended)' if asked.pretend else ''}", *render(bench), f"written to {OUT}", sep="\n")
+    out = PRETENDED if asked.pretend else OUT
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(bench.results(), indent=1) + "\n")
+    print(f"{card}{' (pretended)' if asked.pretend else ''}", *render(bench), f"written to {out}", sep="\n")
 
 
 if __name__ == "__main__":

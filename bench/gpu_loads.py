@@ -11,7 +11,7 @@ from typing import Final
 from bench.figures import percentile
 from lading.errors import LadingError
 
-TENTHS: Final = 10  # of a second, as gpu-work counts
+TENTHS: Final = 10  # gpu-work counts the work of each tenth of a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class Load:
 class Made:
     """Hold what the card did for one program."""
 
-    part: float  # of the card's time
+    part: float  # average part of the card's time
     most: float  # the largest such part in any second
-    p50_ms: float  # of the time for a batch
+    p50_ms: float  # median time for a batch
     p99_ms: float
     max_ms: float
 

@@ -141,8 +141,8 @@ def open_way(name: str, real: Real, card: MachineCard, folder: Path) -> Iterator
 
 
 class Measured(NamedTuple):
-    made: dict[str, Made]  # by the loads' names
-    server_part: float  # of a CPU core, which the share server used
+    made: dict[str, Made]  # a load's name → what the card did for it
+    server_part: float  # part of a CPU core that the share server used
 
 
 def measure(way: Way, loads: Sequence[Load], seconds: float) -> Measured:
