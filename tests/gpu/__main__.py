@@ -21,11 +21,11 @@ from lading.errors import LadingError, die
 from tests.gpu.machine import prepare
 from tests.gpu.plugin import UNTIL
 
-SECONDS: Final = 280  # of the five minutes that `make test-gpu` may take; the test that runs last ends later
+SECONDS: Final = 280  # no test begins later, because `make test-gpu` may take five minutes
 SHARES: Final = "tests/shares"
 # Tests of these files measure no time, so several may run at once.
 TOGETHER: Final = tuple(f"{SHARES}/test_{name}.py" for name in ("counting", "memory", "names", "null_pointers", "nvml", "lost"))
-# What only a card shows comes first: the rest may have to be left out.
+# Tests that only a card can pass or fail come first, because the last ones may have to be left out.
 ALONE: Final = (
     "tests/gpu",
     *(f"{SHARES}/test_{name}.py" for name in ("turns", "queue", "captures", "failures", "tokens", "kills")),
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 status = run(f"--numprocesses={workers}", *TOGETHER) | run(*ALONE)
     except LadingError as e:
         die(e)
-    print(f"{time.monotonic() - began:.0f} s on {card}")
+    print(f"{time.monotonic() - began:.0f} s on {card}{' (pretended)' if asked.pretend else ''}")
     raise SystemExit(status)
 
 

@@ -12,10 +12,11 @@ import pytest
 from lading.compiling import find_compiler
 from shares.library.build import SOURCES, build
 from simnode import leftovers
-from simnode.containerd import Binaries, PrivateContainerd, find_containerd, search_path
+from simnode.containerd import PrivateContainerd, search_path
 from simnode.containerd_config import has_cdi
 from tests.conftest import Runtimes
 from tests.fakes.needs import need
+from tests.gpu.kit import find_newest
 from tests.gpu.node import GpuNode
 from tests.logs import LOGS
 from tests.shares.card import CHOICE, KIT, MACHINE, MachineCard, choose_card
@@ -41,12 +42,6 @@ def gpu_containerd(card: MachineCard, runtimes: Runtimes) -> PrivateContainerd:
     need(found is not None, "containerd")
     assert found is not None
     return runtimes(found)
-
-
-def find_newest() -> Binaries | None:
-    """Return a containerd that honours CDI names, if there is one, else any."""
-    found = [one for one in map(find_containerd, ("2.", "1.7.", "")) if one]
-    return found[0] if found else None
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,12 @@ from lading.errors import HostError
 from simnode.build import LIBRARIES, build
 from simnode.cuda import compile_fake_hami, install_fake_cuda
 from simnode.mps import install_fake_mps
-from tests.shares.card import CHOICE, KIT, MACHINE, MachineCard, find_card
+from tests.gpu.kit import unpack
+from tests.shares.card import CHOICE, DRIVER_LINK, KIT, MACHINE, MachineCard, find_card
 from tests.shares.site import PROGRAM
 
 ROOT: Final = "LADING_GPU_ROOT"  # the machine's root folder; a simulated node has another one than /
 HAMI: Final = "LADING_HAMI"  # the path of HAMi-core's libvgpu.so
-DEFAULT_KIT: Final = Path("dist/gpu-kit")
 
 
 @contextmanager
@@ -35,11 +35,12 @@ def prepare(*, pretend: bool) -> Iterator[MachineCard]:
             raise SystemExit(subprocess.run(sys.orig_argv, env=_pretend(Path(folder)), check=False).returncode)
         card = find_card()
         os.environ[CHOICE] = MACHINE
-        kit = Path(os.environ.setdefault(KIT, str(DEFAULT_KIT.resolve()) if DEFAULT_KIT.exists() else ""))
-        if os.environ[KIT]:
-            os.environ |= {"XDG_CACHE_HOME": str(kit / "cache"), "PATH": f"{os.environ['PATH']}:{kit / 'bin'}"}
+        if kit := unpack(Path(folder) / "kit"):
+            own = {KIT: str(kit), "XDG_CACHE_HOME": str(kit / "cache"), "PATH": f"{kit / 'bin'}:{os.environ['PATH']}"}
+            os.environ.update(own)
         os.environ["ROUNDS_PER_US"] = str(_calibrate(card, Path(folder)))
         yield card
+        DRIVER_LINK.unlink(missing_ok=True)
 
 
 def _pretend(folder: Path) -> dict[str, str]:

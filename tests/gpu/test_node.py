@@ -98,7 +98,7 @@ def test_a_share_goes_on_while_the_servers_are_killed(node: GpuNode) -> None:
             eventually(lambda: check_has_worked(node))
             for daemon in (node.hooks, node.shares):
                 daemon.kill()
-            time.sleep(1)  # for so long nobody answers
+            time.sleep(1)  # no server answers meanwhile
             for daemon in (node.shares, node.hooks):
                 daemon.start()
             assert worked.result() > 0

@@ -84,7 +84,7 @@ class MachineCard:
 
     uuids: tuple[GpuUuid, ...]
     name: str
-    version: str  # of the driver
+    version: str  # the driver's
     memory_mib: int
     folder: Path  # with the driver's libraries
     root: Path  # the hook server's driver_root

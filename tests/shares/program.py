@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 MIB = 1 << 20
-THREADS = 1024  # of a block; as many as ROUNDS_PER_US was measured with
+THREADS = 1024  # a block has so many; ROUNDS_PER_US was measured with as many
 TRIAL_ROUNDS = 50  # in place of ROUNDS_PER_US while it is measured: its approximate value on an H200
 BLOCK = 2 * MIB  # the granularity of cuMemCreate
 FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
