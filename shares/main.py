@@ -22,6 +22,7 @@ from lading.settings import add_flags, parse_args
 from lading.sharestatus import ask
 from lading.sockets import Peer, listen, parse_endpoint
 from lading.stopping import stop_asked
+from shares.readings import DriverReadings
 from shares.server import Shares
 from shares.settings import CONFIG, POLICIES, Settings
 from shares.status import Metrics, answer, render_table
@@ -61,7 +62,14 @@ def check(settings: Settings) -> None:
 async def run(settings: Settings, log: Log) -> None:
     """Serve shares until a signal to stop."""
     path = parse_endpoint(settings.listen)
-    shares = Shares(Path(settings.shares_dir), policy=POLICIES[settings.policy], log=log, host_root=Path(settings.host_root))
+    readings = DriverReadings(Path(settings.nvml_library) if settings.nvml_library else None)
+    shares = Shares(
+        Path(settings.shares_dir),
+        policy=POLICIES[settings.policy],
+        log=log,
+        host_root=Path(settings.host_root),
+        read=readings.read if settings.count_contexts else None,
+    )
     metrics = Metrics(shares.usage, lambda: shares.refused)
 
     def rejected(peer: Peer) -> None:

@@ -7,6 +7,7 @@ write: a process that opens it again for writing gets EPERM (F_SEAL_FUTURE_WRITE
     64  for each device 64 bytes:
         u8 uuid[16]  i64 until  i32 waiters  i32 request  i32 limit (both ppm)  i32 processes  i64 limit  i64 used (both bytes)
         i32 informs: 1 if the driver enforces the memory limit, so that the library only reports allocations
+        i32 context: MiB that a context takes, as far as the driver has said
 
 Tests: tests/unit/shares/test_server.py
 """
@@ -33,6 +34,7 @@ _PROCESSES: Final = struct.Struct("<i")
 _PROCESSES_AT: Final = 36
 _USED_AT: Final = 48
 _INFORMS_AT: Final = 56
+_CONTEXT_AT: Final = 60
 _ENTRY: Final = 64
 _F_SEAL_FUTURE_WRITE: Final = 0x0010  # linux/fcntl.h; not in Python's fcntl
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE
@@ -76,6 +78,9 @@ class SharedPage:
 
     def show_informs(self, device: int, informs: bool) -> None:
         _PROCESSES.pack_into(self._map, _at(device) + _INFORMS_AT, int(informs))
+
+    def show_context(self, device: int, mib: int) -> None:
+        _PROCESSES.pack_into(self._map, _at(device) + _CONTEXT_AT, mib)
 
     def show_processes(self, number: int) -> None:
         """Show how many processes are connected. Without a server, each may use its part of the remaining memory."""

@@ -102,6 +102,11 @@ static int send_frame(struct frame frame) {
   return 0;
 }
 
+/* Tell the server how many contexts there are; with `lock` held. */
+static int tell_contexts(const struct device *device) {
+  return send_frame((struct frame){.kind = CONTEXT, .device = (uint16_t)device->index, .a = device->contexts, .b = 1});
+}
+
 static void use_page(struct page *fresh) {
   struct page *old = page;
   page = fresh;
@@ -125,6 +130,9 @@ static int dial(void) {
   for (int i = 0; i < device_count && joined; i++) {
     int64_t held = atomic_load(&devices[i].held_bytes); /* also nothing: the server waits for it */
     send_frame((struct frame){.kind = ADD, .device = (uint16_t)i, .seq = ++last_seq, .a = held, .b = 1});
+  }
+  for (int i = 0; i < device_count && joined; i++) {
+    if (devices[i].contexts) tell_contexts(&devices[i]);
   }
   int result = joined;
   pthread_cond_broadcast(&changed);
@@ -210,6 +218,7 @@ static void after_fork(void) {
   for (int i = 0; i < device_count; i++) {
     atomic_store(&devices[i].turn, IDLE);
     atomic_store(&devices[i].held_bytes, 0);
+    devices[i].contexts = 0;
   }
 }
 
@@ -257,27 +266,27 @@ int link_up(void) {
 
 /* Memory */
 
-int memory_add(struct device *device, int64_t bytes) {
-  int allowed = 0;
-  pthread_mutex_lock(&lock);
+/* Ask the server; while it is away, take the bytes of what is left to this process. With `lock` held. */
+static int ask(struct device *device, int kind, int64_t amount, int64_t bytes) {
+  struct question one = {.seq = ++last_seq, .next = questions};
   if (joined) {
-    struct question one = {.seq = ++last_seq, .next = questions};
     questions = &one;
-    if (send_frame((struct frame){.kind = ADD, .device = (uint16_t)device->index, .seq = one.seq, .a = bytes})) {
+    if (send_frame((struct frame){.kind = (uint8_t)kind, .device = (uint16_t)device->index, .seq = one.seq, .a = amount})) {
       while (!one.answered) link_wait(100 * MS);
     }
-    for (struct question **link = &questions; *link; link = &(*link)->next) {
-      if (*link == &one) {
-        *link = one.next;
-        break;
-      }
-    }
-    allowed = one.answered > 0 && one.allowed;
-    if (one.answered > 0) goto done;
+    struct question **link = &questions;
+    while (*link != &one) link = &(*link)->next;
+    *link = one.next;
+    if (one.answered > 0) return one.allowed;
   }
-  allowed = informs(device) || bytes <= device->left_bytes;
+  int allowed = informs(device) || bytes <= device->left_bytes;
   if (allowed) device->left_bytes -= bytes;
-done:
+  return allowed;
+}
+
+int memory_add(struct device *device, int64_t bytes) {
+  pthread_mutex_lock(&lock);
+  int allowed = ask(device, ADD, bytes, bytes);
   if (allowed) atomic_fetch_add(&device->held_bytes, bytes);
   pthread_mutex_unlock(&lock);
   return allowed;
@@ -297,6 +306,28 @@ void memory_sub(struct device *device, int64_t bytes) {
   pthread_mutex_lock(&lock);
   if (!joined || !send_frame((struct frame){.kind = SUB, .device = (uint16_t)device->index, .a = bytes})) device->left_bytes += bytes;
   atomic_fetch_sub(&device->held_bytes, bytes);
+  pthread_mutex_unlock(&lock);
+}
+
+static int64_t context_bytes(struct device *device) { return (int64_t)atomic_load(&atomic_load(&device->page)->context_mib) << 20; }
+
+int context_begin(struct device *device) {
+  pthread_mutex_lock(&lock);
+  int allowed = ask(device, CONTEXT, device->contexts + 1, context_bytes(device));
+  if (allowed) device->contexts++;
+  pthread_mutex_unlock(&lock);
+  if (!allowed) {
+    struct page_device *shown = atomic_load(&device->page);
+    fprintf(stderr, "lading: no context can be made: it takes %d MiB, and %lld of this container's %lld MiB of the card are in use\n",
+            atomic_load(&shown->context_mib), (long long)atomic_load(&shown->used_bytes) >> 20, (long long)shown->limit_bytes >> 20);
+  }
+  return allowed;
+}
+
+void context_end(struct device *device) {
+  pthread_mutex_lock(&lock);
+  device->contexts--;
+  if (!joined || !tell_contexts(device)) device->left_bytes += context_bytes(device);
   pthread_mutex_unlock(&lock);
 }
 

@@ -16,7 +16,8 @@ struct device {
   int index;                        /* in the grant */
   struct page_device *_Atomic page; /* stays mapped when the server is away */
   _Atomic int turn;
-  _Atomic int64_t held_bytes; /* of this process */
+  _Atomic int64_t held_bytes; /* of this process, without its contexts */
+  int contexts;               /* of this process */
   _Atomic int64_t until;      /* the end of the last turn, as last seen: the page forgets it when the server takes the turn back */
   int64_t stopped_before;     /* for how long the process had been stopped when the turn began */
   int64_t fixed_began;        /* while the server is away: the beginning of the present period; 0 if it has not begun */
@@ -50,6 +51,9 @@ int memory_add(struct device *, int64_t bytes);
 void memory_sub(struct device *, int64_t bytes);
 /* Count bytes that are allocated already. */
 void memory_held(struct device *, int64_t bytes);
+/* Ask whether one more context may be made, whose memory is known to the server; it counts from then on. */
+int context_begin(struct device *);
+void context_end(struct device *);
 
 /* Ask for a turn, or give it back when its work is done; with the lock held. `late`: for how long work ran after the last turn. */
 void turn_want(struct device *, int64_t estimate, int64_t late);

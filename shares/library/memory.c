@@ -2,7 +2,7 @@
  *
  * An amount counts before the real call, so that two processes cannot both take the last bytes, and until the memory is really
  * given back: a pool keeps what was freed into it; memory of cuMemCreate lives until its last use is gone.
- * What no call shows, such as a context's own memory, is not counted here. */
+ * It counts as the card has it, in whole blocks. What a context takes is known to the server, which asks the driver. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -12,13 +12,16 @@
 #include "compute.h"
 #include "driver.h"
 
-enum kind { MEMORY, ARRAY, MIPMAPPED, TILES, HANDLE, MAPPING, EXPORT, ATTACHED, GREEN };
+enum kind { MEMORY, ARRAY, MIPMAPPED, TILES, HANDLE, MAPPING, EXPORT, ATTACHED, GREEN, SHARED_BLOCK };
+
+#define BLOCK ((int64_t)2 << 20) /* the driver takes whole blocks of the card; smaller allocations share them */
 
 /* Memory that counts while an entry of the table uses it. */
 struct memory {
   struct device *device;
   int64_t bytes;
   int uses, imported;
+  uint64_t block; /* the number of a block that several allocations share, by which it is in the table; 0: none */
 };
 struct pool {
   CUmemoryPool pool;     /* NULL: it was destroyed, and memory of it is still allocated */
@@ -41,6 +44,8 @@ struct entry {
 };
 
 #define BUCKETS 4096
+static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER; /* whether a primary context is active changes with it held */
+static pthread_mutex_t unsure = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct entry *table[BUCKETS];
 static struct pool *pools;
@@ -59,8 +64,11 @@ static struct memory *use(struct memory *memory) {
   return memory;
 }
 
+static struct entry *unlink_entry(enum kind, uint64_t);
+
 static void unuse(struct memory *memory) {
   if (!memory || --memory->uses) return;
+  if (memory->block) free(unlink_entry(SHARED_BLOCK, memory->block));
   memory_sub(memory->device, memory->bytes);
   free(memory);
 }
@@ -129,7 +137,7 @@ static struct entry *add(struct entry made) {
 
 static struct memory *new_memory(struct device *device, int64_t bytes) {
   struct memory *memory = device ? malloc(sizeof *memory) : NULL;
-  if (memory) *memory = (struct memory){device, bytes, 1, 0};
+  if (memory) *memory = (struct memory){device, bytes, 1, 0, 0};
   return memory;
 }
 
@@ -153,6 +161,8 @@ static CUresult ended(struct entry *list, CUresult result) {
 /* A child of fork has no memory of the card. */
 static void after_fork(void) {
   pthread_mutex_init(&lock, NULL);
+  pthread_mutex_init(&unsure, NULL);
+  pthread_mutex_init(&primary_lock, NULL);
   memset(table, 0, sizeof table);
   pools = NULL;
   exports = 0;
@@ -260,42 +270,103 @@ static int begin_allocation(struct device *device, int64_t bytes) {
   return allowed;
 }
 
-static CUresult end_allocation(enum kind kind, CUresult result, uint64_t key, struct device *device, int64_t bytes,
-                               int64_t actual) {
-  if (actual > bytes) memory_held(device, actual - bytes);
-  else memory_sub(device, bytes - actual);
-  if (result) return result;
+static CUresult end_allocation(enum kind kind, CUresult result, uint64_t key, struct device *device, int64_t bytes) {
+  if (result) {
+    memory_sub(device, bytes);
+    return result;
+  }
   pthread_mutex_lock(&lock);
-  add((struct entry){.kind = kind, .key = key, .memory = new_memory(device, actual), .context = context_of_memory()});
+  add((struct entry){.kind = kind, .key = key, .memory = new_memory(device, bytes), .context = context_of_memory()});
   pthread_mutex_unlock(&lock);
   return result;
 }
 
-#define ALLOCATE(kind, size, call, key, actual) \
+/* Return how much of the card an allocation of this size takes, in whole blocks. */
+static int64_t whole_blocks(size_t size) {
+  return size > INT64_MAX - BLOCK ? INT64_MAX : ((int64_t)size + BLOCK - 1) / BLOCK * BLOCK;
+}
+
+/* Use the block in which a small allocation is, if it counts already; else return NULL. With `lock` held. */
+static struct memory *use_block(CUdeviceptr at) {
+  struct entry *shared = *slot(SHARED_BLOCK, at / BLOCK);
+  return shared ? use(shared->memory) : NULL;
+}
+static struct memory *new_block(struct device *device, CUdeviceptr at) {
+  struct memory *memory = new_memory(device, BLOCK);
+  if (memory && add((struct entry){.kind = SHARED_BLOCK, .key = at / BLOCK, .memory = memory})) memory->block = at / BLOCK;
+  return memory;
+}
+
+/* Count an allocation before it is made; return the bytes that count for it, or -1 if it is refused. A small one takes a block only
+ * if it does not fit into one that the process has, which is seen by its address: so it is made in any case. Where it does not
+ * count (0), one is made at a time, with `unsure` held until end_memory. */
+static int64_t begin_memory(struct device *device, size_t size) {
+  int64_t bytes = whole_blocks(size ? size : 1);
+  if (size >= BLOCK) return begin_allocation(device, bytes) ? bytes : -1;
+  if (memory_add(device, bytes)) return bytes;
+  pthread_mutex_lock(&unsure);
+  return 0;
+}
+
+static CUresult end_memory(struct device *device, size_t size, int64_t counted, CUresult result, const CUdeviceptr *at) {
+  int64_t bytes = whole_blocks(size); /* rows may be longer than expected */
+  if (result) {
+    memory_sub(device, counted);
+    if (!counted) pthread_mutex_unlock(&unsure);
+    return result;
+  }
+  pthread_mutex_lock(&lock);
+  struct memory *memory = size < BLOCK ? use_block(*at) : NULL;
+  if (memory) {
+    memory_sub(device, counted);
+  } else if (counted || add_after_settling(device, bytes)) {
+    if (counted && counted < bytes) memory_held(device, bytes - counted);
+    memory = size < BLOCK ? new_block(device, *at) : new_memory(device, bytes);
+  }
+  if (memory) add((struct entry){.kind = MEMORY, .key = *at, .memory = memory, .context = context_of_memory()});
+  pthread_mutex_unlock(&lock);
+  if (!memory) {
+    if (real.cuMemFree_v2(*at)) memory_held(device, bytes);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (!counted) pthread_mutex_unlock(&unsure);
+  return result;
+}
+
+#define ALLOCATE_MEMORY(size, call, out, actual) \
   struct device *device = device_of_thread(); \
-  int64_t bytes = (int64_t)(size); \
+  if (!device) return call; \
+  int64_t counted = begin_memory(device, size); \
+  if (counted < 0) return CUDA_ERROR_OUT_OF_MEMORY; \
+  CUresult result = call; \
+  return end_memory(device, result ? 0 : (actual), counted, result, out)
+
+/* An array: how a small one shares blocks is not known, and nothing shows it: what it takes besides is in the driver's readings. */
+#define ALLOCATE_ARRAY(kind, size, call, out) \
+  struct device *device = device_of_thread(); \
+  int64_t bytes = size < BLOCK ? (int64_t)size : whole_blocks(size); \
   if (!device) return call; \
   if (!begin_allocation(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY; \
   CUresult result = call; \
-  return end_allocation(kind, result, result ? 0 : (uint64_t)(key), device, bytes, result ? 0 : (int64_t)(actual))
+  return end_allocation(kind, result, result ? 0 : (uint64_t)*out, device, bytes)
 
 #define FREE(kind, key, call) \
   struct entry *entry = take_out(kind, (uint64_t)(key)); \
   return ended(entry, call)
 
 HOOK CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size) {
-  ALLOCATE(MEMORY, size, real.cuMemAlloc_v2(out, size), *out, size);
+  ALLOCATE_MEMORY(size, real.cuMemAlloc_v2(out, size), out, size);
 }
 HOOK CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned flags) {
-  ALLOCATE(MEMORY, size, real.cuMemAllocManaged(out, size, flags), *out, size); /* in full, though it may be paged out */
+  ALLOCATE_MEMORY(size, real.cuMemAllocManaged(out, size, flags), out, size); /* in full, though it may be paged out */
 }
 static size_t rows_of_512(size_t width, size_t height) {
   size_t pitch = (width + 511) & ~(size_t)511, all;
   return __builtin_mul_overflow(pitch, height, &all) ? (size_t)INT64_MAX : all;
 }
 HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element) {
-  ALLOCATE(MEMORY, rows_of_512(width, height), real.cuMemAllocPitch_v2(out, pitch, width, height, element), *out,
-           *pitch * height);
+  ALLOCATE_MEMORY(rows_of_512(width, height), real.cuMemAllocPitch_v2(out, pitch, width, height, element), out,
+                  *pitch * height);
 }
 /* Memory of pools may be freed in this way too. */
 HOOK CUresult cuMemFree_v2(CUdeviceptr at) {
@@ -327,18 +398,18 @@ static size_t volume_of(const CUDA_ARRAY3D_DESCRIPTOR *d) {
 HOOK CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
   size_t size = volume(d->Width, d->Height, 1, d->NumChannels, d->Format);
-  ALLOCATE(ARRAY, size, real.cuArrayCreate_v2(out, d), *out, size);
+  ALLOCATE_ARRAY(ARRAY, size, real.cuArrayCreate_v2(out, d), out);
 }
 HOOK CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
   size_t size = volume_of(d);
-  ALLOCATE(ARRAY, size, real.cuArray3DCreate_v2(out, d), *out, size);
+  ALLOCATE_ARRAY(ARRAY, size, real.cuArray3DCreate_v2(out, d), out);
 }
 HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
   size_t size = volume_of(d);
   if (levels > 1 && size < INT64_MAX / 2) size *= 2; /* all further levels together are less than the first */
-  ALLOCATE(MIPMAPPED, size, real.cuMipmappedArrayCreate(out, d, levels), *out, size);
+  ALLOCATE_ARRAY(MIPMAPPED, size, real.cuMipmappedArrayCreate(out, d, levels), out);
 }
 
 static int is_tile_of(const struct entry *entry, const void *array) {
@@ -435,7 +506,7 @@ HOOK CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int ty
 static int64_t missing(struct pool *pool, int64_t size) {
   int64_t used = attribute(pool->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pool->counted);
   int64_t more = used + size - attribute(pool->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);
-  return more > 0 ? more : 0;
+  return more > 0 ? whole_blocks((size_t)more) : 0;
 }
 
 /* Return the pool from which a stream allocates: the one that is current to its device. */
@@ -806,7 +877,47 @@ HOOK CUresult cuDeviceTotalMem_v2(size_t *all, CUdevice ordinal) {
   return result;
 }
 
-/* The ends of contexts */
+/* Contexts: each has memory of its own, which counts from before it is made */
+
+#define CREATE_CONTEXT(call) \
+  struct device *device = device_by_ordinal(ordinal); \
+  if (!device) return call; \
+  if (!context_begin(device)) return CUDA_ERROR_OUT_OF_MEMORY; \
+  CUresult result = call; \
+  if (result) context_end(device); \
+  return result
+
+HOOK CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice ordinal) {
+  CREATE_CONTEXT(real.cuCtxCreate_v2(out, flags, ordinal));
+}
+HOOK CUresult cuCtxCreate(CUcontext *out, unsigned flags, CUdevice ordinal) {
+  CREATE_CONTEXT(real.cuCtxCreate(out, flags, ordinal));
+}
+HOOK CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int number, unsigned flags, CUdevice ordinal) {
+  CREATE_CONTEXT(real.cuCtxCreate_v3(out, affinity, number, flags, ordinal));
+}
+HOOK CUresult cuCtxCreate_v4(CUcontext *out, void *params, unsigned flags, CUdevice ordinal) {
+  CREATE_CONTEXT(real.cuCtxCreate_v4(out, params, flags, ordinal));
+}
+
+/* Make a call that retains the primary context, which is made if it is not active. */
+#define RETAIN_PRIMARY(call) \
+  struct device *device = device_by_ordinal(ordinal); \
+  if (!device) return call; \
+  pthread_mutex_lock(&primary_lock); \
+  int begins = !primary_context(ordinal), allowed = !begins || context_begin(device); \
+  CUresult result = allowed ? call : CUDA_ERROR_OUT_OF_MEMORY; \
+  if (begins && allowed && result) context_end(device); \
+  pthread_mutex_unlock(&primary_lock); \
+  return result
+
+HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal) {
+  RETAIN_PRIMARY(real.cuDevicePrimaryCtxRetain(out, ordinal));
+}
+/* A green context has a reference to the primary one until it is destroyed. */
+HOOK CUresult cuGreenCtxCreate(CUgreenCtx *out, const void *resources, CUdevice ordinal, unsigned flags) {
+  RETAIN_PRIMARY(real.cuGreenCtxCreate(out, resources, ordinal, flags));
+}
 
 static int ends_with(const struct entry *entry, const void *context) { return entry->context && entry->context == context; }
 
@@ -817,18 +928,28 @@ static struct entry *take_out_context(CUcontext context) {
   pthread_mutex_unlock(&lock);
   return list;
 }
-static CUresult context_ended(CUcontext context, struct entry *list, CUresult result) {
-  if (!result) forget_launch_context(context);
+/* `device`: of the context; NULL if it is not in the grant, or not a context. */
+static CUresult context_ended(CUcontext context, struct device *device, struct entry *list, CUresult result) {
+  if (!result) {
+    forget_launch_context(context);
+    if (device) context_end(device);
+  }
   return ended(list, result);
+}
+static struct device *device_of(CUcontext context) {
+  CUdevice ordinal;
+  return context && !device_of_context(context, &ordinal) ? device_by_ordinal(ordinal) : NULL;
 }
 
 HOOK CUresult cuCtxDestroy_v2(CUcontext context) {
+  struct device *device = device_of(context);
   struct entry *list = take_out_context(context);
-  return context_ended(context, list, real.cuCtxDestroy_v2(context));
+  return context_ended(context, device, list, real.cuCtxDestroy_v2(context));
 }
 HOOK CUresult cuCtxDestroy(CUcontext context) {
+  struct device *device = device_of(context);
   struct entry *list = take_out_context(context);
-  return context_ended(context, list, real.cuCtxDestroy(context));
+  return context_ended(context, device, list, real.cuCtxDestroy(context));
 }
 
 HOOK CUresult cuCtxAttach(CUcontext *out, unsigned flags) {
@@ -845,11 +966,13 @@ HOOK CUresult cuCtxAttach(CUcontext *out, unsigned flags) {
 HOOK CUresult cuCtxDetach(CUcontext context) {
   pthread_mutex_lock(&lock);
   struct entry *entry = *slot(ATTACHED, (uint64_t)context);
-  struct entry *list = entry && entry->references ? NULL : unlink_all(ends_with, context);
-  if (entry && entry->references) entry->references--;
+  int is_last = !entry || !entry->references;
+  struct entry *list = is_last ? unlink_all(ends_with, context) : NULL;
+  if (!is_last) entry->references--;
   pthread_mutex_unlock(&lock);
+  struct device *device = is_last ? device_of(context) : NULL;
   CUresult result = real.cuCtxDetach(context);
-  if (list || !entry) return context_ended(context, list, result);
+  if (is_last) return context_ended(context, device, list, result);
   pthread_mutex_lock(&lock);
   if (result && (entry = *slot(ATTACHED, (uint64_t)context))) entry->references++;
   pthread_mutex_unlock(&lock);
@@ -857,9 +980,14 @@ HOOK CUresult cuCtxDetach(CUcontext context) {
 }
 
 static CUresult reset(CUdevice ordinal, CUresult (*call)(CUdevice)) {
+  pthread_mutex_lock(&primary_lock);
   CUcontext context = primary_context(ordinal);
   struct entry *list = take_out_context(context);
-  return context_ended(context, list, call(ordinal));
+  CUresult result = call(ordinal);
+  int is_gone = context && !primary_context(ordinal);
+  result = context_ended(context, is_gone ? device_by_ordinal(ordinal) : NULL, list, result);
+  pthread_mutex_unlock(&primary_lock);
+  return result;
 }
 /* The release of the last reference resets the context. Whether it was the last is seen after it only, so `lock` is held for
  * the time of the call: no other thread allocates in the next primary context meanwhile. */
@@ -867,9 +995,12 @@ static CUresult released(CUdevice ordinal, CUcontext context, CUresult result) {
   int is_last = !result && context && !primary_context(ordinal);
   struct entry *list = is_last ? unlink_all(ends_with, context) : NULL;
   pthread_mutex_unlock(&lock);
-  return is_last ? context_ended(context, list, result) : result;
+  if (is_last) result = context_ended(context, device_by_ordinal(ordinal), list, result);
+  pthread_mutex_unlock(&primary_lock);
+  return result;
 }
 static CUresult release(CUdevice ordinal, CUresult (*call)(CUdevice)) {
+  pthread_mutex_lock(&primary_lock);
   pthread_mutex_lock(&lock);
   CUcontext context = primary_context(ordinal);
   return released(ordinal, context, call(ordinal));
@@ -879,7 +1010,6 @@ HOOK CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) { return reset(ordinal, 
 HOOK CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) { return release(ordinal, real.cuDevicePrimaryCtxRelease_v2); }
 HOOK CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return release(ordinal, real.cuDevicePrimaryCtxRelease); }
 
-/* A green context has a reference to the primary one until it is destroyed. */
 HOOK CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green) {
   CUresult result = real.cuCtxFromGreenCtx(out, green);
   if (result) return result;
@@ -892,6 +1022,7 @@ HOOK CUresult cuGreenCtxDestroy(CUgreenCtx green) {
   CUcontext own;
   CUdevice ordinal;
   if (real.cuCtxFromGreenCtx(&own, green) || device_of_context(own, &ordinal)) return real.cuGreenCtxDestroy(green);
+  pthread_mutex_lock(&primary_lock);
   pthread_mutex_lock(&lock);
   CUcontext context = primary_context(ordinal);
   CUresult result = real.cuGreenCtxDestroy(green);

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from lading.sharestatus import ShareUse, ask
+from shares.library.build import NVML
 from shares.policy.model import Policy
 from simnode.child import Block, Child
 from simnode.daemons import Daemon
@@ -25,6 +26,7 @@ __all__ = ["BOTH_CARDS", "BOUND_S", "MIB", "Container", "Process", "Site", "even
 BOTH_CARDS: Final = f"{CARD},{OTHER_CARD}"  # NVIDIA_VISIBLE_DEVICES of a container with shares of both
 _NVML_STATE: Final = f"""driver 580.159.03
 gpu 00000000:01:00.0 {CARD} 0 81559 551 0 NVIDIA H100 80GB HBM3
+gpu 00000000:02:00.0 {OTHER_CARD} 1 81559 551 0 NVIDIA H100 80GB HBM3
 """  # fake_nvml.c has the format
 PROGRAM: Final = Path(__file__).parent / "program.py"
 SOCKET: Final = Path("s.sock")
@@ -132,7 +134,12 @@ class Served:
 class Site(Served, Block):
     """One card, a server, and containers with shares of it."""
 
-    def __init__(self, folder: Path, library: Path, *, policy: str = "fair") -> None:
+    def __init__(
+        self, folder: Path, library: Path, *, policy: str = "fair", context_mib: int = 0, count_contexts: bool = True
+    ) -> None:
+        """Prepare a site. `context_mib`: what a context takes of the card; with 0 a test counts its allocations only."""
+        self._context_mib = context_mib
+        self._reader: Process | None = None
         self._folder = folder
         self._rig = ShareRig(folder)
         self._nvml_state = folder / "nvml-state"
@@ -145,10 +152,13 @@ class Site(Served, Block):
             "host_root": str(self._rig.host_root),
             "policy": policy,
             "metrics": "",
+            "nvml_library": str(library.parents[1] / "real" / NVML),
+            "count_contexts": count_contexts,
         }
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
         self.socket = folder / "status.sock"
-        self.server = Daemon("lading-shares", config=config, socket=self.socket, module="shares.main")
+        env = {"FAKE_CUDA_DIR": str(folder), "FAKE_NVML_STATE": str(self._nvml_state)}
+        self.server = Daemon("lading-shares", config=config, socket=self.socket, env=env, module="shares.main")
         self.errors = folder / "programs.log"
 
     def _begin(self) -> None:
@@ -160,6 +170,13 @@ class Site(Served, Block):
         if self.server.running:
             os.kill(self.server.pid, signal.SIGCONT)
         self.server.stop()
+
+    def driver_mib(self, process: Process) -> int:
+        """Return what the driver says that this process has of the card, as NVML shows it."""
+        if self._reader is None:
+            self._reader = self.start(self._folder, {})  # a process of its own, because a process does not see its own lock
+        found = self._reader.call("nvml_processes")
+        return int(found[str(process.pid)]) // MIB
 
     def serve_here(self, policy: Callable[[], Policy]) -> ShareServer:
         """Serve with this policy, in this process, in place of the daemon."""
@@ -205,5 +222,6 @@ class Site(Served, Block):
             "LD_LIBRARY_PATH": str(self._library.parent),
             "NVIDIA_VISIBLE_DEVICES": CARD,
             "FAKE_CUDA_DIR": str(self._folder),
+            "FAKE_CUDA_CONTEXT_MIB": str(self._context_mib),
             "FAKE_NVML_STATE": str(self._nvml_state),
         }
