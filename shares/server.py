@@ -77,6 +77,7 @@ class Usage:
     held_ns: int  # time for which the container had the card, since its grant or this server's start
     used_bytes: int
     limit_bytes: int
+    context_bytes: int = 0  # what a context of the card takes, as far as the driver has said
     process_ids: tuple[int, ...]  # host process IDs of the connected processes that launch work
     has_turn: bool
     waiters: int  # number of other containers that want the card
@@ -428,6 +429,7 @@ class _Container:
                     held_ns=card.card.held_ns(self.name, now_ns),
                     used_bytes=memory.used_bytes,
                     limit_bytes=memory.limit_bytes,
+                    context_bytes=memory.context_bytes,
                     process_ids=tuple(sorted(process.pid for process in self.processes if process.launches)),
                     has_turn=card.card.holder == self.name,
                     waiters=card.card.count_waiters(self.name),

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "compute.h"
 #include "driver.h"
@@ -44,12 +45,14 @@ struct entry {
 };
 
 #define BUCKETS 4096
+enum { WATCH_MS = 200 };
 static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER; /* whether a primary context is active changes with it held */
 static pthread_mutex_t unsure = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct entry *table[BUCKETS];
 static struct pool *pools;
 static int exports; /* entries of this kind */
+static int watched; /* a thread watches the pools */
 
 /* The table. All with `lock` held. */
 
@@ -165,7 +168,7 @@ static void after_fork(void) {
   pthread_mutex_init(&primary_lock, NULL);
   memset(table, 0, sizeof table);
   pools = NULL;
-  exports = 0;
+  exports = watched = 0;
 }
 __attribute__((constructor)) static void prepare(void) { pthread_atfork(NULL, NULL, after_fork); }
 
@@ -219,6 +222,21 @@ static void settle(int trim) {
     recount(one);
   }
   look_at_exports();
+}
+
+/* A pool gives back what was freed when the stream gets there, which no call shows. So pools that keep more than is allocated are
+ * counted anew for as long as they do. */
+static void *watch_pools(void *unused) {
+  (void)unused;
+  for (;;) {
+    int keeps = 0;
+    usleep(WATCH_MS * 1000);
+    pthread_mutex_lock(&lock);
+    for (struct pool *one = pools; one; one = one->next) keeps |= one->counted > one->allocated;
+    if (keeps) settle(0);
+    pthread_mutex_unlock(&lock);
+  }
+  return NULL;
 }
 
 /* Ask again for memory that was refused, if some was given back; return whether it is allowed. With `lock` held. */
@@ -456,6 +474,7 @@ static struct pool *pool_of(CUmemoryPool pool, struct device *device) {
   if (one) {
     *one = (struct pool){.pool = pool, .device = device, .next = pools};
     pools = one;
+    if (!watched) watched = start_thread(watch_pools);
   }
   return one;
 }

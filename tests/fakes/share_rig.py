@@ -174,7 +174,15 @@ class ShareServer(Block):
 
     shares: Shares
 
-    def __init__(self, folder: Path, *, host_root: Path, policy: Callable[[], Policy] = Fair, lives: bool = False, read: Read | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        host_root: Path,
+        policy: Callable[[], Policy] = Fair,
+        lives: bool = False,
+        read: Read | None = None,
+    ) -> None:
         """Create the server. `lives`: a client's process continues after it closed its connection; else the process ends.
         `read` answers in place of the driver what processes have of cards."""
         self._read = read

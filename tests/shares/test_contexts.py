@@ -126,3 +126,12 @@ def test_contexts_do_not_count_where_the_setting_says_so(library: Path) -> None:
         process = site.container("a", mib=100).start()
         assert fill(process) == 50
         assert site.use("a").memory_used_mib == 100
+
+
+def test_memory_that_is_freed_late_stops_counting_without_another_call(site: Site) -> None:
+    process = site.container("a", mib=1000).start()
+    begin = [call("cuDeviceGetMemPool", "&p", 0), call("cuMemAllocAsync", "&a", 400 * MIB, None)]
+    assert process.do(*begin, call("cuMemFreeAsync", "a", None), call("cuMemPoolTrimTo", "p", 0)) == [OK] * 4
+    assert site.use("a").memory_used_mib == IN_ALL_MIB + 400
+    assert process.do(call("cuStreamSynchronize", None)) == [OK]  # which the library does not see
+    eventually(lambda: site.use("a").memory_used_mib == IN_ALL_MIB)

@@ -1,4 +1,4 @@
-"""What the driver says that processes have of a card counts in their container's share, and a driver that fails holds nothing up."""
+"""What the driver says that processes have of a card counts in their share, and a driver that fails holds nothing up."""
 
 import os
 import threading
@@ -15,11 +15,13 @@ from lading.vocabulary import GpuUuid
 from shares.memory import MAX_CONTEXTS, Memory
 from shares.readings import Readings
 from shares.wire import Kind
-from tests.fakes.share_rig import CARD, MIB, Client, ShareRig, ShareServer, eventually, share, shared
+from tests.fakes.share_rig import MIB, Client, ShareRig, ShareServer, eventually, share, shared
 
 CONTEXT = 50
 STEPS = lists(
-    tuples(sampled_from(["add", "make", "free", "context", "end context", "begin", "end"]), sampled_from("ab"), integers(1, 60)),
+    tuples(
+        sampled_from(["add", "make", "free", "context", "end context", "begin", "end"]), sampled_from("ab"), integers(1, 60)
+    ),
     max_size=60,
 )
 
@@ -57,7 +59,9 @@ def test_after_two_readings_what_counts_is_what_the_driver_has(steps: list[tuple
                 is_reading = True
             case "end" if is_reading:
                 for one, there in actual.items():
-                    memory.context_bytes = memory.end_reading(one, there.made + CONTEXT * there.contexts) or memory.context_bytes
+                    memory.context_bytes = (
+                        memory.end_reading(one, there.made + CONTEXT * there.contexts) or memory.context_bytes
+                    )
                 is_reading = False
         assert memory.used_bytes >= sum(one.made + one.allowed for one in actual.values())
     for one, there in actual.items():
@@ -151,7 +155,9 @@ def test_what_the_driver_has_of_no_request_counts_and_stops_counting(client: Cli
     assert client.ask(100 * MIB)
 
 
-def test_a_driver_that_fails_is_logged_once_and_holds_no_request_up(client: Client, driver: Driver, server: ShareServer) -> None:
+def test_a_driver_that_fails_is_logged_once_and_holds_no_request_up(
+    client: Client, driver: Driver, server: ShareServer
+) -> None:
     driver.fails = True
     assert client.begin_context()
     assert client.ask(100 * MIB)
