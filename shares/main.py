@@ -8,11 +8,13 @@ import asyncio
 import faulthandler
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from lading import __version__
+from lading.driverfiles import find_nvml
 from lading.errors import LadingError, die
 from lading.health import Condition, HealthServer, parse_address
 from lading.liveness import find_own_silence, keep_fed, missing_socket
@@ -62,7 +64,7 @@ def check(settings: Settings) -> None:
 async def run(settings: Settings, log: Log) -> None:
     """Serve shares until a signal to stop."""
     path = parse_endpoint(settings.listen)
-    readings = DriverReadings(Path(settings.nvml_library) if settings.nvml_library else None)
+    readings = DriverReadings(partial(_find_library, settings))
     shares = Shares(
         Path(settings.shares_dir),
         policy=POLICIES[settings.policy],
@@ -105,6 +107,13 @@ async def run(settings: Settings, log: Log) -> None:
             await health.close()
             shares.close()
         log.info(Event.DAEMON_STOPPED)
+
+
+def _find_library(settings: Settings) -> Path | None:
+    """Return the path of the NVML to load; None: the dynamic loader finds it."""
+    if settings.nvml_library:
+        return Path(settings.nvml_library)
+    return find_nvml(Path(settings.driver_mount)) if settings.driver_mount else None
 
 
 def _status(argv: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ class _Held:
     unread: int = 0  # so many of the contexts are in no reading yet
     is_new: bool = False  # the last context is so new that no reading can be expected to have it
     requested: bool = False  # the process requested memory after its last context, which is there by now
-    in_reading: bool = False  # that was before the present reading began
+    in_reading: bool = False  # the request was before the present reading began
     of_contexts: int = 0  # bytes that the driver said the contexts take
     beside: int = 0  # bytes that the last readings said the process has besides, with its contexts
     before: int = 0  # the same of the reading before
@@ -41,7 +41,7 @@ class _Held:
 class Memory:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.context_bytes = 0  # what a context of this card takes, as far as the driver has said
+        self.context_bytes = 0  # memory that a context of this card takes, as far as the driver has said
         self._held: dict[Hashable, _Held] = {}
 
     @property

@@ -21,9 +21,9 @@ Read = Callable[[Collection[GpuUuid]], Readings]
 
 
 class DriverReadings:
-    def __init__(self, library: Path | None) -> None:
-        """Prepare to read. `library` is the NVML to load; None: the dynamic loader finds it."""
-        self._library = library
+    def __init__(self, find_library: Callable[[], Path | None]) -> None:
+        """Prepare to read. `find_library` returns the path of the NVML to load; None: the dynamic loader finds it."""
+        self._find_library = find_library
         self._is_open = False
 
     def read(self, cards: Collection[GpuUuid]) -> Readings:
@@ -47,8 +47,8 @@ class DriverReadings:
     def _open(self) -> None:
         if self._is_open:
             return
-        if self._library is not None:
-            ctypes.CDLL(str(self._library))  # pynvml loads a library by this SONAME, and gets the one that is loaded
+        if (library := self._find_library()) is not None:
+            ctypes.CDLL(str(library))  # pynvml loads a library by this SONAME, and gets the one that is loaded
         pynvml.nvmlInit()
         self._is_open = True
 

@@ -77,7 +77,7 @@ class Usage:
     held_ns: int  # time for which the container had the card, since its grant or this server's start
     used_bytes: int
     limit_bytes: int
-    context_bytes: int = 0  # what a context of the card takes, as far as the driver has said
+    context_bytes: int = 0  # memory that a context of the card takes, as far as the driver has said
     process_ids: tuple[int, ...]  # host process IDs of the connected processes that launch work
     has_turn: bool
     waiters: int  # number of other containers that want the card

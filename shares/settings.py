@@ -42,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "a share has all that the driver counts, with contexts (some hundred MiB for each process); false: allocations only"
         ),
     ] = True
+    driver_mount: Annotated[str, Setting("where the driver's files are, if lading-shares runs in a container")] = ""
     nvml_library: Annotated[str, Setting("libnvidia-ml.so.1, where it is not on the loader's path")] = ""
     host_root: Annotated[str, Setting("proc is read below this folder")] = "/"
     metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9444"

@@ -1,4 +1,4 @@
-"""What a container has of a card is what the card loses by it: contexts, whole blocks, and what is freed late.
+"""A container has of a card what the card loses by it: contexts, whole blocks, and what is freed late.
 
 The driver's own figure of each process, by NVML, is compared with the share. A context takes what one was seen to take on an
 H200 with driver 580: 518 MiB, 4 of them from cuInit on.
@@ -133,5 +133,5 @@ def test_memory_that_is_freed_late_stops_counting_without_another_call(site: Sit
     begin = [call("cuDeviceGetMemPool", "&p", 0), call("cuMemAllocAsync", "&a", 400 * MIB, None)]
     assert process.do(*begin, call("cuMemFreeAsync", "a", None), call("cuMemPoolTrimTo", "p", 0)) == [OK] * 4
     assert site.use("a").memory_used_mib == IN_ALL_MIB + 400
-    assert process.do(call("cuStreamSynchronize", None)) == [OK]  # which the library does not see
+    assert process.do(call("cuStreamSynchronize", None)) == [OK]  # the library does not see this call
     eventually(lambda: site.use("a").memory_used_mib == IN_ALL_MIB)

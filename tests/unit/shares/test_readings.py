@@ -1,4 +1,4 @@
-"""What the driver says that processes have of a card counts in their share, and a driver that fails holds nothing up."""
+"""Memory that the driver says processes have counts in their share, and a driver that fails holds nothing up."""
 
 import os
 import threading
@@ -28,7 +28,7 @@ STEPS = lists(
 
 @dataclass(slots=True)
 class Actual:
-    """What a process has of the card, and what it was allowed and has not made yet."""
+    """Hold the memory that a process has of the card, and the amount that it was allowed and has not made yet."""
 
     made: int = 0
     allowed: int = 0
