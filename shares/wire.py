@@ -29,7 +29,7 @@ class Kind(IntEnum):
     RELEASE = 3  # c: time that work ran after the lease ended, ns
     ADD = 4  # a: bytes; b: 1 if they are allocated already (reported after a reconnect), which is never refused
     SUB = 5  # a: bytes freed
-    CONTEXT = 6  # a: number of contexts that the process is about to have; b: 1 if it has them, which is never refused
+    CONTEXT = 7  # a: number of contexts that the process is about to have; b: 1 if it has them, which is never refused
     WELCOME = 128  # a: the server's CLOCK_MONOTONIC, b: number of devices; sent with the descriptor of the page
     TOKEN = 129  # a: length of the turn in ns, c: its end by the server's clock
     VERDICT = 130  # seq of the ADD or CONTEXT; a: 1 allowed, 0 refused; b: bytes used; c: limit in bytes

@@ -880,11 +880,9 @@ HOOK CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
     pthread_mutex_lock(&lock);
     settle(0);
     pthread_mutex_unlock(&lock);
-    struct page_device *shown = atomic_load(&device->page);
-    int64_t unused = shown->limit_bytes - atomic_load(&shown->used_bytes);
-    if (unused < 0) unused = 0;
+    int64_t unused = memory_left(device), limit = atomic_load(&device->page)->limit_bytes;
     if (left && (int64_t)*left > unused) *left = (size_t)unused; /* what others take beyond their shares is not there either */
-    if (all && (int64_t)*all > shown->limit_bytes) *all = (size_t)shown->limit_bytes;
+    if (all && (int64_t)*all > limit) *all = (size_t)limit;
   }
   return result;
 }

@@ -21,7 +21,7 @@ from tests.depth import repeats
 from tests.fakes.share_rig import CARD, MIB, OTHER_CARD, Client, ShareRig, ShareServer, eventually, share, shared
 
 FRAME: Final = struct.Struct("<BBHIqqq")
-HELLO, WANT, RELEASE, ADD, SUB, CONTEXT = TYPES = range(1, 7)
+HELLO, WANT, RELEASE, ADD, SUB, CONTEXT = TYPES = 1, 2, 3, 4, 5, 7
 LIMIT: Final = 100 * MIB
 DRIVEN: Final = 1  # index of the card whose memory the driver limits
 CLIENTS: Final = 3
@@ -94,7 +94,7 @@ class Connection:
             case 5:  # SUB
                 self.held[device] = max(0, self.held[device] - a)
                 return a <= MAX_BYTES
-            case 6:  # CONTEXT
+            case 7:  # CONTEXT
                 return a <= MAX_CONTEXTS and b <= 1
         return False
 

@@ -325,6 +325,21 @@ class Device:
             thread.join()
         return max(most)
 
+    def fill(self, amount: int) -> int:
+        """Allocate this amount until it is refused; return how often that was possible."""
+        number = 0
+        while not self.alloc("plain", amount):
+            number += 1
+        return number
+
+    def allocate_and_free(self, amount: int, rounds: int) -> int:
+        """Allocate and free an amount so many times; return the worst result."""
+        results, out = [0], _pointer()
+        for _ in range(rounds):
+            results.append(self.cuda.cuMemAlloc_v2(ctypes.byref(out), _size(amount)))
+            results.append(self.cuda.cuMemFree_v2(out))
+        return max(results)
+
     def mix(self, kinds: list[str], threads: int, rounds: int) -> int:
         """Allocate in several threads in all ways, and free all of it. Return the most that was allocated at a time."""
         most = [0]

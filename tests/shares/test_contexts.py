@@ -13,7 +13,7 @@ import pytest
 
 from tests.shares.calls import call
 from tests.shares.program import BLOCK
-from tests.shares.site import MIB, Process, Site, eventually
+from tests.shares.site import MIB, Site, eventually
 
 OK, OUT_OF_MEMORY = 0, 2
 CONTEXT_MIB: Final = 514
@@ -27,18 +27,10 @@ def site(library: Path) -> Iterator[Site]:
         yield site
 
 
-def fill(process: Process, size: int = BLOCK) -> int:
-    """Allocate until it is refused; return the number of allocations."""
-    number = 0
-    while process.call("alloc", "plain", size) == OK:
-        number += 1
-    return number
-
-
 def test_eight_shares_fill_a_card(site: Site) -> None:
     containers = [site.container(f"c{number}", mib=1000, request=12) for number in range(8)]
     processes = [one.start(FAKE_CUDA_MIB="8000") for one in containers]
-    assert [fill(process) for process in processes] == [(1000 - IN_ALL_MIB) // 2] * 8
+    assert [process.call("fill", BLOCK) for process in processes] == [(1000 - IN_ALL_MIB) // 2] * 8
     assert [site.driver_mib(process) for process in processes] == [1000] * 8
 
 
@@ -124,7 +116,7 @@ def test_contexts_do_not_count_where_the_setting_says_so(library: Path) -> None:
         Site(Path(folder), library, context_mib=CONTEXT_MIB, count_contexts=False) as site,
     ):
         process = site.container("a", mib=100).start()
-        assert fill(process) == 50
+        assert process.call("fill", BLOCK) == 50
         assert site.use("a").memory_used_mib == 100
 
 
