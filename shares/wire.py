@@ -13,7 +13,7 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from shares.memory import MAX_BYTES
+from shares.memory import MAX_BYTES, MAX_CONTEXTS
 
 VERSION: Final = 1
 SIZE: Final = 32
@@ -29,9 +29,10 @@ class Kind(IntEnum):
     RELEASE = 3  # c: time that work ran after the lease ended, ns
     ADD = 4  # a: bytes; b: 1 if they are allocated already (reported after a reconnect), which is never refused
     SUB = 5  # a: bytes freed
+    CONTEXT = 7  # a: number of contexts that the process is about to have; b: 1 if it has them, which is never refused
     WELCOME = 128  # a: the server's CLOCK_MONOTONIC, b: number of devices; sent with the descriptor of the page
     TOKEN = 129  # a: length of the turn in ns, c: its end by the server's clock
-    VERDICT = 130  # seq of the ADD; a: 1 allowed, 0 refused; b: bytes used; c: limit in bytes
+    VERDICT = 130  # seq of the ADD or CONTEXT; a: 1 allowed, 0 refused; b: bytes used; c: limit in bytes
     REFUSED = 131  # a: a WireRefusal
 
 
@@ -43,6 +44,7 @@ MOST: Final[dict[Kind, tuple[int, int, int]]] = {
     Kind.RELEASE: (_ANY, _ANY, MAX_NS),
     Kind.ADD: (_ANY, 1, _ANY),
     Kind.SUB: (MAX_BYTES, _ANY, _ANY),
+    Kind.CONTEXT: (MAX_CONTEXTS, 1, _ANY),
 }
 
 

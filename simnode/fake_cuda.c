@@ -5,6 +5,10 @@
  * of its streams; contexts have the card by slices (fake_card.c). Memory is counted, not allocated; an address or a handle that was
  * freed is the first to be given again. Copies take no time.
  *
+ * What each process has of a card is in the file <uuid>.memory, where fake_nvml.c finds it: 256 numbers of bytes. A number is that
+ * of the process which holds a lock (fcntl) on the byte of its index, so it ends with the process, however that ends, and the
+ * kernel says which process it is, in the process IDs of who asks.
+ *
  * It refuses what the driver refuses. The rules are from a run on a card (H200, driver 580.159) where the comment says "seen",
  * else from the description of the function in cuda.h of CUDA 13.0.
  *
@@ -12,6 +16,7 @@
  *                            of which FAKE_CUDA_DIR has a link nvidia<minor> to the UUID, as the driver would tell it
  *   FAKE_CUDA_DIR            a folder with one state file for each card, which the processes share; made when needed
  *   FAKE_CUDA_MIB            memory of a card [81008]
+ *   FAKE_CUDA_CONTEXT_MIB    memory that a context takes [514, seen]; 0: cuInit takes none either
  *   FAKE_CUDA_ASKED          a file: a line for each function that cuGetProcAddress is asked for, name and flags [none]
  *   FAKE_CUDA_FREE_US        for so long a call that frees goes on after the memory is free [0]
  *   FAKE_CUDA_LAUNCH_US      for so long a launch goes on before its work reaches the card [0]
@@ -61,13 +66,16 @@ enum {
   ILLEGAL_ADDRESS = 700,
 };
 #define GRANULARITY ((size_t)2 << 20) /* seen: cuMemCreate of 1 MiB is refused */
+#define SMALLEST ((size_t)512)        /* places in a block that several allocations share are multiples of it */
+#define INITIAL ((size_t)4 << 20)     /* seen: what a process has of a card after cuInit */
+enum { SLOTS = 256 };
 
 struct state {
   _Atomic int64_t launches;
 };
 struct CUctx_st {
   int card, references; /* 0: a primary context that is not active */
-  int is_green;
+  int is_green, has_memory;
   struct work work;
   int64_t end, blocking_end; /* of its last work, and of the last that the legacy stream waits for */
 };
@@ -108,9 +116,17 @@ struct CUmemPoolHandle_st {
   int destroyed;
   struct CUmemPoolHandle_st *next;
 };
+/* Allocations of less than 2 MiB share blocks of 2 MiB (seen: 16 of 1 MiB take 16 MiB). */
+struct block {
+  CUdeviceptr at;
+  CUcontext context;
+  int allocations;
+  struct block *next;
+};
 struct allocation {
   CUdeviceptr at;
   size_t size;
+  struct block *block;
   int card;
   CUcontext context; /* it ends with this; NULL: with none */
   CUmemoryPool pool;
@@ -120,6 +136,7 @@ struct allocation {
 struct physical {
   size_t size;
   int card, references;
+  int is_foreign; /* another process created it, and has it of the card; that it lives on after that process is not simulated */
 };
 struct handle {
   CUmemGenericAllocationHandle value;
@@ -148,7 +165,10 @@ struct export {
 static struct state *cards[MAX_CARDS];
 static CUuuid uuids[MAX_CARDS];
 static int count = -1;
-static size_t total, used[MAX_CARDS];
+static size_t total, context_bytes, used[MAX_CARDS]; /* `used`: by this process, without its contexts */
+static _Atomic int64_t *slots[MAX_CARDS];            /* what each process has of the card */
+static int slot_files[MAX_CARDS], own_slot[MAX_CARDS];
+static struct block *blocks;
 static struct CUctx_st contexts[MAX_CARDS];
 static struct CUmemPoolHandle_st pools[MAX_CARDS], host_pool = {.card = HOST}, managed_pool = {.next = &host_pool};
 static CUmemoryPool current_pools[MAX_CARDS];
@@ -186,16 +206,64 @@ static void sleep_until(int64_t at) {
   }
 }
 
-static struct state *open_card(const char *uuid) {
+/* Map a file of a card, and return its descriptor. */
+static int open_file(const char *uuid, const char *ending, void **map) {
   const char *folder = getenv("FAKE_CUDA_DIR");
   char path[4096];
-  snprintf(path, sizeof path, "%s/%s", folder ? folder : "/tmp", uuid);
+  snprintf(path, sizeof path, "%s/%s%s", folder ? folder : "/tmp", uuid, ending);
   int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0 || ftruncate(fd, 4096)) return NULL;
-  void *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  close(fd);
-  return map == MAP_FAILED ? NULL : map;
+  if (fd < 0 || ftruncate(fd, 4096)) return -1;
+  *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return *map == MAP_FAILED ? -1 : fd;
 }
+
+static struct state *open_card(const char *uuid) {
+  void *map = NULL;
+  int fd = open_file(uuid, "", &map);
+  if (fd < 0) return NULL;
+  close(fd);
+  return map;
+}
+
+static struct flock byte_of(int slot) { return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1}; }
+
+/* Take a slot for what this process has of a card: the descriptor stays open, because closing it would end the lock. */
+static int open_slots(const char *uuid, int card) {
+  void *map = NULL;
+  slot_files[card] = open_file(uuid, ".memory", &map);
+  slots[card] = map;
+  for (int i = 0; i < SLOTS && slot_files[card] >= 0; i++) {
+    struct flock own = byte_of(i);
+    if (fcntl(slot_files[card], F_SETLK, &own)) continue;
+    own_slot[card] = i;
+    atomic_store(&slots[card][i], 0);
+    return 1;
+  }
+  return 0;
+}
+
+/* Return what all processes have of a card. */
+static size_t used_by_all(int card) {
+  size_t sum = 0;
+  for (int i = 0; i < SLOTS; i++) {
+    int64_t bytes = atomic_load(&slots[card][i]);
+    struct flock other = byte_of(i);
+    if (!bytes || (i != own_slot[card] && (fcntl(slot_files[card], F_GETLK, &other) || other.l_type == F_UNLCK))) continue;
+    sum += (size_t)bytes;
+  }
+  return sum;
+}
+
+/* Take memory of a card for this process. Two processes that take the last of it at a time may both be refused. */
+static CUresult occupy(int card, size_t size) {
+  _Atomic int64_t *own = &slots[card][own_slot[card]];
+  if (size > total) return CUDA_ERROR_OUT_OF_MEMORY;
+  atomic_fetch_add(own, (int64_t)size);
+  if (used_by_all(card) <= total) return CUDA_SUCCESS;
+  atomic_fetch_sub(own, (int64_t)size);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+static void vacate(int card, size_t size) { atomic_fetch_sub(&slots[card][own_slot[card]], (int64_t)size); }
 
 static int parse_uuid(const char *text, CUuuid *out) {
   int digits = 0;
@@ -211,7 +279,7 @@ static int parse_uuid(const char *text, CUuuid *out) {
 static void add_card(const char *uuid) {
   const char *folder = getenv("FAKE_CUDA_DIR");
   if (count == MAX_CARDS || strncmp(uuid, "GPU-", 4) || !parse_uuid(uuid, &uuids[count])) return;
-  cards[count] = open_card(uuid);
+  cards[count] = open_slots(uuid, count) ? open_card(uuid) : NULL;
   contexts[count].card = pools[count].card = count;
   contexts[count].work.card = card_open(folder ? folder : "/tmp", uuid);
   current_pools[count] = &pools[count];
@@ -258,12 +326,15 @@ API CUresult cuInit(unsigned flags) {
     const char *delay = getenv("FAKE_CUDA_LAUNCH_US"), *log = getenv("FAKE_CUDA_LAUNCHES");
     char *list = strdup(names ? names : ""), *rest = list, *name;
     while ((name = strsep(&rest, ","))) add_card(name);
+    const char *context = getenv("FAKE_CUDA_CONTEXT_MIB");
+    context_bytes = (size_t)(context ? atoll(context) : 514) << 20;
     free(list);
     if (!count) add_cards_of_dev();
     free_ns = us ? atoll(us) * 1000 : 0;
     launch_ns = delay ? atoll(delay) * 1000 : 0;
     if (log) launch_log = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     total = (size_t)(mib ? atoll(mib) : 81008) << 20;
+    for (int i = 0; i < count && context_bytes; i++) atomic_store(&slots[i][own_slot[i]], INITIAL);
   }
   pthread_mutex_unlock(&lock);
   return count ? CUDA_SUCCESS : NO_DEVICE;
@@ -349,14 +420,23 @@ static int is_implicit(const struct CUstream_st *stream) {
 
 static void end_context(CUcontext context);
 
+/* A context has memory of its own. One that was reset gets it again when it is used. */
+static CUresult begin_context(CUcontext context) {
+  if (context->has_memory) return CUDA_SUCCESS;
+  CUresult result = occupy(context->card, context_bytes);
+  context->has_memory = !result;
+  return result;
+}
+
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (device < 0 || device >= count) return INVALID_DEVICE;
   pthread_mutex_lock(&lock);
-  *out = &contexts[device];
-  contexts[device].references++;
+  CUresult result = begin_context(&contexts[device]);
+  if (!result) *out = &contexts[device], contexts[device].references++;
   pthread_mutex_unlock(&lock);
-  return CUDA_SUCCESS;
+  return result;
 }
 API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
   if (device < 0 || device >= count) return INVALID_DEVICE;
@@ -385,9 +465,19 @@ API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device) {
   (void)flags;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (device < 0 || device >= count) return INVALID_DEVICE;
-  current = *out = malloc(sizeof **out);
-  **out = (struct CUctx_st){.card = device, .references = 1, .work.card = contexts[device].work.card};
-  return CUDA_SUCCESS;
+  CUcontext made = malloc(sizeof *made);
+  *made = (struct CUctx_st){.card = device, .references = 1, .work.card = contexts[device].work.card};
+  CUresult result = begin_context(made);
+  if (result) free(made);
+  else current = *out = made;
+  return result;
+}
+API CUresult cuCtxCreate(CUcontext *out, unsigned flags, CUdevice device) { return cuCtxCreate_v2(out, flags, device); }
+API CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int number, unsigned flags, CUdevice device) {
+  return affinity || number ? CUDA_ERROR_NOT_SUPPORTED : cuCtxCreate_v2(out, flags, device);
+}
+API CUresult cuCtxCreate_v4(CUcontext *out, void *params, unsigned flags, CUdevice device) {
+  return params ? CUDA_ERROR_NOT_SUPPORTED : cuCtxCreate_v2(out, flags, device);
 }
 API CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
 API CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
@@ -448,12 +538,28 @@ API CUresult cuCtxGetDevice(CUdevice *out) {
   return CUDA_SUCCESS;
 }
 
+/* Count memory of a card, or no more; with `lock` held. */
+static CUresult use(int card, size_t size) {
+  if (card == HOST) return CUDA_SUCCESS;
+  CUresult result = occupy(card, size);
+  if (!result) used[card] += size;
+  return result;
+}
+static void unuse_bytes(int card, size_t size) {
+  if (card == HOST) return;
+  used[card] -= size;
+  vacate(card, size);
+}
+
+/* seen: 2 MiB + 1 take 4 MiB, 5 MiB take 6 MiB */
+static size_t whole_blocks(size_t size) { return (size + GRANULARITY - 1) & ~(GRANULARITY - 1); }
+
 /* What pools have freed is the system's again, beyond their thresholds, when the host synchronises. With `lock` held. */
 static void shrink(CUmemoryPool pool, size_t keep) {
-  size_t least = pool->used + pool->unobserved;
-  if (least < keep) least = keep;
+  size_t least = whole_blocks(pool->used + pool->unobserved);
+  if (least < keep) least = whole_blocks(keep);
   if (pool->reserved <= least) return;
-  if (pool->card != HOST) used[pool->card] -= pool->reserved - least;
+  unuse_bytes(pool->card, pool->reserved - least);
   pool->reserved = least;
 }
 static void synchronised(void) {
@@ -477,30 +583,67 @@ API CUresult cuCtxSynchronize(void) {
 
 /* Memory. An output that is NULL is refused, but for those of cuMemGetInfo (seen). */
 
-/* Count memory of a card; with `lock` held. */
-static CUresult use(int card, size_t size) {
-  if (card == HOST) return CUDA_SUCCESS;
-  if (size > total - used[card]) return CUDA_ERROR_OUT_OF_MEMORY;
-  used[card] += size;
-  return CUDA_SUCCESS;
-}
-
 /* With `lock` held. */
-static CUdeviceptr link_allocation(struct allocation made) {
+static CUdeviceptr new_address(size_t size) {
   struct allocation **link = &freed, *one;
-  while (*link && (*link)->size != made.size) link = &(*link)->next;
-  if ((one = *link)) {
-    *link = one->next;
-    made.at = one->at;
-  } else {
-    one = malloc(sizeof *one);
-    made.at = next_address;
-    next_address += (made.size + GRANULARITY - 1) & ~(GRANULARITY - 1);
+  while (*link && (*link)->size != size) link = &(*link)->next;
+  if (!(one = *link)) {
+    next_address += whole_blocks(size);
+    return next_address - whole_blocks(size);
   }
+  CUdeviceptr at = one->at;
+  *link = one->next;
+  free(one);
+  return at;
+}
+static CUdeviceptr link_allocation(struct allocation made) {
+  struct allocation *one = malloc(sizeof *one);
+  if (!made.at) made.at = new_address(made.size);
   made.next = allocations;
   *one = made;
   allocations = one;
   return made.at;
+}
+
+/* Return the first place in the block that is free; 0 if there is none. With `lock` held. */
+static CUdeviceptr place_in(const struct block *block, size_t size) {
+  CUdeviceptr at = block->at;
+  for (struct allocation *one = allocations; one;) {
+    if (one->block == block && one->at < at + size && at < one->at + one->size) {
+      at = (one->at + one->size + SMALLEST - 1) & ~(SMALLEST - 1);
+      one = allocations;
+    } else {
+      one = one->next;
+    }
+  }
+  return at + size <= block->at + GRANULARITY ? at : 0;
+}
+
+/* Find a place in a block that the context has, or in a new one. With `lock` held. */
+static CUresult take_place(struct allocation *made) {
+  for (struct block *one = blocks; one; one = one->next) {
+    made->block = one;
+    if (one->context == made->context && (made->at = place_in(one, made->size))) return CUDA_SUCCESS;
+  }
+  CUresult result = use(made->card, GRANULARITY);
+  if (result) return result;
+  struct block *fresh = malloc(sizeof *fresh);
+  *fresh = (struct block){new_address(GRANULARITY), made->context, 0, blocks};
+  blocks = made->block = fresh;
+  made->at = fresh->at;
+  return CUDA_SUCCESS;
+}
+
+/* With `lock` held. */
+static void end_block(struct block *block, int card) {
+  struct block **link = &blocks;
+  struct allocation *again = malloc(sizeof *again);
+  while (*link != block) link = &(*link)->next;
+  *link = block->next;
+  *again = (struct allocation){.at = block->at, .size = GRANULARITY, .next = freed};
+  freed = again;
+  free(block);
+  unuse_bytes(card, GRANULARITY);
 }
 
 static CUresult take_of(int card, CUdeviceptr *out, size_t size) {
@@ -508,8 +651,13 @@ static CUresult take_of(int card, CUdeviceptr *out, size_t size) {
   if (!out || !size) return CUDA_ERROR_INVALID_VALUE; /* seen */
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
   pthread_mutex_lock(&lock);
-  CUresult result = use(card, size);
-  if (!result) *out = link_allocation((struct allocation){.size = size, .card = card, .context = base_of(current)});
+  CUcontext context = base_of(current);
+  struct allocation made = {.size = size, .card = card, .context = context};
+  CUresult result = begin_context(context);
+  int shares_block = card != HOST && size < GRANULARITY;
+  if (!result) result = shares_block ? take_place(&made) : use(card, whole_blocks(size));
+  if (!result && shares_block) made.block->allocations++;
+  if (!result) *out = link_allocation(made);
   pthread_mutex_unlock(&lock);
   return result;
 }
@@ -526,10 +674,15 @@ static void end_allocation(struct allocation **link, int observed) {
       pool->unobserved = 0;
       shrink(pool, 0);
     }
-  } else if (one->card != HOST) {
-    used[one->card] -= one->size;
+  } else if (!one->block) {
+    unuse_bytes(one->card, whole_blocks(one->size));
   }
   *link = one->next;
+  if (one->block) {
+    if (!--one->block->allocations) end_block(one->block, one->card);
+    free(one);
+    return;
+  }
   one->next = freed;
   freed = one;
 }
@@ -551,7 +704,7 @@ static CUresult give_back(CUdeviceptr at, int observed) {
 
 API CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
   CHECK_CURRENT;
-  if (left) *left = total - used[current->card];
+  if (left) *left = total - used_by_all(current->card);
   if (all) *all = total;
   return CUDA_SUCCESS;
 }
@@ -688,7 +841,7 @@ static CUresult take_of_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, s
   if (!pool) pool = current_pools[context->card];
   check_pool(pool);
   pthread_mutex_lock(&lock);
-  size_t more = pool->used + size > pool->reserved ? pool->used + size - pool->reserved : 0;
+  size_t more = pool->used + size > pool->reserved ? whole_blocks(pool->used + size - pool->reserved) : 0;
   CUresult result = use(pool->card, more);
   if (!result) {
     pool->used += size, pool->reserved += more;
@@ -724,7 +877,7 @@ API CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) {
 /* With `lock` held. */
 static void unuse(struct physical *physical) {
   if (--physical->references) return;
-  if (physical->card != HOST) used[physical->card] -= physical->size;
+  if (!physical->is_foreign) unuse_bytes(physical->card, physical->size);
   free(physical);
 }
 
@@ -771,13 +924,13 @@ static CUmemGenericAllocationHandle add_handle(struct physical *physical, CUmemG
 }
 
 /* With `lock` held. */
-static CUresult create(CUmemGenericAllocationHandle *out, size_t size, int card) {
+static CUresult create(CUmemGenericAllocationHandle *out, size_t size, int card, int is_foreign) {
   CHECK_USABLE;
   look_at_exports();
-  CUresult result = use(card, size);
+  CUresult result = is_foreign ? CUDA_SUCCESS : use(card, size);
   if (result) return result;
   struct physical *physical = malloc(sizeof *physical);
-  *physical = (struct physical){size, card, 0};
+  *physical = (struct physical){size, card, 0, is_foreign};
   *out = add_handle(physical, 0);
   return CUDA_SUCCESS;
 }
@@ -790,7 +943,7 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const C
     return CUDA_ERROR_INVALID_VALUE;
   }
   pthread_mutex_lock(&lock);
-  CUresult result = create(out, size, on_card ? p->location.id : HOST);
+  CUresult result = create(out, size, on_card ? p->location.id : HOST, 0);
   pthread_mutex_unlock(&lock);
   return result;
 }
@@ -921,7 +1074,7 @@ API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, v
   struct export *one = exports;
   while (one && one->inode != file.st_ino) one = one->next;
   if (one) *out = add_handle(one->physical, 0);
-  else result = create(out, shared.size, shared.card);
+  else result = create(out, shared.size, shared.card, 1);
   pthread_mutex_unlock(&lock);
   return result;
 }
@@ -1026,6 +1179,8 @@ static void end_context(CUcontext context) {
     end_allocation(link, 1);
   }
   card_end(&context->work);
+  if (context->has_memory) vacate(context->card, context_bytes);
+  context->has_memory = 0;
 }
 
 /* Work */

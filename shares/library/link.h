@@ -16,11 +16,14 @@ struct device {
   int index;                        /* in the grant */
   struct page_device *_Atomic page; /* stays mapped when the server is away */
   _Atomic int turn;
-  _Atomic int64_t held_bytes; /* of this process */
+  _Atomic int64_t held_bytes; /* of this process, without its contexts */
+  int contexts;               /* of this process */
   _Atomic int64_t until;      /* the end of the last turn, as last seen: the page forgets it when the server takes the turn back */
   int64_t stopped_before;     /* for how long the process had been stopped when the turn began */
   int64_t fixed_began;        /* while the server is away: the beginning of the present period; 0 if it has not begun */
   int64_t left_bytes;         /* that this process may still allocate until the server is back */
+  int64_t reserve_bytes;      /* that were freed, and count at the server until they are used again or given back */
+  int64_t least_reserve;      /* since it was last looked whether the reserve is used */
 };
 
 /* Return whether the driver keeps to the limit of memory: programs are shown the limit here, and nothing is refused. */
@@ -50,6 +53,11 @@ int memory_add(struct device *, int64_t bytes);
 void memory_sub(struct device *, int64_t bytes);
 /* Count bytes that are allocated already. */
 void memory_held(struct device *, int64_t bytes);
+/* Return how many bytes of the share nothing uses. */
+int64_t memory_left(struct device *);
+/* Ask whether one more context may be made, whose memory is known to the server; it counts from then on. */
+int context_begin(struct device *);
+void context_end(struct device *);
 
 /* Ask for a turn, or give it back when its work is done; with the lock held. `late`: for how long work ran after the last turn. */
 void turn_want(struct device *, int64_t estimate, int64_t late);

@@ -11,7 +11,7 @@
 #define MS 1000000LL
 
 enum { MAX_DEVICES = 16, BEAT_LOST_MS = 1000 };
-enum { HELLO = 1, WANT, RELEASE, ADD, SUB, WELCOME = 128, TOKEN, VERDICT, REFUSED };
+enum { HELLO = 1, WANT, RELEASE, ADD, SUB, CONTEXT = 7, WELCOME = 128, TOKEN, VERDICT, REFUSED };
 enum { OTHER_POD = 1, TOO_MANY, NO_GRANT };
 
 struct frame {
@@ -36,7 +36,8 @@ struct page {
   uint32_t magic;
   uint16_t version, devices;
   _Atomic int64_t beat;
-  char unused[48];
+  char unused[16];
+  _Atomic uint16_t context_mib[MAX_DEVICES]; /* of a context, as far as the driver has told the server */
   struct page_device device[MAX_DEVICES];
 };
 

@@ -56,6 +56,10 @@ class AllocationProperties(ctypes.Structure):
     ]
 
 
+class NvmlProcess(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("instance", ctypes.c_uint), ("part", ctypes.c_uint)]
+
+
 class Device:
     """The calls, by the names that a script gives them."""
 
@@ -346,7 +350,7 @@ class Device:
             self.enter()
             for _ in range(rounds):
                 out = _pointer()
-                if not self.cuda.cuMemAlloc_v2(ctypes.byref(out), _size(MIB)):
+                if not self.cuda.cuMemAlloc_v2(ctypes.byref(out), _size(BLOCK)):
                     time.sleep(0.0005)  # for others to free and allocate meanwhile
                     if self.is_fake:
                         most.append(self.counts()[1])
@@ -358,6 +362,21 @@ class Device:
         for thread in working:
             thread.join()
         return max(most)
+
+    def fill(self, amount: int) -> int:
+        """Allocate this amount until it is refused; return how often that was possible."""
+        number = 0
+        while not self.alloc("plain", amount):
+            number += 1
+        return number
+
+    def allocate_and_free(self, amount: int, rounds: int) -> int:
+        """Allocate and free an amount so many times; return the worst result."""
+        results, out = [0], _pointer()
+        for _ in range(rounds):
+            results.append(self.cuda.cuMemAlloc_v2(ctypes.byref(out), _size(amount)))
+            results.append(self.cuda.cuMemFree_v2(out))
+        return max(results)
 
     def mix(self, kinds: list[str], threads: int, rounds: int) -> int:
         """Allocate in several threads in all ways, and free all of it. Return the most that was allocated at a time."""
@@ -522,6 +541,16 @@ class Device:
         assert not nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card))
         result = int(nvml.nvmlDeviceGetMemoryInfo(card, memory))
         return [result] if result else [0, *memory]
+
+    def nvml_processes(self) -> dict[int, int]:
+        """Return the bytes that each process has of the first card, as NVML counts them."""
+        nvml, card, number = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), ctypes.c_uint(256)
+        listed = (NvmlProcess * number.value)()
+        assert not nvml.nvmlInit_v2()
+        assert not nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card))
+        assert not nvml.nvmlDeviceGetComputeRunningProcesses_v3(card, ctypes.byref(number), listed)
+        assert not nvml.nvmlShutdown()
+        return {one.pid: one.used for one in listed[: number.value]}
 
     def begin_call(self, name: str) -> None:
         """Make a call in a thread, and return while it goes on."""
