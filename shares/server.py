@@ -33,13 +33,13 @@ from lading.sharegrant import FILE, SOCKET, ShareGrant
 from lading.sockets import peer_credentials
 from lading.vocabulary import GpuUuid, PodUid
 from shares.allowance import Allowance
-from shares.card import NO_END, Card, Effects, Token
+from shares.card import Card, Effects, Token
 from shares.grants import Version, list_grants, read_grant
 from shares.intake import FRAME_NS, Intake
 from shares.memory import MAX_BYTES, Memory
 from shares.page import DeviceShare, SharedPage
 from shares.peer import find_stranger
-from shares.policy.model import MILLION, MS, Policy, Share
+from shares.policy.model import MILLION, MS, NO_END, Policy, Share
 from shares.wire import SIZE, Frame, Kind, WireError, WireRefusal, pack, unpack
 
 BEAT_S: Final = 0.1
@@ -53,7 +53,7 @@ MAX_LINES: Final = 5  # such lines at once
 SETTLE_NS: Final = 1000 * MS  # time for clients to reconnect after a time without a server; they dial each 200 ms
 LOST_NS: Final = 5_000 * MS  # time to wait for a running process that lost its connection
 LOOK_AGAIN_NS: Final = 50 * MS  # interval between two checks whether a lost process is connected again
-MAX_LATE_NS: Final = 600_000 * MS
+MAX_USED_NS: Final = 600_000 * MS
 _MIB: Final = 1 << 20
 _PERCENT: Final = MILLION // 100
 
@@ -64,7 +64,7 @@ class Usage:
 
     grant: ShareGrant
     uuid: GpuUuid
-    held_ns: int  # time for which the container had the card, since its grant or this server's start
+    held_ns: int  # time of the card that the container had, in its turns and beside those of others, since its grant or this server's start
     used_bytes: int
     limit_bytes: int
     process_ids: tuple[int, ...]  # host process IDs of the connected processes that launch work
@@ -121,11 +121,10 @@ class Shares:
             stalled, self._beat_ns = now_ns - self._beat_ns > STALL_NS, now_ns
             for container in self._containers.values():
                 container.page.beat(now_ns)
-            if stalled:
-                for container in self._containers.values():
+                if stalled:
                     container.settled_ns = now_ns + SETTLE_NS
-                for card in self._cards.values():
-                    card.act(card.card.stalled(now_ns))
+            for card in self._cards.values():  # also without frames, a neighbour ceases to be one
+                card.act(card.card.stalled(now_ns) if stalled else card.card.look(now_ns))
             self._look_at_grants()
 
     def _look_at_grants(self) -> None:
@@ -229,7 +228,9 @@ class _CardLoop:
                 effect.process.send(Frame(Kind.TOKEN, device, a=quota_ns, c=effect.until_ns))
             elif effect.container in self.members:
                 container, device = self.members[effect.container]
-                container.page.show_turn(device, effect.until_ns, effect.waiters)
+                container.page.show_turn(
+                    device, effect.until_ns, effect.waiters, neighbours=effect.neighbours, pause=effect.pause
+                )
         if self._timer:
             self._timer.cancel()
         wake_ns = self.card.wake_ns()
@@ -525,12 +526,14 @@ class _Process:
             raise WireError(f"the process holds more than {MAX_BYTES} bytes")
         container.found(self.pid, frame)
         container.shares.notice_stall(now_ns)
-        late_ns = min(frame.c, MAX_LATE_NS)
+        used_ns = min(frame.c, MAX_USED_NS)
         match frame.kind:
             case Kind.WANT:
-                card.act(card.card.want(container.name, self, frame.a, late_ns, now_ns))
+                card.act(card.card.want(container.name, self, frame.a, used_ns, now_ns))
             case Kind.RELEASE:
-                card.act(card.card.release(container.name, self, late_ns, now_ns))
+                card.act(card.card.release(container.name, self, used_ns, now_ns))
+            case Kind.USE:
+                card.act(card.card.use(container.name, self, used_ns, now_ns, pause=bool(frame.a)))
             case Kind.ADD if frame.b or container.informs[frame.device] or now_ns >= container.settles_ns():
                 self._add(frame)
             case Kind.ADD if len(self.postponed) >= MAX_POSTPONED:
@@ -559,7 +562,7 @@ class _Process:
             raise WireError("a second HELLO")
         self._greeted, self.launches = True, hello.c > 0
         self.container.show_processes()
-        welcome = pack(Frame(Kind.WELCOME, a=now_ns, b=len(self.container.cards)))
+        welcome = pack(Frame(Kind.WELCOME, a=now_ns, b=len(self.container.cards), c=1))
         try:
             socket.send_fds(self._connection, [welcome], [self.container.page.fd])
         except OSError:
