@@ -13,7 +13,7 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from shares.memory import MAX_BYTES
+from shares.memory import MAX_BYTES, MAX_CONTEXTS
 
 VERSION: Final = 1
 SIZE: Final = 32
@@ -30,9 +30,10 @@ class Kind(IntEnum):
     ADD = 4  # a: bytes; b: 1 if they are allocated already (reported after a reconnect), which is never refused
     SUB = 5  # a: bytes freed
     USE = 6  # a: 1 pauses the holder of the turn for this process, 0 ends that; c: as in WANT
-    WELCOME = 128  # a: the server's CLOCK_MONOTONIC, b: number of devices, c: 1 (takes USE); sent with the page's descriptor
+    CONTEXT = 7  # a: number of contexts that the process is about to have; b: 1 if it has them, which is never refused
+    WELCOME = 128  # a: the server's CLOCK_MONOTONIC, b: number of devices, c: 1 (takes USE, CONTEXT); with the page's descriptor
     TOKEN = 129  # a: length of the turn in ns, c: its end by the server's clock
-    VERDICT = 130  # seq of the ADD; a: 1 allowed, 0 refused; b: bytes used; c: limit in bytes
+    VERDICT = 130  # seq of the ADD or CONTEXT; a: 1 allowed, 0 refused; b: bytes used; c: limit in bytes
     REFUSED = 131  # a: a WireRefusal
 
 
@@ -45,6 +46,7 @@ MOST: Final[dict[Kind, tuple[int, int, int]]] = {
     Kind.ADD: (_ANY, 1, _ANY),
     Kind.SUB: (MAX_BYTES, _ANY, _ANY),
     Kind.USE: (1, _ANY, MAX_NS),
+    Kind.CONTEXT: (MAX_CONTEXTS, 1, _ANY),
 }
 
 

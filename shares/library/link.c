@@ -17,6 +17,8 @@ enum {
   REDIAL_MS = 200,
   FULL_MS = 1000,        /* a process that asks NVML takes a place for a moment */
   LOOK_MS = 50,          /* for the beat */
+  RESERVE_MS = 100,      /* what was freed is given back if it was not used again for so long */
+  NEAR_LIMIT = 16,       /* with less than this part of the share left, what is freed is given back at once */
 };
 struct question {
   uint32_t seq;
@@ -33,6 +35,7 @@ static _Atomic int64_t clock_ahead; /* the server's clock less ours: time namesp
 static uint32_t last_seq;
 static struct question *questions;
 static struct device devices[MAX_DEVICES];
+static int64_t reserve_looked; /* when it was last looked whether reserves are used */
 static struct frame received;
 static size_t received_bytes;
 
@@ -78,7 +81,8 @@ static void lose(void) {
     int turn = atomic_load(&devices[i].turn);
     if (turn == WANTING || turn == HOLDING) atomic_store(&devices[i].turn, IDLE);
     devices[i].fixed_began = 0;
-    if (joined) devices[i].left_bytes = part_of_left(&devices[i]);
+    if (joined) devices[i].left_bytes = part_of_left(&devices[i]) + devices[i].reserve_bytes; /* which the server counts */
+    devices[i].reserve_bytes = 0;
   }
   joined = 0;
   for (struct question *one = questions; one; one = one->next) one->answered = -1;
@@ -91,6 +95,11 @@ static int send_frame(struct frame frame) {
   if (fd >= 0 && send(fd, &frame, sizeof frame, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof frame) return 1;
   lose();
   return 0;
+}
+
+/* Tell the server how many contexts there are; with `lock` held. */
+static int tell_contexts(const struct device *device) {
+  return !takes_use || send_frame((struct frame){.kind = CONTEXT, .device = (uint16_t)device->index, .a = device->contexts, .b = 1});
 }
 
 static void use_page(struct page *fresh) {
@@ -118,6 +127,9 @@ static int dial(void) {
   for (int i = 0; i < device_count && joined; i++) {
     int64_t held = atomic_load(&devices[i].held_bytes); /* also nothing: the server waits for it */
     send_frame((struct frame){.kind = ADD, .device = (uint16_t)i, .seq = ++last_seq, .a = held, .b = 1});
+  }
+  for (int i = 0; i < device_count && joined; i++) {
+    if (devices[i].contexts) tell_contexts(&devices[i]);
   }
   int result = joined;
   pthread_cond_broadcast(&changed);
@@ -155,6 +167,40 @@ static void read_frames(void) {
   }
 }
 
+/* The reserve. The shares of containers do not overlap, so what the only process of a container frees is nobody else's: it is kept
+ * for the next allocations, which then need no question. All with `lock` held. */
+
+static int may_keep(struct device *device) {
+  struct page_device *shown = atomic_load(&device->page);
+  int64_t left = shown->limit_bytes - atomic_load(&shown->used_bytes);
+  return joined && atomic_load(&shown->processes) <= 1 && left >= shown->limit_bytes / NEAR_LIMIT;
+}
+
+/* Take so many bytes of the reserve, or all; return how many. */
+static int64_t take_reserve(struct device *device, int64_t bytes) {
+  int64_t taken = bytes < device->reserve_bytes ? bytes : device->reserve_bytes;
+  device->reserve_bytes -= taken;
+  if (device->reserve_bytes < device->least_reserve) device->least_reserve = device->reserve_bytes;
+  return taken;
+}
+
+static void give_back(struct device *device, int64_t bytes) {
+  if (!bytes) return;
+  if (!joined || !send_frame((struct frame){.kind = SUB, .device = (uint16_t)device->index, .a = bytes})) device->left_bytes += bytes;
+}
+
+/* Give back what was not used for a while; all, if another process may need it. */
+static void look_at_reserves(void) {
+  int is_time = now_ns() - reserve_looked > RESERVE_MS * MS;
+  for (int i = 0; i < device_count; i++) {
+    struct device *device = &devices[i];
+    if (!device->reserve_bytes || (may_keep(device) && !is_time)) continue;
+    give_back(device, take_reserve(device, may_keep(device) ? device->least_reserve : device->reserve_bytes));
+    device->least_reserve = device->reserve_bytes;
+  }
+  if (is_time) reserve_looked = now_ns();
+}
+
 static void *keep_connection(void *unused) {
   (void)unused;
   for (;;) {
@@ -171,6 +217,7 @@ static void *keep_connection(void *unused) {
     pthread_mutex_lock(&lock);
     read_frames();
     if (fd >= 0 && server_ns() - atomic_load(&page->beat) > BEAT_LOST_MS * MS) lose();
+    look_at_reserves();
     pthread_mutex_unlock(&lock);
   }
   return NULL;
@@ -197,6 +244,8 @@ static void after_fork(void) {
   for (int i = 0; i < device_count; i++) {
     atomic_store(&devices[i].turn, IDLE);
     atomic_store(&devices[i].held_bytes, 0);
+    devices[i].contexts = 0;
+    devices[i].reserve_bytes = 0;
   }
 }
 
@@ -244,37 +293,40 @@ int link_up(void) {
 
 /* Memory */
 
-int memory_add(struct device *device, int64_t bytes) {
-  int allowed = 0;
-  pthread_mutex_lock(&lock);
+/* Ask the server; while it is away, take the bytes of what is left to this process. With `lock` held. */
+static int ask(struct device *device, int kind, int64_t amount, int64_t bytes) {
+  struct question one = {.seq = ++last_seq, .next = questions};
   if (joined) {
-    struct question one = {.seq = ++last_seq, .next = questions};
     questions = &one;
-    if (send_frame((struct frame){.kind = ADD, .device = (uint16_t)device->index, .seq = one.seq, .a = bytes})) {
+    if (send_frame((struct frame){.kind = (uint8_t)kind, .device = (uint16_t)device->index, .seq = one.seq, .a = amount})) {
       while (!one.answered) link_wait(100 * MS);
     }
-    for (struct question **link = &questions; *link; link = &(*link)->next) {
-      if (*link == &one) {
-        *link = one.next;
-        break;
-      }
-    }
-    allowed = one.answered > 0 && one.allowed;
-    if (one.answered > 0) goto done;
+    struct question **link = &questions;
+    while (*link != &one) link = &(*link)->next;
+    *link = one.next;
+    if (one.answered > 0) return one.allowed;
   }
-  allowed = informs(device) || bytes <= device->left_bytes;
+  int allowed = informs(device) || bytes <= device->left_bytes;
   if (allowed) device->left_bytes -= bytes;
-done:
+  return allowed;
+}
+
+int memory_add(struct device *device, int64_t bytes) {
+  pthread_mutex_lock(&lock);
+  int64_t own = take_reserve(device, bytes);
+  int allowed = own == bytes || ask(device, ADD, bytes - own, bytes - own);
   if (allowed) atomic_fetch_add(&device->held_bytes, bytes);
+  else give_back(device, own);
   pthread_mutex_unlock(&lock);
   return allowed;
 }
 
 void memory_held(struct device *device, int64_t bytes) {
-  struct frame frame = {.kind = ADD, .device = (uint16_t)device->index, .a = bytes, .b = 1};
+  struct frame frame = {.kind = ADD, .device = (uint16_t)device->index, .b = 1};
   pthread_mutex_lock(&lock);
+  frame.a = bytes - take_reserve(device, bytes);
   frame.seq = ++last_seq;
-  if (!joined || !send_frame(frame)) device->left_bytes -= bytes;
+  if (frame.a && (!joined || !send_frame(frame))) device->left_bytes -= frame.a;
   atomic_fetch_add(&device->held_bytes, bytes);
   pthread_mutex_unlock(&lock);
 }
@@ -282,8 +334,41 @@ void memory_held(struct device *device, int64_t bytes) {
 void memory_sub(struct device *device, int64_t bytes) {
   if (!bytes) return;
   pthread_mutex_lock(&lock);
-  if (!joined || !send_frame((struct frame){.kind = SUB, .device = (uint16_t)device->index, .a = bytes})) device->left_bytes += bytes;
   atomic_fetch_sub(&device->held_bytes, bytes);
+  if (may_keep(device)) device->reserve_bytes += bytes;
+  else give_back(device, bytes);
+  pthread_mutex_unlock(&lock);
+}
+
+int64_t memory_left(struct device *device) {
+  pthread_mutex_lock(&lock);
+  struct page_device *shown = atomic_load(&device->page);
+  int64_t left = shown->limit_bytes - atomic_load(&shown->used_bytes) + device->reserve_bytes;
+  pthread_mutex_unlock(&lock);
+  return left > 0 ? left : 0;
+}
+
+static int64_t context_bytes(struct device *device) { return (int64_t)atomic_load(&page->context_mib[device->index]) << 20; }
+
+int context_begin(struct device *device) {
+  pthread_mutex_lock(&lock);
+  give_back(device, take_reserve(device, device->reserve_bytes));
+  int counts = !joined || takes_use; /* an earlier server does not */
+  int allowed = !counts || ask(device, CONTEXT, device->contexts + 1, context_bytes(device));
+  if (allowed) device->contexts++;
+  pthread_mutex_unlock(&lock);
+  if (!allowed) {
+    struct page_device *shown = atomic_load(&device->page);
+    fprintf(stderr, "lading: no context can be made: it takes %d MiB, and %lld of this container's %lld MiB of the card are in use\n",
+            (int)(context_bytes(device) >> 20), (long long)atomic_load(&shown->used_bytes) >> 20, (long long)shown->limit_bytes >> 20);
+  }
+  return allowed;
+}
+
+void context_end(struct device *device) {
+  pthread_mutex_lock(&lock);
+  device->contexts--;
+  if (!joined || !tell_contexts(device)) device->left_bytes += context_bytes(device);
   pthread_mutex_unlock(&lock);
 }
 

@@ -17,9 +17,12 @@ struct device {
   struct page_device *_Atomic page; /* stays mapped when the server is away */
   _Atomic unsigned char *_Atomic neighbours;
   _Atomic int turn;
-  _Atomic int64_t held_bytes; /* of this process */
+  _Atomic int64_t held_bytes; /* of this process, without its contexts */
+  int contexts;               /* of this process */
   int64_t fixed_began;        /* while the server is away: the beginning of the present period; 0 if it has not begun */
   int64_t left_bytes;         /* that this process may still allocate until the server is back */
+  int64_t reserve_bytes;      /* that were freed, and count at the server until they are used again or given back */
+  int64_t least_reserve;      /* since it was last looked whether the reserve is used */
 };
 
 /* Return whether the driver keeps to the limit of memory: programs are shown the limit here, and nothing is refused. */
@@ -49,6 +52,11 @@ int memory_add(struct device *, int64_t bytes);
 void memory_sub(struct device *, int64_t bytes);
 /* Count bytes that are allocated already. */
 void memory_held(struct device *, int64_t bytes);
+/* Return how many bytes of the share nothing uses. */
+int64_t memory_left(struct device *);
+/* Ask whether one more context may be made, whose memory is known to the server; it counts from then on. */
+int context_begin(struct device *);
+void context_end(struct device *);
 
 /* Ask for a turn for work of this length, or give it back; with the lock held. `used`: time of the device outside turns. */
 void turn_want(struct device *, int64_t length, int64_t used);

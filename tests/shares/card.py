@@ -29,11 +29,13 @@ from tests.fakes.share_rig import CARD, OTHER_CARD
 CHOICE: Final = "LADING_TEST_CARD"
 MACHINE: Final = "machine"
 KIT: Final = "LADING_GPU_KIT"  # a folder that tests/gpu/kit.py made
+DRIVER: Final = "driver"  # a link beside the library, to the folder of the driver's libraries
 SOCKET: Final = Path("s.sock")  # in the folder in which a container's programs run
 # Libraries that were compiled elsewhere have the driver's at this path, which is made a link to its folder.
 DRIVER_LINK: Final = Path("/run/lading-tests/driver")
 _NVML_STATE: Final = f"""driver 580.159.03
 gpu 00000000:01:00.0 {CARD} 0 81559 551 0 NVIDIA H100 80GB HBM3
+gpu 00000000:02:00.0 {OTHER_CARD} 1 81559 551 0 NVIDIA H100 80GB HBM3
 """  # fake_nvml.c has the format
 _LOADED_NVML: Final = re.compile(r"(/\S+)/libnvidia-ml\.so\.\S+$", re.MULTILINE)
 
@@ -149,6 +151,7 @@ def make_library(driver: Path, folder: Path) -> Path:
 
     Return the path of the one for CUDA. They are compiled, or copied from LADING_GPU_KIT."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / DRIVER).symlink_to(driver)
     if kit := os.environ.get(KIT):
         DRIVER_LINK.parent.mkdir(exist_ok=True)
         link = DRIVER_LINK.with_name(f"{os.getpid()}")

@@ -56,6 +56,10 @@ class AllocationProperties(ctypes.Structure):
     ]
 
 
+class NvmlProcess(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("instance", ctypes.c_uint), ("part", ctypes.c_uint)]
+
+
 class Device:
     """The calls, by the names that a script gives them."""
 
@@ -80,15 +84,19 @@ class Device:
             self.cuda.cuStreamCreate(ctypes.byref(self.stream), 1)  # the default stream does not wait for it
         return int(result)
 
-    def load_kernel(self, rounds: int = TRIAL_ROUNDS) -> int:
-        """Load the kernel into the current context. Return its handle."""
+    def load_kernel(self, rounds: int = TRIAL_ROUNDS, name: str = "work") -> int:
+        """Load a kernel of WORK_PTX into the current context. Return its handle."""
         rounds = int(os.environ.get("ROUNDS_PER_US", rounds))
         with open(os.environ.get("WORK_PTX", os.devnull)) as file:
             text = file.read().replace("ROUNDS", str(rounds))
         module, kernel = ctypes.c_void_p(), _pointer()
         assert not self.cuda.cuModuleLoadData(ctypes.byref(module), text.encode())
-        assert not self.cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"work")
+        assert not self.cuda.cuModuleGetFunction(ctypes.byref(kernel), module, name.encode())
         return kernel.value
+
+    def load(self, variable: str, name: str = "work") -> None:
+        """Load a kernel into the current context, and put its handle into a variable."""
+        self.put(variable, self.load_kernel(name=name))
 
     def calibrate(self) -> dict[str, float]:
         """Return how many rounds of the kernel's loop take a microsecond of a card that is free, by the grid's size.
@@ -342,7 +350,7 @@ class Device:
             self.enter()
             for _ in range(rounds):
                 out = _pointer()
-                if not self.cuda.cuMemAlloc_v2(ctypes.byref(out), _size(MIB)):
+                if not self.cuda.cuMemAlloc_v2(ctypes.byref(out), _size(BLOCK)):
                     time.sleep(0.0005)  # for others to free and allocate meanwhile
                     if self.is_fake:
                         most.append(self.counts()[1])
@@ -354,6 +362,21 @@ class Device:
         for thread in working:
             thread.join()
         return max(most)
+
+    def fill(self, amount: int) -> int:
+        """Allocate this amount until it is refused; return how often that was possible."""
+        number = 0
+        while not self.alloc("plain", amount):
+            number += 1
+        return number
+
+    def allocate_and_free(self, amount: int, rounds: int) -> int:
+        """Allocate and free an amount so many times; return the worst result."""
+        results, out = [0], _pointer()
+        for _ in range(rounds):
+            results.append(self.cuda.cuMemAlloc_v2(ctypes.byref(out), _size(amount)))
+            results.append(self.cuda.cuMemFree_v2(out))
+        return max(results)
 
     def mix(self, kinds: list[str], threads: int, rounds: int) -> int:
         """Allocate in several threads in all ways, and free all of it. Return the most that was allocated at a time."""
@@ -388,6 +411,19 @@ class Device:
         kernel = self.variables["kernel"]
         return int(self.cuda.cuLaunchKernel(kernel, microseconds, 1, 1, THREADS, 1, 1, 0, where, None, None))
 
+    def fault(self) -> int:
+        """Launch a kernel that writes where no memory is."""
+        kernel = _pointer(self.load_kernel(name="fault"))
+        return int(self.cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None))
+
+    def meet(self, kernel: str, counter: int | str, least: int) -> int:
+        """Launch a kernel that adds 1 to a counter, and ends when the counter is `least`.
+
+        The counter's value is its address in memory of the host. On a fake card it is any number, which processes may share."""
+        where, end = _pointer(self.value(counter)), ctypes.c_uint32(least)
+        arguments = (ctypes.c_void_p * 2)(ctypes.addressof(where), ctypes.addressof(end))
+        return int(self.cuda.cuLaunchKernel(self.variables[kernel], 1, 1, 1, 1, 1, 1, 0, None, arguments, None))
+
     def pulse(self, threads: int, launches: int, longest_us: int, longest_gap_us: int) -> int:
         """Launch kernels of random lengths in several threads, so many in each, with random gaps. Return the worst result."""
         worst = [0]
@@ -404,6 +440,16 @@ class Device:
         for thread in working:
             thread.join()
         return max(worst)
+
+    def worked_ns(self, card: int = 0) -> int:
+        """Return for how long a fake card has worked for this process."""
+        worked = self.cuda.fake_cuda_worked
+        worked.restype = ctypes.c_longlong
+        return int(worked(card))
+
+    def sleep(self, seconds: float) -> None:
+        """Pause between calls, as a program does that is asked for something now and then."""
+        time.sleep(seconds)
 
     def sync(self) -> int:
         return int(self.cuda.cuCtxSynchronize())
@@ -468,6 +514,14 @@ class Device:
             files.append("" if result else self._file_of(loader, found.value))
         return files
 
+    def init_in_namespace(self) -> int:
+        """Initialise CUDA by a copy of the library in a namespace of the loader of its own."""
+        loader = ctypes.CDLL(None)
+        loader.dlmopen.restype = loader.dlsym.restype = ctypes.c_void_p
+        library = loader.dlmopen(ctypes.c_long(-1), b"libcuda.so.1", os.RTLD_NOW)
+        start = loader.dlsym(ctypes.c_void_p(library), b"cuInit")
+        return int(ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint)(start)(0))
+
     def start_runtime(self, path: str) -> int:
         """Have CUDA's runtime library start, which looks for the driver's functions."""
         return int(ctypes.CDLL(path).cudaGetDeviceCount(ctypes.byref(ctypes.c_int())))
@@ -487,6 +541,16 @@ class Device:
         assert not nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card))
         result = int(nvml.nvmlDeviceGetMemoryInfo(card, memory))
         return [result] if result else [0, *memory]
+
+    def nvml_processes(self) -> dict[int, int]:
+        """Return the bytes that each process has of the first card, as NVML counts them."""
+        nvml, card, number = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), ctypes.c_uint(256)
+        listed = (NvmlProcess * number.value)()
+        assert not nvml.nvmlInit_v2()
+        assert not nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card))
+        assert not nvml.nvmlDeviceGetComputeRunningProcesses_v3(card, ctypes.byref(number), listed)
+        assert not nvml.nvmlShutdown()
+        return {one.pid: one.used for one in listed[: number.value]}
 
     def begin_call(self, name: str) -> None:
         """Make a call in a thread, and return while it goes on."""

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from lading.sharestatus import ShareUse, ask
+from shares.library.build import NVML
 from shares.policy.model import Policy
 from simnode.child import Block, Child
 from simnode.daemons import Daemon
 from tests.fakes.needs import need
 from tests.fakes.share_rig import BOUND_S, MIB, POD, ShareRig, ShareServer, eventually, share, shared
-from tests.shares.card import SOCKET, Card, FakeCard, choose_card
+from tests.shares.card import DRIVER, SOCKET, Card, FakeCard, choose_card
 
 __all__ = ["BOUND_S", "MIB", "SOCKET", "Container", "Process", "Site", "eventually"]
 
@@ -130,7 +131,12 @@ class Served:
 class Site(Served, Block):
     """One card, a server, and containers with shares of it."""
 
-    def __init__(self, folder: Path, library: Path, *, policy: str = "fair") -> None:
+    def __init__(
+        self, folder: Path, library: Path, *, policy: str = "fair", context_mib: int = 0, count_contexts: bool = True
+    ) -> None:
+        """Prepare a site. `context_mib`: what a context takes of the card; with 0 a test counts its allocations only."""
+        self._context_mib = context_mib
+        self._reader: Process | None = None
         self._folder = folder
         self._rig = ShareRig(folder)
         self.card = choose_card()
@@ -142,10 +148,13 @@ class Site(Served, Block):
             "host_root": str(self._rig.host_root),
             "policy": policy,
             "metrics": "",
+            "nvml_library": str(library.parent / DRIVER / NVML),
+            "count_contexts": count_contexts,
         }
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
         self.socket = folder / "status.sock"
-        self.server = Daemon("lading-shares", config=config, socket=self.socket, module="shares.main")
+        env = {name: value for name, value in self.card.environment(folder).items() if name.startswith("FAKE_")}
+        self.server = Daemon("lading-shares", config=config, socket=self.socket, env=env, module="shares.main")
         self.errors = folder / "programs.log"
 
     def _begin(self) -> None:
@@ -157,6 +166,13 @@ class Site(Served, Block):
         if self.server.running:
             os.kill(self.server.pid, signal.SIGCONT)
         self.server.stop()
+
+    def driver_mib(self, process: Process) -> int:
+        """Return what the driver says that this process has of the card, as NVML shows it."""
+        if self._reader is None:
+            self._reader = self.start(self._folder, {})  # a process of its own, because a process does not see its own lock
+        found = self._reader.call("nvml_processes")
+        return int(found[str(process.pid)]) // MIB
 
     def serve_here(self, policy: Callable[[], Policy]) -> ShareServer:
         """Serve with this policy, in this process, in place of the daemon."""
@@ -212,4 +228,4 @@ class Site(Served, Block):
     def environment(self) -> dict[str, str]:
         given = self.card.environment(self._folder)
         paths = [str(self._library.parent), *filter(None, [given.get("LD_LIBRARY_PATH")])]
-        return {**given, "LD_LIBRARY_PATH": ":".join(paths)}
+        return {**given, "LD_LIBRARY_PATH": ":".join(paths), "FAKE_CUDA_CONTEXT_MIB": str(self._context_mib)}

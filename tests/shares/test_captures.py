@@ -17,8 +17,8 @@ PER_THREAD: Final = 2  # CU_STREAM_PER_THREAD
 STREAMS: Final = [("s", ""), (PER_THREAD, ""), ("s", "_ptsz"), (OWN_STREAM, "_ptsz")]
 
 
-def launch(stream: object, microseconds: int, *, ending: str = "") -> Call:
-    return call(f"cuLaunchKernel{ending}", "kernel", microseconds, 1, 1, THREADS, 1, 1, 0, stream, None, None)
+def launch(stream: object, microseconds: int, *, ending: str = "", kernel: str = "kernel") -> Call:
+    return call(f"cuLaunchKernel{ending}", kernel, microseconds, 1, 1, THREADS, 1, 1, 0, stream, None, None)
 
 
 @pytest.mark.fake_card("the events in a graph")
