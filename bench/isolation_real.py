@@ -29,7 +29,7 @@ KERNEL_US: Final = 5000
 NEVER: Final = 0  # in place of the number of kernels after which a process synchronises
 CLIENTS: Final = 16  # maximum number of containers that take turns of a card
 AWAY_S: Final = 3
-CONTEXT_MIB: Final = 514  # what a context takes of a simulated node that is taken for the machine
+CONTEXT_MIB: Final = 514  # a context takes so much of a simulated node that is taken for the machine
 Results = dict[str, "float | Results"]
 
 

@@ -24,7 +24,7 @@ from tests.shares.conftest import driver_folder, library
 from tests.shares.site import Site
 
 __all__ = ["driver_folder", "library"]
-CONTEXT_MIB = 514  # of a simulated node that is taken for the machine; a card's driver says what contexts take
+CONTEXT_MIB = 514  # a context takes so much of a simulated node that is taken for the machine; a card takes what it takes
 
 
 @pytest.fixture(scope="session", autouse=True)
