@@ -1,6 +1,6 @@
 """All shares of the machine's card can be filled, and no container has more than its share by the driver's figure.
 
-An allocation that is under way while the share server reads that figure may come on top.
+Allocations that are under way while the share server reads that figure may come on top.
 """
 
 from tests.shares.card import MachineCard
@@ -18,4 +18,4 @@ def test_all_shares_of_the_card_can_be_filled(site: Site, card: MachineCard) -> 
         assert process.call("fill", LARGE_MIB * MIB) > 0
         process.call("fill", SMALL_MIB * MIB)
     for process in processes:
-        assert each_mib - 2 * SMALL_MIB <= site.driver_mib(process) <= each_mib + LARGE_MIB
+        assert each_mib - 2 * SMALL_MIB <= site.driver_mib(process) <= each_mib + LARGE_MIB + 2 * SMALL_MIB
