@@ -29,6 +29,7 @@ KERNEL_US: Final = 5000
 NEVER: Final = 0  # in place of the number of kernels after which a process synchronises
 CLIENTS: Final = 16  # maximum number of containers that take turns of a card
 AWAY_S: Final = 3
+CONTEXT_MIB: Final = 514  # a context takes so much of a simulated node that is taken for the machine
 Results = dict[str, "float | Results"]
 
 
@@ -52,7 +53,9 @@ class Real:
         return site.launch(container.folder, [str(self.work), *arguments], env)
 
     def site(self) -> Site:
-        return Site(Path(tempfile.mkdtemp(dir=self._folder)), self.library)
+        """Return a site. On the fake card contexts take nothing, so that they cost no figure a time."""
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        return Site(folder, self.library, context_mib=0 if choose_card().is_fake else CONTEXT_MIB)
 
 
 def said_by(program: "subprocess.Popen[str]") -> list[str]:

@@ -20,9 +20,11 @@ from tests.gpu.kit import find_newest
 from tests.gpu.node import GpuNode
 from tests.logs import LOGS
 from tests.shares.card import CHOICE, KIT, MACHINE, MachineCard, choose_card
-from tests.shares.conftest import driver_folder, library, site
+from tests.shares.conftest import driver_folder, library
+from tests.shares.site import Site
 
-__all__ = ["driver_folder", "library", "site"]
+__all__ = ["driver_folder", "library"]
+CONTEXT_MIB = 514  # a context takes so much of a simulated node that is taken for the machine; a card takes what it takes
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,6 +34,20 @@ def card() -> MachineCard:
     card = choose_card()
     assert isinstance(card, MachineCard)
     return card
+
+
+@pytest.fixture
+def site(card: MachineCard, library: Path, pytestconfig: pytest.Config) -> Iterator[Site]:
+    """Yield a site where contexts count, as they do on a node. pytest's own folders are too long for a socket's path."""
+    with (
+        tempfile.TemporaryDirectory(prefix="lading-") as folder,
+        Site(Path(folder), library, context_mib=CONTEXT_MIB) as site,
+    ):
+        logs = pytestconfig.stash.setdefault(LOGS, [])
+        logs.extend(site.logs)
+        yield site
+        for log in site.logs:
+            logs.remove(log)
 
 
 @pytest.fixture(scope="session")

@@ -57,6 +57,7 @@ class GpuNode(Block):
     def _write_configs(self) -> None:
         (self._folder / "hooks.d").mkdir()
         folders = {"shares_dir": str(self._folder / "shares"), "metrics": ""}
+        nvml = {"nvml_library": str(self._card.folder / "libnvidia-ml.so.1")}
         runtime = {"runtime_endpoint": str(self._runtime.socket)}
         hooks = {
             "listen": str(self.hooks.socket),
@@ -66,7 +67,6 @@ class GpuNode(Block):
             "node_name": "gpu",
             "gpu_mode": self._mode,
             "driver_root": str(self._card.root),
-            "nvml_library": str(self._card.folder / "libnvidia-ml.so.1"),
             "cdi_dir": str(self._runtime.layout.cdi),
             "cdi_hook": "/no-such-hook",  # links to the driver's libraries are mounts then
             "isolations": ["none", "tokens"] if self._mode == "devices" else ["none"],
@@ -74,8 +74,8 @@ class GpuNode(Block):
             "shares_socket": str(self.shares.socket),
         }
         proxy = {"listen": str(self.proxy.socket), "hooks_dir": str(self._folder / "hooks.d"), "metrics": ""}
-        self.hooks.config.write_text(render_flat_toml({**hooks, **folders, **runtime}))
-        self.shares.config.write_text(render_flat_toml({"listen": str(self.shares.socket), **folders}))
+        self.hooks.config.write_text(render_flat_toml({**hooks, **nvml, **folders, **runtime}))
+        self.shares.config.write_text(render_flat_toml({"listen": str(self.shares.socket), **nvml, **folders}))
         self.proxy.config.write_text(render_flat_toml({**proxy, **runtime}))
 
     def command(self, module: str, *words: str) -> str:

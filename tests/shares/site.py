@@ -134,7 +134,8 @@ class Site(Served, Block):
     def __init__(
         self, folder: Path, library: Path, *, policy: str = "fair", context_mib: int = 0, count_contexts: bool = True
     ) -> None:
-        """Prepare a site. `context_mib`: what a context takes of the card; with 0 a test counts its allocations only."""
+        """Prepare a site. `context_mib`: what a context takes of the fake card; with 0 a test counts its allocations only, on
+        every card."""
         self._context_mib = context_mib
         self._reader: Process | None = None
         self._folder = folder
@@ -149,7 +150,7 @@ class Site(Served, Block):
             "policy": policy,
             "metrics": "",
             "nvml_library": str(library.parent / DRIVER / NVML),
-            "count_contexts": count_contexts,
+            "count_contexts": count_contexts and (self.card.is_fake or context_mib > 0),
         }
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
         self.socket = folder / "status.sock"

@@ -15,6 +15,7 @@ from tests.shares.calls import call
 from tests.shares.program import BLOCK
 from tests.shares.site import MIB, Site, eventually
 
+pytestmark = pytest.mark.fake_card("that a context takes as much as on an H200")
 OK, OUT_OF_MEMORY = 0, 2
 CONTEXT_MIB: Final = 514
 INITIAL_MIB: Final = 4
