@@ -21,7 +21,6 @@ from typing import Any
 MIB = 1 << 20
 BLOCK = 2 * MIB  # the granularity of cuMemCreate
 FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
-_MEM_ALLOC = 10  # CU_GRAPH_NODE_TYPE_MEM_ALLOC
 _LOCALITY_DOMAIN = 6  # a CUmemLocationType that names no card
 _POOL = "iiiiPQ56x"  # CUmemPoolProps: allocation type, handle types, location type, location, security attributes, maximum size
 _size, _pointer = ctypes.c_size_t, ctypes.c_uint64
@@ -169,20 +168,9 @@ class Device:
 
     def uncounted(self, way: str) -> int:
         """Allocate in a way that cannot be counted."""
-        out, cuda, graph = _pointer(), self.cuda, ctypes.c_void_p()
+        out, cuda = _pointer(), self.cuda
         at = ctypes.byref(out)
         match way:
-            case "graph node":
-                return int(cuda.cuGraphAddMemAllocNode(at, graph, None, _size(0), None))
-            case "any graph node":
-                params = (ctypes.c_int * 64)(_MEM_ALLOC)
-                return int(cuda.cuGraphAddNode_v2(at, graph, None, None, _size(0), params))
-            case "captured":
-                cuda.cuStreamBeginCapture_v2(self.stream, 0)
-                try:
-                    return int(cuda.cuMemAllocAsync(at, _size(MIB), self.stream))
-                finally:
-                    cuda.cuStreamEndCapture(self.stream, ctypes.byref(graph))
             case "version 1":
                 return int(cuda.cuMemAlloc(at, ctypes.c_uint(MIB)))
             case _:
@@ -404,7 +392,9 @@ class Device:
         return int(self.cuda.cuStreamEndCapture(self.stream, ctypes.byref(self.graph)))
 
     def launch_graph(self) -> int:
-        return int(self.cuda.cuGraphLaunch(self.graph, self.stream))
+        instance = ctypes.c_void_p()
+        result = self.cuda.cuGraphInstantiateWithFlags(ctypes.byref(instance), self.graph, _pointer(0))
+        return int(result or self.cuda.cuGraphLaunch(instance, self.stream))
 
     def begin(self, microseconds: int, each: int) -> int:
         """Launch kernels of this length in a thread from now on; synchronise after `each` of them, or never (0)."""
