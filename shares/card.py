@@ -189,9 +189,9 @@ class Card(Generic[P]):
         return its
 
     def _end_pause(self, now_ns: int) -> None:
-        assert self._pause
-        self._policy.paused(self._pause.container, now_ns - self._pause.began_ns)
-        self._pause = None
+        if self._pause:
+            self._policy.paused(self._pause.container, now_ns - self._pause.began_ns)
+            self._pause = None
 
     def _check_turn(self, now_ns: int) -> None:
         its = self._containers[self._holder]

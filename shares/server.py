@@ -74,7 +74,7 @@ class Usage:
 
     grant: ShareGrant
     uuid: GpuUuid
-    held_ns: int  # time of the card that the container had, in its turns and beside those of others, since its grant or this server's start
+    held_ns: int  # time of the card that the container had, also beside turns of others, since its grant or this server's start
     used_bytes: int
     limit_bytes: int
     context_bytes: int = 0  # memory that a context of the card takes, as far as the driver has said

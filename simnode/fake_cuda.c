@@ -1,8 +1,9 @@
 /* A fake libcuda.so.1: virtual cards that several processes share, for tests and demos of what keeps a container to its share.
  *
- * A card runs one kernel after another, in the order of their launches in all processes; a kernel takes as many microseconds as
- * its grid has blocks in x. Memory is counted, not allocated; an address or a handle that was freed is the first to be given
- * again. Copies take no time. Streams of one process are in order too.
+ * A kernel takes as many microseconds as its grid has blocks in x, but for two that are known by their names (work.ptx): `fault`
+ * writes where no memory is, and `meet` waits for others like it. Kernels of a context run in the order of their launches, in all
+ * of its streams; contexts have the card by slices (fake_card.c). Memory is counted, not allocated; an address or a handle that was
+ * freed is the first to be given again. Copies take no time.
  *
  * What each process has of a card is in the file <uuid>.memory, where fake_nvml.c finds it: 256 numbers of bytes. A number is that
  * of the process which holds a lock (fcntl) on the byte of its index, so it ends with the process, however that ends, and the
@@ -22,6 +23,7 @@
  *   FAKE_CUDA_LAUNCHES       a file: when the work of each launch reached the card, as int64 nanoseconds of CLOCK_MONOTONIC [none]
  *
  * What the state of a card counts, `fake_cuda_counts` returns: launches, and bytes that are allocated by this process.
+ * `fake_cuda_worked` returns for how many ns a card has worked for this process.
  * `fake_cuda_events` returns how many events a graph has, which were recorded while it was captured; `fake_cuda_live_events`
  * returns how many events of the process were created and not destroyed, and `fake_cuda_refused_records` how often an event was
  * to be recorded on a stream of another context than its own.
@@ -33,6 +35,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,10 +46,13 @@
 #include <unistd.h>
 
 #include "cu.h"
+#include "fake_card.h"
 
 #define API __attribute__((visibility("default")))
+enum mode { GLOBAL, THREAD_LOCAL, RELAXED }; /* CUstreamCaptureMode */
 enum {
   MAX_CARDS = 8,
+  CUDA_ARRAY3D_LAYERED = 1,
   HOST = -1, /* in place of a card: memory of the host */
   NO_DEVICE = 100,
   INVALID_DEVICE = 101,
@@ -56,6 +62,8 @@ enum {
   CAPTURE_INVALIDATED = 901,
   CAPTURE_IMPLICIT = 906,
   CAPTURED_EVENT = 907,
+  CAPTURE_OF_OTHER_THREAD = 908,
+  ILLEGAL_ADDRESS = 700,
 };
 #define GRANULARITY ((size_t)2 << 20) /* seen: cuMemCreate of 1 MiB is refused */
 #define SMALLEST ((size_t)512)        /* places in a block that several allocations share are multiples of it */
@@ -63,11 +71,13 @@ enum {
 enum { SLOTS = 256 };
 
 struct state {
-  _Atomic int64_t busy_until, launches;
+  _Atomic int64_t launches;
 };
 struct CUctx_st {
   int card, references; /* 0: a primary context that is not active */
   int is_green, has_memory;
+  struct work work;
+  int64_t end, blocking_end; /* of its last work, and of the last that the legacy stream waits for */
 };
 struct CUgreenCtx_st {
   struct CUctx_st context;
@@ -75,14 +85,25 @@ struct CUgreenCtx_st {
 struct CUstream_st {
   CUcontext context;
   int is_free; /* CU_STREAM_NON_BLOCKING: the legacy stream does not wait for it */
-  int capturing, captured_events;
+  int capturing, captured_events, is_invalid;
+  CUcontext captured_in;
+  enum mode mode;
+  const enum mode *capturer; /* the thread that began the capture */
+  struct CUstream_st *next_capture;
   CUgraph graph; /* that is captured */
-  int64_t captured_us, ends;
+  int64_t captured_us;
+  CUcontext used_in; /* of its last launch: a default stream has work in several */
+  int64_t end;
 };
 struct CUevent_st {
-  int64_t at;
+  struct mark mark;
   int captured; /* it was last recorded in a capture */
+  int is_timed, is_recorded;
   CUcontext context;
+};
+struct CUfunc_st {
+  enum { WORK, FAULT, MEET } kind;
+  CUcontext context; /* in which its module was loaded */
 };
 struct CUgraph_st {
   int64_t us;
@@ -156,15 +177,15 @@ static size_t total, context_bytes, used[MAX_CARDS]; /* `used`: by this process,
 static _Atomic int64_t *slots[MAX_CARDS];            /* what each process has of the card */
 static int slot_files[MAX_CARDS], own_slot[MAX_CARDS];
 static struct block *blocks;
-static int64_t last_end;
 static struct CUctx_st contexts[MAX_CARDS];
 static struct CUmemPoolHandle_st pools[MAX_CARDS], host_pool = {.card = HOST}, managed_pool = {.next = &host_pool};
 static CUmemoryPool current_pools[MAX_CARDS];
 static CUmemoryPool all_pools = &managed_pool; /* also those that were destroyed: their addresses are not given again */
 static struct CUstream_st default_stream;
-static _Atomic int live_events, refused_records, captures, global_captures, blocking_captures, invalidated;
+static _Atomic int live_events, refused_records;
+static struct CUstream_st *captures; /* streams that are captured; with `capture_lock` held */
 static __thread CUcontext current;
-static __thread int relaxed;
+static __thread enum mode thread_mode; /* cuThreadExchangeStreamCaptureMode */
 static __thread struct CUstream_st thread_stream;
 static struct allocation *allocations, *freed; /* `freed`: addresses to be given again */
 static struct handle *handles;
@@ -178,7 +199,11 @@ static CUdeviceptr next_address = 0x7f0000000000;
 #define GRAPH_ADDRESSES ((CUdeviceptr)0x7e0000000000)
 static CUdeviceptr next_graph_address = GRAPH_ADDRESSES;
 static size_t graph_memory[MAX_CARDS], idle_graph_memory[MAX_CARDS]; /* `idle`: of instances that are gone */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, capture_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+  _Atomic(struct work *) work; /* of a kernel that faults; NULL: there is none */
+  int64_t end;
+} fault;
 
 static int64_t now(void) {
   struct timespec t;
@@ -263,12 +288,14 @@ static int parse_uuid(const char *text, CUuuid *out) {
 }
 
 static void add_card(const char *uuid) {
+  const char *folder = getenv("FAKE_CUDA_DIR");
   if (count == MAX_CARDS || strncmp(uuid, "GPU-", 4) || !parse_uuid(uuid, &uuids[count])) return;
   cards[count] = open_slots(uuid, count) ? open_card(uuid) : NULL;
   contexts[count].card = pools[count].card = count;
+  contexts[count].work.card = card_open(folder ? folder : "/tmp", uuid);
   current_pools[count] = &pools[count];
   if (cards[count]) pools[count].next = all_pools, all_pools = &pools[count];
-  if (cards[count]) count++;
+  if (cards[count] && contexts[count].work.card) count++;
 }
 
 static void add_cards_of_dev(void) {
@@ -286,15 +313,25 @@ static void add_cards_of_dev(void) {
 
 static void after_fork(void) {
   pthread_mutex_init(&lock, NULL);
+  pthread_mutex_init(&capture_lock, NULL);
   forked = 1;
 }
 
+/* In a namespace of the loader of its own (dlmopen) the driver dies (seen). */
+static void die_in_namespace(void) {
+  Dl_info where;
+  Lmid_t name = LM_ID_BASE;
+  void *self = dladdr((void *)cuInit, &where) ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+  if (self && !dlinfo(self, RTLD_DI_LMID, &name) && name != LM_ID_BASE) raise(SIGSEGV);
+}
+
 API CUresult cuInit(unsigned flags) {
-  (void)flags;
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
   if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   pthread_mutex_lock(&lock);
   if (count < 0) {
     count = 0;
+    die_in_namespace();
     pthread_atfork(NULL, NULL, after_fork);
     const char *names = getenv("NVIDIA_VISIBLE_DEVICES"), *mib = getenv("FAKE_CUDA_MIB"), *us = getenv("FAKE_CUDA_FREE_US");
     const char *delay = getenv("FAKE_CUDA_LAUNCH_US"), *log = getenv("FAKE_CUDA_LAUNCHES");
@@ -341,20 +378,53 @@ API CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-/* Captures */
+static CUcontext base_of(CUcontext context) { return context->is_green ? &contexts[context->card] : context; }
 
-/* Refuse what a capture of the context forbids to other threads, which ends the capture (seen). */
-static int is_prohibited(void) {
-  if (!atomic_load(&global_captures) || relaxed) return 0;
-  atomic_store(&invalidated, 1);
-  return 1;
+/* Return why the process can make no call: 0, if it can. After a kernel's fault it can never again (seen). */
+static CUresult refuse_all(void) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
+  struct work *work = atomic_load(&fault.work);
+  if (!work || !card_reached(work, fault.end)) return CUDA_SUCCESS;
+  card_end(work); /* with the work behind it */
+  return ILLEGAL_ADDRESS;
 }
+#define CHECK_USABLE \
+  do { \
+    CUresult why = refuse_all(); \
+    if (why) return why; \
+  } while (0)
+#define CHECK_CURRENT \
+  CHECK_USABLE; \
+  if (!current) return INVALID_CONTEXT
 
-/* Refuse the legacy stream while a stream is captured for which it waits, which ends the capture in every mode (seen). */
+/* Captures. Whatever is forbidden while a stream is captured also ends the capture (seen). */
+
+enum forbidden { UNSAFE, BY_LEGACY_STREAM, ALWAYS };
+
+/* Return whether a capture forbids what the thread is about to do. Unsafe calls are forbidden to the thread that captures, unless in
+ * relaxed mode, and in global mode to all threads that did not change their own mode (seen; cuStreamBeginCapture in cuda.h). */
+static int forbids(const struct CUstream_st *captured, enum forbidden what) {
+  if (what == UNSAFE) {
+    if (thread_mode == RELAXED || captured->mode == RELAXED) return 0;
+    return captured->capturer == &thread_mode || (captured->mode == GLOBAL && thread_mode == GLOBAL);
+  }
+  return current && captured->captured_in == base_of(current) && (what == ALWAYS || !captured->is_free);
+}
+static int is_forbidden(enum forbidden what, int ends) {
+  int found = 0;
+  pthread_mutex_lock(&capture_lock);
+  for (struct CUstream_st *one = captures; one; one = one->next_capture) {
+    if (!forbids(one, what)) continue;
+    found = 1;
+    if (ends) one->is_invalid = 1;
+  }
+  pthread_mutex_unlock(&capture_lock);
+  return found;
+}
+static int is_prohibited(void) { return is_forbidden(UNSAFE, 1); }
+/* The legacy stream would wait for what is captured (seen, in every mode). */
 static int is_implicit(const struct CUstream_st *stream) {
-  if (stream != &default_stream || !atomic_load(&blocking_captures)) return 0;
-  atomic_store(&invalidated, 1);
-  return 1;
+  return stream == &default_stream && is_forbidden(BY_LEGACY_STREAM, 1);
 }
 
 /* Contexts */
@@ -407,7 +477,7 @@ API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (device < 0 || device >= count) return INVALID_DEVICE;
   CUcontext made = malloc(sizeof *made);
-  *made = (struct CUctx_st){.card = device, .references = 1};
+  *made = (struct CUctx_st){.card = device, .references = 1, .work.card = contexts[device].work.card};
   CUresult result = begin_context(made);
   if (result) free(made);
   else current = *out = made;
@@ -513,13 +583,11 @@ static void synchronised(void) {
 }
 
 API CUresult cuCtxSynchronize(void) {
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!current) return INVALID_CONTEXT;
-  if (atomic_load(&captures)) { /* it ends captures of every mode, and waits for nothing (seen) */
-    atomic_store(&invalidated, 1);
-    return CAPTURE_UNSUPPORTED;
-  }
-  sleep_until(last_end);
+  CHECK_CURRENT;
+  if (is_forbidden(ALWAYS, 1)) return CAPTURE_UNSUPPORTED; /* and it waits for nothing (seen) */
+  CUcontext context = base_of(current);
+  card_wait(&context->work, context->end);
+  CHECK_USABLE;
   synchronised();
   return CUDA_SUCCESS;
 }
@@ -590,12 +658,11 @@ static void end_block(struct block *block, int card) {
 }
 
 static CUresult take_of(int card, CUdeviceptr *out, size_t size) {
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!current) return INVALID_CONTEXT;
+  CHECK_CURRENT;
   if (!out || !size) return CUDA_ERROR_INVALID_VALUE; /* seen */
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
   pthread_mutex_lock(&lock);
-  CUcontext context = current->is_green ? &contexts[current->card] : current;
+  CUcontext context = base_of(current);
   struct allocation made = {.size = size, .card = card, .context = context};
   CUresult result = begin_context(context);
   int shares_block = card != HOST && size < GRANULARITY;
@@ -632,7 +699,7 @@ static void end_allocation(struct allocation **link, int observed) {
 }
 
 static CUresult give_back(CUdeviceptr at, int observed) {
-  if (!current) return INVALID_CONTEXT;
+  CHECK_CURRENT;
   CUresult result = CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&lock);
   struct allocation **link = &allocations;
@@ -647,7 +714,7 @@ static CUresult give_back(CUdeviceptr at, int observed) {
 }
 
 API CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
-  if (!current) return INVALID_CONTEXT;
+  CHECK_CURRENT;
   if (left) *left = total - used_by_all(current->card);
   if (all) *all = total;
   return CUDA_SUCCESS;
@@ -717,6 +784,7 @@ API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *p) {
 }
 /* It gives nothing back of what was freed before the host synchronised (seen). */
 API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+  CHECK_USABLE;
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
   pthread_mutex_lock(&lock);
@@ -748,6 +816,7 @@ static void check_pool(CUmemoryPool pool) {
   abort();
 }
 API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+  CHECK_USABLE;
   if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
   check_pool(pool);
@@ -780,7 +849,7 @@ static CUdeviceptr add_graph_memory(CUgraph graph, int card, size_t size) {
 /* `pool` NULL: the one that is current to the stream's device. */
 static CUresult take_of_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, struct CUstream_st *stream) {
   CUcontext context = stream->context ? stream->context : current;
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
+  CHECK_USABLE;
   if (!context) return INVALID_CONTEXT;
   if (!out || !size) return CUDA_ERROR_INVALID_VALUE;
   if (stream->capturing) { /* it becomes a node of the graph */
@@ -877,7 +946,7 @@ static CUmemGenericAllocationHandle add_handle(struct physical *physical, CUmemG
 
 /* With `lock` held. */
 static CUresult create(CUmemGenericAllocationHandle *out, size_t size, int card, int is_foreign) {
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
+  CHECK_USABLE;
   look_at_exports();
   CUresult result = is_foreign ? CUDA_SUCCESS : use(card, size);
   if (result) return result;
@@ -1034,10 +1103,27 @@ API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, v
 /* Arrays. One that is sparse, or mapped later, has no memory but what is mapped into it. */
 
 static size_t bytes_of(int format) { return format == 0x20 || format == 0x0a || format == 0x03 ? 4 : format & 2 ? 2 : 1; }
-static CUresult take_array(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
+/* The limits of each kind of array, as a card's attributes say them (CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE…; for compute capability
+ * 6.0 and later, and the side of a 3D array seen). Layers are given in the place of the depth. */
+enum array_kind { PLAIN, MIPMAPPED };
+static int is_too_large(const CUDA_ARRAY3D_DESCRIPTOR *d, enum array_kind kind) {
+  static const struct {
+    size_t width, height, depth;
+  } limits[2][3] = {
+    {{131072, 0, 0}, {131072, 65536, 0}, {16384, 16384, 16384}},
+    {{32768, 0, 0}, {32768, 32768, 0}, {16384, 16384, 16384}},
+  }, layered[2] = {{32768, 0, 2048}, {32768, 32768, 2048}};
+  int sides = d->Depth ? 2 : d->Height ? 1 : 0;
+  int is_layered = d->Flags & CUDA_ARRAY3D_LAYERED;
+  size_t width = is_layered ? layered[d->Height > 0].width : limits[kind][sides].width;
+  size_t height = is_layered ? layered[d->Height > 0].height : limits[kind][sides].height;
+  size_t depth = is_layered ? layered[0].depth : limits[kind][sides].depth;
+  return d->Width > width || d->Height > height || d->Depth > depth || (is_layered && !d->Depth);
+}
+static CUresult take_array(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, enum array_kind kind) {
   size_t height = d->Height ? d->Height : 1, depth = d->Depth ? d->Depth : 1;
   if (!d->Width || !d->NumChannels) return CUDA_ERROR_INVALID_VALUE;
-  if (d->Depth && (d->Width > 16384 || height > 16384 || depth > 16384)) return CUDA_ERROR_INVALID_VALUE; /* seen */
+  if (is_too_large(d, kind)) return CUDA_ERROR_INVALID_VALUE;
   int mapped = d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
   int card = current && !mapped ? current->card : HOST;
   return take_of(card, (CUdeviceptr *)out, d->Width * height * depth * d->NumChannels * bytes_of(d->Format));
@@ -1062,16 +1148,18 @@ static CUresult give_back_array(CUdeviceptr array) {
   return result;
 }
 API CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
-  return out && d ? take_array(out, d) : CUDA_ERROR_INVALID_VALUE;
+  return out && d ? take_array(out, d, PLAIN) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d) {
   if (!out || !d) return CUDA_ERROR_INVALID_VALUE;
   CUDA_ARRAY3D_DESCRIPTOR flat = {d->Width, d->Height, 0, d->Format, d->NumChannels, 0};
-  return take_array(out, &flat);
+  return take_array(out, &flat, PLAIN);
 }
 API CUresult cuArrayDestroy(CUarray array) { return give_back_array((CUdeviceptr)array); }
+/* The number of levels is brought into its limits (cuda.h). */
 API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
-  return levels ? cuArray3DCreate_v2((CUarray *)out, d) : CUDA_ERROR_INVALID_VALUE;
+  (void)levels;
+  return out && d ? take_array((CUarray *)out, d, MIPMAPPED) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return give_back_array((CUdeviceptr)array); }
 /* An array is mapped as a whole, as one of CUDA_ARRAY3D_DEFERRED_MAPPING is. */
@@ -1111,6 +1199,7 @@ static void end_context(CUcontext context) {
     unmap_tiles((*link)->at);
     end_allocation(link, 1);
   }
+  card_end(&context->work);
   if (context->has_memory) vacate(context->card, context_bytes);
   context->has_memory = 0;
 }
@@ -1119,44 +1208,69 @@ static void end_context(CUcontext context) {
 
 API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
   (void)image;
-  *out = (CUmodule)&default_stream;
+  CHECK_CURRENT;
+  *out = (CUmodule)current;
   return CUDA_SUCCESS;
 }
 API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name) {
-  (void)module, (void)name;
-  *out = (CUfunction)&default_stream;
+  CHECK_USABLE;
+  *out = malloc(sizeof **out);
+  (*out)->kind = !strcmp(name, "fault") ? FAULT : !strcmp(name, "meet") ? MEET : WORK;
+  (*out)->context = base_of((CUcontext)module);
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamCreate(CUstream *out, unsigned flags) {
+  CHECK_CURRENT;
   if (!out || flags > 1) return CUDA_ERROR_INVALID_VALUE;
-  if (!current) return INVALID_CONTEXT;
   *out = calloc(1, sizeof **out);
   (*out)->context = current;
   (*out)->is_free = flags;
   return CUDA_SUCCESS;
 }
+API CUresult cuStreamDestroy_v2(CUstream stream) { /* its work goes on */
+  CHECK_USABLE;
+  if (!stream) return INVALID_HANDLE;
+  free(stream);
+  return CUDA_SUCCESS;
+}
 
-static CUresult enqueue(struct CUstream_st *stream, int64_t us) {
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!current) return INVALID_CONTEXT;
+static CUcontext context_of(const struct CUstream_st *stream) { return base_of(stream->context ? stream->context : current); }
+
+/* Return the end of the stream's work. The legacy stream's is that of all streams for which it waits. */
+static int64_t end_of(const struct CUstream_st *stream, CUcontext context) {
+  if (stream == &default_stream) return context->blocking_end;
+  return stream->used_in == context ? stream->end : 0;
+}
+
+/* Put work into a stream, and note in `end` where it ends; not if it becomes a part of a graph. */
+static CUresult enqueue(struct CUstream_st *stream, CUfunction f, int64_t us, void **params) {
+  CHECK_CURRENT;
+  CUcontext context = context_of(stream);
+  if (f && (f->context != base_of(current) || context != f->context)) return INVALID_HANDLE; /* all are of one context */
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
   if (stream->capturing) {
-    if (atomic_load(&invalidated)) return CAPTURE_INVALIDATED;
+    if (stream->is_invalid) return CAPTURE_INVALIDATED;
     stream->captured_us += us;
     return CUDA_SUCCESS;
   }
   if (launch_ns) sleep_until(now() + launch_ns);
-  struct state *card = cards[current->card];
-  int64_t free_at = atomic_load(&card->busy_until), ends, t;
-  do {
-    t = now();
-    ends = (free_at > t ? free_at : t) + us * 1000;
-  } while (!atomic_compare_exchange_weak(&card->busy_until, &free_at, ends));
-  atomic_fetch_add(&card->launches, 1);
+  int64_t t = now();
+  if (f && f->kind == MEET) stream->end = card_meet(&context->work, *(int64_t *)params[0], *(int32_t *)params[1]);
+  else stream->end = card_submit(&context->work, us * 1000, &t);
+  stream->used_in = context;
+  context->end = stream->end;
+  if (!stream->is_free) context->blocking_end = stream->end;
+  if (f && f->kind == FAULT && !atomic_load(&fault.work)) {
+    card_close(&context->work);
+    fault.end = stream->end;
+    atomic_store(&fault.work, &context->work);
+  }
+  atomic_fetch_add(&cards[context->card]->launches, 1);
   if (launch_log >= 0 && write(launch_log, &t, sizeof t) != sizeof t) return INVALID_CONTEXT;
-  stream->ends = ends;
-  if (ends > last_end) last_end = ends;
   return CUDA_SUCCESS;
+}
+static CUresult launch(struct CUstream_st *stream, CUfunction f, int64_t us, void **params) {
+  return f ? enqueue(stream, f, us, params) : INVALID_HANDLE; /* seen */
 }
 
 /* What a share of a card does not get to, and the fake does not simulate further. */
@@ -1166,45 +1280,44 @@ NOT_SIMULATED(cuMemAlloc, unsigned *out, unsigned size)
 NOT_SIMULATED(cuMemAllocPitch, unsigned *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 NOT_SIMULATED(cuArrayCreate, CUarray *out, const void *descriptor)
 NOT_SIMULATED(cuArray3DCreate, CUarray *out, const void *descriptor)
-#define IGNORED (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)params
+#define IGNORED (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared
 #define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 #define KERNEL(per_thread) \
-  IGNORED, (void)f, (void)extra; \
-  return enqueue(stream_of(stream, per_thread), gx)
-API CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void **params, void **extra) { KERNEL(0); }
-API CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params, void **extra) { KERNEL(1); }
-API CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void **params) {
-  void **extra = NULL;
+  IGNORED; \
+  return launch(stream_of(stream, per_thread), f, gx, params)
+API CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void **params, void **extra) {
+  (void)extra;
   KERNEL(0);
 }
-API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params) {
-  void **extra = NULL;
+API CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params, void **extra) {
+  (void)extra;
   KERNEL(1);
 }
-static CUresult enqueue_of(const CUlaunchConfig *config, int per_thread) {
-  return config ? enqueue(stream_of(config->hStream, per_thread), config->gridDimX) : CUDA_ERROR_INVALID_VALUE;
-}
+API CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void **params) { KERNEL(0); }
+API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params) { KERNEL(1); }
 API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
-  (void)f, (void)params, (void)extra;
-  return enqueue_of(config, 0);
+  (void)extra;
+  return config ? launch(stream_of(config->hStream, 0), f, config->gridDimX, params) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
-  (void)f, (void)params, (void)extra;
-  return enqueue_of(config, 1);
+  (void)extra;
+  return config ? launch(stream_of(config->hStream, 1), f, config->gridDimX, params) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned number, unsigned flags) {
+  CUresult result = list && number ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   (void)flags;
-  if (!list || !number) return CUDA_ERROR_INVALID_VALUE;
-  for (unsigned i = 0; i < number; i++) enqueue(stream_of(list[i].hStream, 0), list[i].gridDimX);
-  return CUDA_SUCCESS;
+  for (unsigned i = 0; i < number && !result; i++) {
+    result = launch(stream_of(list[i].hStream, 0), list[i].function, list[i].gridDimX, list[i].kernelParams);
+  }
+  return result;
 }
 API CUresult cuLaunchGrid(CUfunction f, int width, int height) {
-  (void)f, (void)height;
-  return enqueue(&default_stream, width);
+  (void)height;
+  return launch(&default_stream, f, width, NULL);
 }
 API CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
-  (void)f, (void)height;
-  return enqueue(stream_of(stream, 0), width);
+  (void)height;
+  return launch(stream_of(stream, 0), f, width, NULL);
 }
 API CUresult cuLaunch(CUfunction f) { return cuLaunchGrid(f, 1, 1); }
 /* Memory of graphs. Nothing is taken when a node is added and when a graph is instantiated; what an instance took stays after it is
@@ -1217,6 +1330,7 @@ API CUresult cuGraphCreate(CUgraph *out, unsigned flags) {
 }
 API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t number,
                                     CUDA_MEM_ALLOC_NODE_PARAMS *p) {
+  CHECK_USABLE;
   (void)after;
   int card;
   if (!node || !graph || !p || !p->bytesize || number) return CUDA_ERROR_INVALID_VALUE;
@@ -1241,6 +1355,7 @@ API CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNo
 }
 
 static CUresult upload(CUgraphExec instance) {
+  CHECK_USABLE;
   if (!instance) return CUDA_ERROR_INVALID_VALUE;
   size_t bytes = instance->made.memory;
   int card = instance->made.card;
@@ -1290,19 +1405,26 @@ API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *
 
 static CUresult launch_graph(CUgraphExec graph, struct CUstream_st *stream) {
   CUresult result = upload(graph);
-  return result ? result : enqueue(stream, graph->made.us);
+  return result ? result : enqueue(stream, NULL, graph->made.us, NULL);
 }
 API CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream_of(stream, 0)); }
 API CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream_of(stream, 1)); }
 
 static CUresult begin_capture(struct CUstream_st *stream, CUstreamCaptureMode mode) {
+  CHECK_USABLE;
+  if (!stream->context && !current) return INVALID_CONTEXT;
   if (stream == &default_stream) return CAPTURE_UNSUPPORTED; /* the legacy stream cannot be captured */
-  stream->capturing = mode ? 1 : 2;
-  stream->captured_us = stream->captured_events = 0;
+  if (stream->capturing || mode > RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  stream->capturing = 1;
+  stream->captured_us = stream->captured_events = stream->is_invalid = 0;
   stream->graph = calloc(1, sizeof *stream->graph);
-  atomic_fetch_add(&captures, 1);
-  if (!mode) atomic_fetch_add(&global_captures, 1);
-  if (!stream->is_free) atomic_fetch_add(&blocking_captures, 1);
+  stream->captured_in = context_of(stream);
+  stream->mode = (enum mode)mode;
+  stream->capturer = &thread_mode;
+  pthread_mutex_lock(&capture_lock);
+  stream->next_capture = captures;
+  captures = stream;
+  pthread_mutex_unlock(&capture_lock);
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
@@ -1312,13 +1434,17 @@ API CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode m
   return begin_capture(stream_of(stream, 1), mode);
 }
 static CUresult end_capture(struct CUstream_st *stream, CUgraph *graph) {
+  CHECK_USABLE;
   if (!graph || !stream->capturing) return CUDA_ERROR_INVALID_VALUE;
-  atomic_fetch_sub(&captures, 1);
-  if (stream->capturing == 2) atomic_fetch_sub(&global_captures, 1);
-  if (!stream->is_free) atomic_fetch_sub(&blocking_captures, 1);
+  if (stream->mode != RELAXED && stream->capturer != &thread_mode) return CAPTURE_OF_OTHER_THREAD;
+  pthread_mutex_lock(&capture_lock);
+  struct CUstream_st **link = &captures;
+  while (*link != stream) link = &(*link)->next_capture;
+  *link = stream->next_capture;
+  pthread_mutex_unlock(&capture_lock);
   stream->capturing = 0;
   *graph = NULL;
-  if (atomic_exchange(&invalidated, 0)) return CAPTURE_INVALIDATED;
+  if (stream->is_invalid) return CAPTURE_INVALIDATED;
   *graph = stream->graph;
   (*graph)->us = stream->captured_us;
   (*graph)->events = stream->captured_events;
@@ -1367,9 +1493,10 @@ API CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStat
   return capture_info(stream_of(stream, 1), status, graph);
 }
 static CUresult is_capturing(struct CUstream_st *stream, CUstreamCaptureStatus *out) {
+  CHECK_USABLE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (stream == &default_stream && atomic_load(&blocking_captures)) return CAPTURE_IMPLICIT; /* the capture goes on (seen) */
-  *out = stream->capturing ? 1 : 0;
+  if (stream == &default_stream && is_forbidden(BY_LEGACY_STREAM, 0)) return CAPTURE_IMPLICIT; /* the capture goes on (seen) */
+  *out = !stream->capturing ? 0 : stream->is_invalid ? 2 : 1;
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *out) {
@@ -1379,71 +1506,124 @@ API CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *ou
   return is_capturing(stream_of(stream, 1), out);
 }
 API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-  if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  int was = relaxed ? 2 : 0;
-  relaxed = *mode == 2;
-  *mode = was;
+  if (!mode || *mode < GLOBAL || *mode > RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  enum mode before = thread_mode;
+  thread_mode = (enum mode)*mode;
+  *mode = before;
   return CUDA_SUCCESS;
 }
-static CUresult synchronise(struct CUstream_st *stream) {
+/* Return why the thread may not ask for the work of the stream. */
+static CUresult refuse_question(struct CUstream_st *stream) {
+  CHECK_USABLE;
+  if (!stream->context && !current) return INVALID_CONTEXT;
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
-  if (stream->capturing || is_prohibited()) return CAPTURE_UNSUPPORTED;
-  sleep_until(stream == &default_stream ? last_end : stream->ends);
+  return stream->capturing || is_prohibited() ? CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+static CUresult synchronise(struct CUstream_st *stream) {
+  CUresult result = refuse_question(stream);
+  if (result) return result;
+  CUcontext context = context_of(stream);
+  card_wait(&context->work, end_of(stream, context));
+  CHECK_USABLE;
   synchronised();
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamSynchronize(CUstream stream) { return synchronise(stream_of(stream, 0)); }
 API CUresult cuStreamSynchronize_ptsz(CUstream stream) { return synchronise(stream_of(stream, 1)); }
+static CUresult query(struct CUstream_st *stream) {
+  CUresult result = refuse_question(stream);
+  if (result) return result;
+  CUcontext context = context_of(stream);
+  int reached = card_reached(&context->work, end_of(stream, context));
+  CHECK_USABLE;
+  return reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+API CUresult cuStreamQuery(CUstream stream) { return query(stream_of(stream, 0)); }
+API CUresult cuStreamQuery_ptsz(CUstream stream) { return query(stream_of(stream, 1)); }
+/* Copies wait for the legacy stream, as those of memory that is not pinned do; nothing is copied. */
+API CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size) {
+  (void)to, (void)from, (void)size;
+  return synchronise(&default_stream);
+}
+API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size) {
+  (void)to, (void)from, (void)size;
+  return synchronise(&default_stream);
+}
+API CUresult cuMemHostAlloc(void **out, size_t size, unsigned flags) {
+  CHECK_CURRENT;
+  if (!out || !size || flags > 7) return CUDA_ERROR_INVALID_VALUE;
+  if (is_prohibited()) return CAPTURE_UNSUPPORTED;
+  *out = calloc(1, size);
+  return CUDA_SUCCESS;
+}
+API CUresult cuMemFreeHost(void *memory) {
+  CHECK_CURRENT;
+  free(memory);
+  return CUDA_SUCCESS;
+}
 API CUresult cuEventCreate(CUevent *out, unsigned flags) {
-  (void)flags;
+  CHECK_CURRENT;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (!current) return INVALID_CONTEXT;
   *out = calloc(1, sizeof **out);
   (*out)->context = current;
+  (*out)->is_timed = !(flags & 2); /* CU_EVENT_DISABLE_TIMING */
   atomic_fetch_add(&live_events, 1);
   return CUDA_SUCCESS;
 }
 API CUresult cuEventDestroy_v2(CUevent event) {
   if (!event) return INVALID_HANDLE;
+  card_unmark(&event->mark);
   free(event);
   atomic_fetch_sub(&live_events, 1);
   return CUDA_SUCCESS;
 }
 /* An event that is recorded in a capture becomes a part of the graph, and cannot be waited for. */
 static CUresult record(CUevent event, struct CUstream_st *stream) {
+  CHECK_USABLE;
+  if (!stream->context && !current) return INVALID_CONTEXT;
   if (!event || event->context != (stream->context ? stream->context : current)) { /* cuEventRecord (cuda.h) */
     atomic_fetch_add(&refused_records, 1);
     return INVALID_HANDLE;
   }
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
   event->captured = stream->capturing;
+  event->is_recorded = 1;
   stream->captured_events += stream->capturing ? 1 : 0;
-  int64_t ends = stream == &default_stream ? last_end : stream->ends, t = now();
-  event->at = ends > t ? ends : t;
+  if (stream->capturing) return CUDA_SUCCESS;
+  CUcontext context = context_of(stream);
+  card_mark(&event->mark, &context->work, end_of(stream, context));
   return CUDA_SUCCESS;
 }
 API CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream_of(stream, 0)); }
 API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(event, stream_of(stream, 1)); }
 static CUresult look_at(CUevent event) {
+  CHECK_USABLE;
   if (!event) return INVALID_HANDLE;
   return event->captured ? CAPTURED_EVENT : is_prohibited() ? CAPTURE_UNSUPPORTED : 0;
 }
 API CUresult cuEventQuery(CUevent event) {
   CUresult result = look_at(event);
-  return result ? result : now() >= event->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  if (result) return result;
+  int passed = card_passed(&event->mark);
+  CHECK_USABLE;
+  return passed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 API CUresult cuEventSynchronize(CUevent event) {
   CUresult result = look_at(event);
   if (result) return result;
-  sleep_until(event->at);
+  card_pass(&event->mark);
+  CHECK_USABLE;
   synchronised();
   return CUDA_SUCCESS;
 }
 API CUresult cuEventElapsedTime(float *ms, CUevent first, CUevent second) {
+  CHECK_USABLE;
   if (!first || !second || first->context != second->context) return INVALID_HANDLE;
+  if (!first->is_timed || !second->is_timed || !first->is_recorded || !second->is_recorded) return INVALID_HANDLE;
   if (first->captured || second->captured) return CAPTURED_EVENT;
-  *ms = (float)((second->at - first->at) / 1e6);
-  return now() >= second->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  if (!card_passed(&first->mark) || !card_passed(&second->mark)) return CUDA_ERROR_NOT_READY;
+  *ms = (float)((second->mark.at - first->mark.at) / 1e6); /* of all time: beside another context, of its slices too */
+  return CUDA_SUCCESS;
 }
 
 API CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, CUdriverProcAddressQueryResult *how) {
@@ -1484,6 +1664,7 @@ API CUresult cuGetExportTable(const void **out, const CUuuid *id) {
 }
 
 /* Not CUDA's: for tests. */
+API long long fake_cuda_worked(int card) { return card_worked(contexts[card].work.card); }
 API int fake_cuda_events(CUgraph graph) { return graph->events; }
 API int fake_cuda_refused_records(void) { return atomic_load(&refused_records); }
 API int fake_cuda_live_events(void) { return atomic_load(&live_events); }

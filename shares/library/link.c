@@ -99,7 +99,7 @@ static int send_frame(struct frame frame) {
 
 /* Tell the server how many contexts there are; with `lock` held. */
 static int tell_contexts(const struct device *device) {
-  return send_frame((struct frame){.kind = CONTEXT, .device = (uint16_t)device->index, .a = device->contexts, .b = 1});
+  return !takes_use || send_frame((struct frame){.kind = CONTEXT, .device = (uint16_t)device->index, .a = device->contexts, .b = 1});
 }
 
 static void use_page(struct page *fresh) {
@@ -353,7 +353,8 @@ static int64_t context_bytes(struct device *device) { return (int64_t)atomic_loa
 int context_begin(struct device *device) {
   pthread_mutex_lock(&lock);
   give_back(device, take_reserve(device, device->reserve_bytes));
-  int allowed = ask(device, CONTEXT, device->contexts + 1, context_bytes(device));
+  int counts = !joined || takes_use; /* an earlier server does not */
+  int allowed = !counts || ask(device, CONTEXT, device->contexts + 1, context_bytes(device));
   if (allowed) device->contexts++;
   pthread_mutex_unlock(&lock);
   if (!allowed) {

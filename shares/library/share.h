@@ -43,7 +43,7 @@ struct page {
 
 struct connection {
   int fd, refusal;     /* why there is none: REFUSED's code, or 0: no answer */
-  int takes_use;       /* the server takes USE: it is not of an earlier version */
+  int takes_use;       /* the server takes USE and CONTEXT: it is not of an earlier version */
   struct page *page;   /* the caller's to unmap */
   int64_t clock_ahead; /* the server's clock less ours: time namespaces differ */
 };

@@ -4,8 +4,9 @@ Each container has a virtual time. Time of the card advances it, divided by the 
 of 25 %, a turn of 10 ms adds 40 ms. The container with the least virtual time goes first, until it is QUANTUM_NS of the card
 ahead of the next one. So in the long run each gets its request, and unused time is divided in proportion to the requests.
 
-A turn is at least as long as the first kernel that the container is about to launch, so that long kernels of several containers
-run one after another. Work outside turns, which runs beside another container's turn, costs a part more: the device switches between the two.
+A turn is at least as long as the first kernel that the container is about to launch, so that long kernels of several
+containers run one after another. Work outside turns, which runs beside another container's turn, costs a part more: the device
+switches between the two.
 
 The *time of service* is the least virtual time of the containers that are served: those that want a turn, or have one, and are
 not held back by their limits. A container that was away starts at the time of service. One that paused for a moment, or was

@@ -41,8 +41,7 @@ class Policy(Protocol):
     def leave(self, name: str) -> None: ...
 
     def begin(self, name: str, estimate_ns: int, now_ns: int) -> None:
-        """Note that this container wants a turn, or has one, from now on. `estimate_ns`: length of the work that it would launch
-        first."""
+        """Note that this container wants a turn, or has one, from now on. `estimate_ns`: length of its first kernel."""
         ...
 
     def end(self, name: str, now_ns: int) -> None:
@@ -55,8 +54,8 @@ class Policy(Protocol):
         ...
 
     def use(self, name: str, used_ns: int, now_ns: int) -> int:
-        """Count time of the device that the container had outside its turns. Return the part of it that is taken off the turn of
-        the holder: a container that reports more than it may use cannot give the time to another one."""
+        """Count time of the device that the container had outside its turns. Return the part that is taken off the turn of the
+        holder: a container that reports more than it may use cannot give the time to another one."""
         ...
 
     def choose(self, waiting: Collection[str], now_ns: int) -> str | NotBefore:

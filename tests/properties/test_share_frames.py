@@ -94,6 +94,8 @@ class Connection:
             case 5:  # SUB
                 self.held[device] = max(0, self.held[device] - a)
                 return a <= MAX_BYTES
+            case 6:  # USE
+                return a <= 1 and c <= MAX_NS
             case 7:  # CONTEXT
                 return a <= MAX_CONTEXTS and b <= 1
         return False
