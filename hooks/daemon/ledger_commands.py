@@ -24,7 +24,7 @@ from hooks.attach.overlay import find_strays, with_attached
 from hooks.daemon.daemon import make_attacher, read_in_time
 from hooks.daemon.settings import CONFIG, Settings, attaches, ledger_path
 from hooks.forms.annotations import prefixes
-from hooks.frontends.cri_hook.ledger_service import SERVICE, forced, tell
+from hooks.frontends.cri_hook.ledger_service import SERVICE, forced, log_forced
 from hooks.host.boot import read_boot_id
 from hooks.host.lists import read_lists
 from hooks.ledger.listing import Entry, LedgerContent, list_devices
@@ -171,7 +171,7 @@ async def _alone(settings: Settings, request: hook_pb2.ReleaseRequest) -> hook_p
                 attacher = make_attacher(settings, kernel, runtime, ledger, boot_id, log)
                 peer = Peer(os.getpid(), os.getuid(), os.getgid())
                 outcome = await carry_out(found, ledger, attacher, log, end=forced(peer, time.time()))
-            tell(log, found.device, outcome, peer)
+            log_forced(log, found.device, outcome, peer)
     return hook_pb2.ReleaseResponse(device=found.device, steps=outcome.done, in_use=found.in_use, failed=outcome.failed)
 
 
