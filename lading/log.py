@@ -108,7 +108,7 @@ class Event(StrEnum):
     REPORT_APPLIED = "report.applied"  # central's view of this node is up to date; INFO the first time and after a failure
     REPORT_FAILED = "report.failed"
     SHARE_BYPASSED = "share.bypassed"  # a container does not keep to its share of a card
-    SHARE_WATCH_FAILED = "share.watch-failed"  # bypasses of shares cannot be detected; logged once, until they can
+    SHARE_WATCH_FAILED = "share.watch-failed"  # the memory or the processes of shares cannot be read; logged once
     NODE_TAINTED = "node.tainted"  # no pod is placed on this node; the record has the reason
     NODE_UNTAINTED = "node.untainted"
     NODE_TAINT_FAILED = "node.taint-failed"  # the API server did not accept the taint; retried

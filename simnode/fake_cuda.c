@@ -90,6 +90,7 @@ struct CUstream_st {
   enum mode mode;
   const enum mode *capturer; /* the thread that began the capture */
   struct CUstream_st *next_capture;
+  CUgraph graph; /* that is captured */
   int64_t captured_us;
   CUcontext used_in; /* of its last launch: a default stream has work in several */
   int64_t end;
@@ -104,9 +105,16 @@ struct CUfunc_st {
   enum { WORK, FAULT, MEET } kind;
   CUcontext context; /* in which its module was loaded */
 };
-struct CUgraphExec_st {
+struct CUgraph_st {
   int64_t us;
   int events;
+  size_t memory; /* of its nodes, which an instance takes when it is uploaded or first launched */
+  int card, instances;
+};
+struct CUgraphExec_st {
+  struct CUgraph_st made;
+  CUgraph graph;
+  int has_memory;
 };
 struct CUmemPoolHandle_st {
   int card;
@@ -188,6 +196,9 @@ static int64_t free_ns, launch_ns;
 static int launch_log = -1;
 static int forked; /* a child of a process that used CUDA: it never can (seen) */
 static CUdeviceptr next_address = 0x7f0000000000;
+#define GRAPH_ADDRESSES ((CUdeviceptr)0x7e0000000000)
+static CUdeviceptr next_graph_address = GRAPH_ADDRESSES;
+static size_t graph_memory[MAX_CARDS], idle_graph_memory[MAX_CARDS]; /* `idle`: of instances that are gone */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
   _Atomic(struct work *) work; /* of a kernel that faults; NULL: there is none */
@@ -827,14 +838,24 @@ API CUresult cuStreamGetCtx(CUstream stream, CUcontext *out) {
   *out = its->context ? its->context : current;
   return CUDA_SUCCESS;
 }
+/* Return the address of memory that a graph is to have. With `lock` held. */
+static CUdeviceptr add_graph_memory(CUgraph graph, int card, size_t size) {
+  graph->card = card;
+  graph->memory += whole_blocks(size);
+  next_graph_address += whole_blocks(size);
+  return next_graph_address - whole_blocks(size);
+}
+
 /* `pool` NULL: the one that is current to the stream's device. */
 static CUresult take_of_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, struct CUstream_st *stream) {
   CUcontext context = stream->context ? stream->context : current;
   CHECK_USABLE;
   if (!context) return INVALID_CONTEXT;
   if (!out || !size) return CUDA_ERROR_INVALID_VALUE;
-  if (stream->capturing) { /* it becomes a node of the graph, whose memory is not simulated */
-    *out = 0;
+  if (stream->capturing) { /* it becomes a node of the graph */
+    pthread_mutex_lock(&lock);
+    *out = add_graph_memory(stream->graph, context->card, size);
+    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
   }
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
@@ -864,12 +885,12 @@ API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream
   return take_of_pool(out, size, NULL, stream_of(stream, 1));
 }
 /* Memory that is not of the graph cannot be freed by a captured call. */
-API CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
-  return stream_of(stream, 0)->capturing ? CUDA_ERROR_INVALID_VALUE : give_back(at, 0);
+static CUresult free_async(CUdeviceptr at, struct CUstream_st *stream) {
+  if (!stream->capturing) return give_back(at, 0);
+  return at >= GRAPH_ADDRESSES && at < next_graph_address ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-API CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) {
-  return stream_of(stream, 1)->capturing ? CUDA_ERROR_INVALID_VALUE : give_back(at, 0);
-}
+API CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) { return free_async(at, stream_of(stream, 0)); }
+API CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) { return free_async(at, stream_of(stream, 1)); }
 
 /* Virtual memory. What it refuses: a size that is no multiple of the granularity, a mapping of an address that was not reserved
  * (both seen), a mapping over another, or beyond the memory, and the unmapping of a part of a mapping. */
@@ -1255,12 +1276,6 @@ static CUresult launch(struct CUstream_st *stream, CUfunction f, int64_t us, voi
 /* What a share of a card does not get to, and the fake does not simulate further. */
 #define NOT_SIMULATED(name, ...) \
   API CUresult name(__VA_ARGS__) { return CUDA_SUCCESS; }
-NOT_SIMULATED(cuGraphAddMemAllocNode, CUgraphNode *n, CUgraph g, const CUgraphNode *after, size_t count, void *p)
-NOT_SIMULATED(cuGraphAddNode, CUgraphNode *n, CUgraph g, const CUgraphNode *after, size_t count, CUgraphNodeParams *p)
-NOT_SIMULATED(cuGraphAddNode_v2, CUgraphNode *n, CUgraph g, const CUgraphNode *after, const void *edges, size_t count,
-              CUgraphNodeParams *p)
-NOT_SIMULATED(cuGraphAddNode_v3, CUgraphNode *n, CUgraph g, const CUgraphNode *after, const void *edges, size_t count,
-              CUgraphNodeParams *p)
 NOT_SIMULATED(cuMemAlloc, unsigned *out, unsigned size)
 NOT_SIMULATED(cuMemAllocPitch, unsigned *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 NOT_SIMULATED(cuArrayCreate, CUarray *out, const void *descriptor)
@@ -1305,8 +1320,92 @@ API CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream str
   return launch(stream_of(stream, 0), f, width, NULL);
 }
 API CUresult cuLaunch(CUfunction f) { return cuLaunchGrid(f, 1, 1); }
+/* Memory of graphs. Nothing is taken when a node is added and when a graph is instantiated; what an instance took stays after it is
+ * gone, for other instances, until it is trimmed (all seen). */
+
+API CUresult cuGraphCreate(CUgraph *out, unsigned flags) {
+  if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
+  *out = calloc(1, sizeof **out);
+  return CUDA_SUCCESS;
+}
+API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t number,
+                                    CUDA_MEM_ALLOC_NODE_PARAMS *p) {
+  CHECK_USABLE;
+  (void)after;
+  int card;
+  if (!node || !graph || !p || !p->bytesize || number) return CUDA_ERROR_INVALID_VALUE;
+  if (!pool_place(&p->poolProps.location, p->poolProps.allocType, &card) || card == HOST) return CUDA_ERROR_INVALID_VALUE;
+  pthread_mutex_lock(&lock);
+  p->dptr = add_graph_memory(graph, card, p->bytesize);
+  pthread_mutex_unlock(&lock);
+  return CUDA_SUCCESS;
+}
+API CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t number, CUgraphNodeParams *p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  if (p->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return CUDA_ERROR_NOT_SUPPORTED; /* no other is simulated */
+  return cuGraphAddMemAllocNode(node, graph, after, number, &p->alloc);
+}
+API CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t number,
+                               CUgraphNodeParams *p) {
+  return edges ? CUDA_ERROR_NOT_SUPPORTED : cuGraphAddNode(node, graph, after, number, p);
+}
+API CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t number,
+                               CUgraphNodeParams *p) {
+  return cuGraphAddNode_v2(node, graph, after, edges, number, p);
+}
+
+static CUresult upload(CUgraphExec instance) {
+  CHECK_USABLE;
+  if (!instance) return CUDA_ERROR_INVALID_VALUE;
+  size_t bytes = instance->made.memory;
+  int card = instance->made.card;
+  if (instance->has_memory || !bytes) return CUDA_SUCCESS;
+  pthread_mutex_lock(&lock);
+  size_t again = bytes < idle_graph_memory[card] ? bytes : idle_graph_memory[card];
+  CUresult result = use(card, bytes - again);
+  if (!result) {
+    idle_graph_memory[card] -= again;
+    graph_memory[card] += bytes - again;
+    instance->has_memory = 1;
+  }
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+API CUresult cuGraphUpload(CUgraphExec instance, CUstream stream) {
+  (void)stream;
+  return upload(instance);
+}
+API CUresult cuGraphUpload_ptsz(CUgraphExec instance, CUstream stream) { return cuGraphUpload(instance, stream); }
+API CUresult cuGraphDestroy(CUgraph graph) { return graph ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+API CUresult cuGraphExecDestroy(CUgraphExec instance) {
+  if (!instance) return CUDA_ERROR_INVALID_VALUE;
+  pthread_mutex_lock(&lock);
+  instance->graph->instances--;
+  if (instance->has_memory) idle_graph_memory[instance->made.card] += instance->made.memory;
+  pthread_mutex_unlock(&lock);
+  free(instance);
+  return CUDA_SUCCESS;
+}
+API CUresult cuDeviceGraphMemTrim(CUdevice device) {
+  if (device < 0 || device >= count) return INVALID_DEVICE;
+  pthread_mutex_lock(&lock);
+  unuse_bytes(device, idle_graph_memory[device]);
+  graph_memory[device] -= idle_graph_memory[device];
+  idle_graph_memory[device] = 0;
+  pthread_mutex_unlock(&lock);
+  return CUDA_SUCCESS;
+}
+API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value) {
+  if (device < 0 || device >= count) return INVALID_DEVICE;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) return CUDA_ERROR_NOT_SUPPORTED; /* no other is simulated */
+  *(uint64_t *)value = graph_memory[device];
+  return CUDA_SUCCESS;
+}
+
 static CUresult launch_graph(CUgraphExec graph, struct CUstream_st *stream) {
-  return graph ? enqueue(stream, NULL, graph->us, NULL) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = upload(graph);
+  return result ? result : enqueue(stream, NULL, graph->made.us, NULL);
 }
 API CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream_of(stream, 0)); }
 API CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream_of(stream, 1)); }
@@ -1318,6 +1417,7 @@ static CUresult begin_capture(struct CUstream_st *stream, CUstreamCaptureMode mo
   if (stream->capturing || mode > RELAXED) return CUDA_ERROR_INVALID_VALUE;
   stream->capturing = 1;
   stream->captured_us = stream->captured_events = stream->is_invalid = 0;
+  stream->graph = calloc(1, sizeof *stream->graph);
   stream->captured_in = context_of(stream);
   stream->mode = (enum mode)mode;
   stream->capturer = &thread_mode;
@@ -1333,7 +1433,7 @@ API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) 
 API CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
   return begin_capture(stream_of(stream, 1), mode);
 }
-static CUresult end_capture(struct CUstream_st *stream, CUgraphExec *graph) {
+static CUresult end_capture(struct CUstream_st *stream, CUgraph *graph) {
   CHECK_USABLE;
   if (!graph || !stream->capturing) return CUDA_ERROR_INVALID_VALUE;
   if (stream->mode != RELAXED && stream->capturer != &thread_mode) return CAPTURE_OF_OTHER_THREAD;
@@ -1345,16 +1445,52 @@ static CUresult end_capture(struct CUstream_st *stream, CUgraphExec *graph) {
   stream->capturing = 0;
   *graph = NULL;
   if (stream->is_invalid) return CAPTURE_INVALIDATED;
-  *graph = malloc(sizeof **graph); /* a graph and its instance are one here */
-  **graph = (struct CUgraphExec_st){stream->captured_us, stream->captured_events};
+  *graph = stream->graph;
+  (*graph)->us = stream->captured_us;
+  (*graph)->events = stream->captured_events;
   return CUDA_SUCCESS;
 }
-API CUresult cuStreamEndCapture(CUstream stream, CUgraphExec *graph) { return end_capture(stream_of(stream, 0), graph); }
-API CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraphExec *graph) { return end_capture(stream_of(stream, 1), graph); }
-API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraphExec graph, unsigned long long flags) {
+API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) { return end_capture(stream_of(stream, 0), graph); }
+API CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) { return end_capture(stream_of(stream, 1), graph); }
+API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags) {
   (void)flags;
-  *out = graph;
+  if (!out || !graph || (graph->memory && graph->instances)) return CUDA_ERROR_INVALID_VALUE;
+  *out = malloc(sizeof **out);
+  **out = (struct CUgraphExec_st){.made = *graph, .graph = graph};
+  graph->instances++;
   return CUDA_SUCCESS;
+}
+API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNode *node, char *text, size_t length) {
+  (void)node, (void)text, (void)length;
+  return cuGraphInstantiateWithFlags(out, graph, 0);
+}
+API CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *node, char *text, size_t length) {
+  return cuGraphInstantiate_v2(out, graph, node, text, length);
+}
+API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, uint64_t *params) {
+  if (!params) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = cuGraphInstantiateWithFlags(out, graph, 0);
+  if (!result && (*params & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)) result = upload(*out);
+  return result;
+}
+API CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph, uint64_t *params) {
+  return cuGraphInstantiateWithParams(out, graph, params);
+}
+static CUresult capture_info(struct CUstream_st *stream, CUstreamCaptureStatus *status, CUgraph *graph) {
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
+  *status = stream->capturing ? 1 : 0;
+  if (graph && stream->capturing) *graph = stream->graph;
+  return CUDA_SUCCESS;
+}
+API CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+                                       const CUgraphNode **nodes, size_t *number) {
+  (void)id, (void)nodes, (void)number;
+  return capture_info(stream_of(stream, 0), status, graph);
+}
+API CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
+                                            const CUgraphNode **nodes, size_t *number) {
+  (void)id, (void)nodes, (void)number;
+  return capture_info(stream_of(stream, 1), status, graph);
 }
 static CUresult is_capturing(struct CUstream_st *stream, CUstreamCaptureStatus *out) {
   CHECK_USABLE;
@@ -1529,7 +1665,7 @@ API CUresult cuGetExportTable(const void **out, const CUuuid *id) {
 
 /* Not CUDA's: for tests. */
 API long long fake_cuda_worked(int card) { return card_worked(contexts[card].work.card); }
-API int fake_cuda_events(CUgraphExec graph) { return graph->events; }
+API int fake_cuda_events(CUgraph graph) { return graph->events; }
 API int fake_cuda_refused_records(void) { return atomic_load(&refused_records); }
 API int fake_cuda_live_events(void) { return atomic_load(&live_events); }
 API void fake_cuda_counts(int card, int64_t *launches, size_t *allocated) {

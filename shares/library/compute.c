@@ -319,9 +319,9 @@ HOOK CUresult cuLaunchGrid(CUfunction f, int width, int height) {
 HOOK CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
   LAUNCH(stream, , AREA_KIND, real.cuLaunchGridAsync(f, width, height, stream));
 }
-HOOK CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
+CUresult launch_graph(CUgraphExec graph, CUstream stream) {
   LAUNCH(stream, , kind_of(graph, 0), real.cuGraphLaunch(graph, stream));
 }
-HOOK CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
+CUresult launch_graph_ptsz(CUgraphExec graph, CUstream stream) {
   LAUNCH(stream, _ptsz, kind_of(graph, 0), real.cuGraphLaunch_ptsz(graph, stream));
 }

@@ -104,8 +104,16 @@ typedef struct {
 } CUDA_LAUNCH_PARAMS;
 
 typedef struct {
-  int type; /* CU_GRAPH_NODE_TYPE_… */
+  CUmemPoolProps poolProps;
+  const void *accessDescs;
+  size_t accessDescCount, bytesize;
+  CUdeviceptr dptr;
+} CUDA_MEM_ALLOC_NODE_PARAMS;
+typedef struct {
+  int type, reserved[3]; /* CU_GRAPH_NODE_TYPE_… */
+  CUDA_MEM_ALLOC_NODE_PARAMS alloc;
 } CUgraphNodeParams;
+enum { CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2, CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2 };
 enum { CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
 
 #define DIMENSIONS unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned
@@ -162,7 +170,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray);
 /* The first version has 32 bits for addresses and sizes. */
 CUresult cuMemAlloc(unsigned *, unsigned), cuMemAllocPitch(unsigned *, unsigned *, unsigned, unsigned, unsigned);
 CUresult cuArrayCreate(CUarray *, const void *), cuArray3DCreate(CUarray *, const void *);
-CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *);
 CUresult cuGraphAddNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
 CUresult cuGraphAddNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t, CUgraphNodeParams *);
 CUresult cuGraphAddNode_v3(CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t, CUgraphNodeParams *);
@@ -178,8 +186,17 @@ CUresult cuLaunch(CUfunction);
 CUresult cuLaunchGrid(CUfunction, int, int);
 CUresult cuLaunchGridAsync(CUfunction, int, int, CUstream);
 CUresult cuGraphLaunch(CUgraphExec, CUstream), cuGraphLaunch_ptsz(CUgraphExec, CUstream);
+CUresult cuGraphUpload(CUgraphExec, CUstream), cuGraphUpload_ptsz(CUgraphExec, CUstream);
+CUresult cuGraphInstantiate(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t);
+CUresult cuGraphInstantiate_v2(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
+CUresult cuGraphInstantiateWithParams(CUgraphExec *, CUgraph, uint64_t *), cuGraphInstantiateWithParams_ptsz(CUgraphExec *, CUgraph, uint64_t *);
+CUresult cuGraphDestroy(CUgraph), cuGraphExecDestroy(CUgraphExec);
+CUresult cuDeviceGraphMemTrim(CUdevice), cuDeviceGetGraphMemAttribute(CUdevice, int, void *);
 
 CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *), cuStreamIsCapturing_ptsz(CUstream, CUstreamCaptureStatus *);
+CUresult cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus *, uint64_t *, CUgraph *, const CUgraphNode **, size_t *);
+CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream, CUstreamCaptureStatus *, uint64_t *, CUgraph *, const CUgraphNode **, size_t *);
 CUresult cuStreamGetCtx(CUstream, CUcontext *);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *);
 CUresult cuEventCreate(CUevent *, unsigned), cuEventDestroy_v2(CUevent);

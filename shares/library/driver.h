@@ -7,7 +7,11 @@
  *   driver.c   the functions of the real library
  *   queue.c    the work that is queued on the device
  *   compute.c  launches: only within a turn, and never far ahead of the device
+ *   table.c    what a program has of the driver, and what of it counts
+ *   graphs.c   memory of graphs
  *   memory.c   allocations: none beyond the share, and queries that return the share
+ *   virtual.c  memory of cuMemCreate
+ *   contexts.c contexts
  *   resolve.c  which functions of the real library are replaced
  */
 #ifndef LADING_DRIVER_H
@@ -36,11 +40,15 @@
   X(cuLaunchKernel) X(cuLaunchKernel_ptsz) X(cuLaunchKernelEx) X(cuLaunchKernelEx_ptsz) \
   X(cuLaunchCooperativeKernel) X(cuLaunchCooperativeKernel_ptsz) X(cuLaunchCooperativeKernelMultiDevice) \
   X(cuLaunch) X(cuLaunchGrid) X(cuLaunchGridAsync) X(cuGraphLaunch) X(cuGraphLaunch_ptsz) \
+  X(cuGraphUpload) X(cuGraphUpload_ptsz) X(cuGraphInstantiate) X(cuGraphInstantiate_v2) X(cuGraphInstantiateWithFlags) \
+  X(cuGraphInstantiateWithParams) X(cuGraphInstantiateWithParams_ptsz) X(cuGraphDestroy) X(cuGraphExecDestroy) \
+  X(cuDeviceGraphMemTrim) \
   X(cuGetProcAddress) X(cuGetProcAddress_v2)
 /* Others that are called. */
 #define CALLED(X) \
   X(cuDeviceGetUuid) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice) X(cuStreamGetCtx) \
   X(cuDevicePrimaryCtxGetState) X(cuMemGetAllocationPropertiesFromHandle) X(cuMemPoolGetAttribute) \
+  X(cuDeviceGetGraphMemAttribute) X(cuStreamGetCaptureInfo_v2) X(cuStreamGetCaptureInfo_v2_ptsz) \
   X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz) X(cuThreadExchangeStreamCaptureMode) \
   X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventRecord_ptsz) X(cuEventQuery) X(cuEventElapsedTime)
 

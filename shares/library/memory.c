@@ -1,6 +1,7 @@
 /* Allocations: none beyond the container's share, and queries that return the share. */
 #include <stdlib.h>
 
+#include "graphs.h"
 #include "table.h"
 
 static pthread_mutex_t unsure = PTHREAD_MUTEX_INITIALIZER;
@@ -233,13 +234,23 @@ static CUmemoryPool pool_of_stream(CUstream stream, struct device **device) {
   return pool;
 }
 
+static int is_of_card(CUmemoryPool handle) {
+  pthread_mutex_lock(&table_lock);
+  const struct pool *pool = pool_of(handle, device_of_thread());
+  pthread_mutex_unlock(&table_lock);
+  return pool && pool->device;
+}
+
+enum { PER_THREAD = 2 };
 typedef CUresult (*FromPool)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 
 static CUresult from_pool(CUdeviceptr *out, size_t size, CUmemoryPool handle, CUstream stream, FromPool allocate,
                           int captured) {
   struct device *device = device_of_thread();
-  if (captured) { /* it becomes a node of a graph: see below */
-    return !device || informs(device) ? allocate(out, size, handle, stream) : CUDA_ERROR_NOT_SUPPORTED;
+  if (captured) { /* it becomes a node of a graph */
+    CUresult result = allocate(out, size, handle, stream);
+    if (!result && (!handle || is_of_card(handle))) graph_captured(stream, captured == PER_THREAD, size);
+    return result;
   }
   if (!handle) handle = pool_of_stream(stream, &device);
   if (!handle) return allocate(out, size, handle, stream); /* the driver says what is wrong */
@@ -275,7 +286,7 @@ HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPoo
 }
 HOOK CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
   if (!pool) return real.cuMemAllocFromPoolAsync_ptsz(out, size, pool, stream);
-  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync_ptsz, is_captured_ptsz(stream));
+  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync_ptsz, is_captured_ptsz(stream) ? PER_THREAD : 0);
 }
 static CUresult current_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
   (void)pool;
@@ -289,7 +300,7 @@ HOOK CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream) {
   return from_pool(out, size, NULL, stream, current_pool, is_captured(stream));
 }
 HOOK CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream) {
-  return from_pool(out, size, NULL, stream, current_pool_ptsz, is_captured_ptsz(stream));
+  return from_pool(out, size, NULL, stream, current_pool_ptsz, is_captured_ptsz(stream) ? PER_THREAD : 0);
 }
 /* Memory of cuMemAlloc may be freed in this way too. */
 HOOK CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
@@ -319,8 +330,8 @@ HOOK CUresult cuMemPoolDestroy(CUmemoryPool handle) {
   return result;
 }
 
-/* What cannot be counted, and is refused where the card is shared and its driver does not limit memory: memory of graphs, which is
- * allocated when a graph is launched and kept for the next launch; and calls of the first version of the API (CUDA 3.1 and older). */
+/* What cannot be counted, and is refused where the card is shared and its driver does not limit memory: calls of the first version of
+ * the API (CUDA 3.1 and older). */
 
 static int must_count(void) {
   struct device *device = device_of_thread();
@@ -329,24 +340,6 @@ static int must_count(void) {
 
 #define REFUSE(call) return must_count() ? CUDA_ERROR_NOT_SUPPORTED : (call)
 
-HOOK CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, void *params) {
-  REFUSE(real.cuGraphAddMemAllocNode(node, graph, after, count, params));
-}
-static int allocates(const CUgraphNodeParams *params) { return params && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
-HOOK CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *p) {
-  if (allocates(p)) REFUSE(real.cuGraphAddNode(node, graph, after, count, p));
-  return real.cuGraphAddNode(node, graph, after, count, p);
-}
-HOOK CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
-                                CUgraphNodeParams *p) {
-  if (allocates(p)) REFUSE(real.cuGraphAddNode_v2(node, graph, after, edges, count, p));
-  return real.cuGraphAddNode_v2(node, graph, after, edges, count, p);
-}
-HOOK CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
-                                CUgraphNodeParams *p) {
-  if (allocates(p)) REFUSE(real.cuGraphAddNode_v3(node, graph, after, edges, count, p));
-  return real.cuGraphAddNode_v3(node, graph, after, edges, count, p);
-}
 HOOK CUresult cuMemAlloc(unsigned *out, unsigned size) { REFUSE(real.cuMemAlloc(out, size)); }
 HOOK CUresult cuMemAllocPitch(unsigned *out, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
   REFUSE(real.cuMemAllocPitch(out, pitch, width, height, element));

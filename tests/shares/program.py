@@ -24,7 +24,6 @@ THREADS = 1024  # a block has so many; ROUNDS_PER_US was measured with as many
 TRIAL_ROUNDS = 50  # in place of ROUNDS_PER_US while it is measured: its approximate value on an H200
 BLOCK = 2 * MIB  # the granularity of cuMemCreate
 FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
-_MEM_ALLOC = 10  # CU_GRAPH_NODE_TYPE_MEM_ALLOC
 _LOCALITY_DOMAIN = 6  # a CUmemLocationType that names no card
 _POOL = "iiiiPQ56x"  # CUmemPoolProps: allocation type, handle types, location type, location, security attributes, maximum size
 _size, _pointer = ctypes.c_size_t, ctypes.c_uint64
@@ -204,20 +203,9 @@ class Device:
 
     def uncounted(self, way: str) -> int:
         """Allocate in a way that cannot be counted."""
-        out, cuda, graph = _pointer(), self.cuda, ctypes.c_void_p()
+        out, cuda = _pointer(), self.cuda
         at = ctypes.byref(out)
         match way:
-            case "graph node":
-                return int(cuda.cuGraphAddMemAllocNode(at, graph, None, _size(0), None))
-            case "any graph node":
-                params = (ctypes.c_int * 64)(_MEM_ALLOC)
-                return int(cuda.cuGraphAddNode_v2(at, graph, None, None, _size(0), params))
-            case "captured":
-                cuda.cuStreamBeginCapture_v2(self.stream, 0)
-                try:
-                    return int(cuda.cuMemAllocAsync(at, _size(MIB), self.stream))
-                finally:
-                    cuda.cuStreamEndCapture(self.stream, ctypes.byref(graph))
             case "version 1":
                 return int(cuda.cuMemAlloc(at, ctypes.c_uint(MIB)))
             case _:

@@ -60,7 +60,7 @@ class CountingServer(Block):
 
     def _answer(self, accepted: socket.socket, frame: Frame) -> None:
         if frame.kind is Kind.HELLO:
-            welcome = pack(Frame(Kind.WELCOME, a=time.monotonic_ns(), b=1))
+            welcome = pack(Frame(Kind.WELCOME, a=time.monotonic_ns(), b=1, c=1))
             socket.send_fds(accepted, [welcome], [self.page.fd])
             return
         self.frames[frame.kind] += 1
