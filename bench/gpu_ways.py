@@ -109,10 +109,14 @@ def mps_server(card: MachineCard, env: Mapping[str, str]) -> Iterator[dict[str, 
         own = {**env, "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
         for name in ("pipe", "log"):
             Path(folder, name).mkdir()
-        begun = subprocess.run([control, "-d"], env=own, capture_output=True, text=True, check=False, timeout=BOUND_S)
+        said = Path(folder, "said")
+        with said.open("w") as file:  # the daemon may keep it open, so it is no pipe
+            begun = subprocess.run([control, "-d"], env=own, stdout=file, stderr=file, check=False, timeout=BOUND_S)
         if begun.returncode:
-            raise HostError(f"{MPS} -d ended with status {begun.returncode}: {(begun.stdout + begun.stderr).strip()}")
-        pid = int(Path(folder, f"pipe/{MPS}.pid").read_text())
+            raise HostError(f"{MPS} -d ended with status {begun.returncode}: {said.read_text().strip()}")
+        pid_file = Path(folder, f"pipe/{MPS}.pid")
+        wait_until(lambda: pid_file.exists() and pid_file.read_text().strip(), "the process ID of MPS")
+        pid = int(pid_file.read_text())
         try:
             yield own
         finally:

@@ -22,14 +22,17 @@ from tests.gpu.machine import prepare
 from tests.gpu.plugin import UNTIL
 
 SECONDS: Final = 280  # no test begins later, because `make test-gpu` may take five minutes
-SHARES: Final = "tests/shares"
+SHARES: Final = Path("tests/shares")
+
+
+def _files(*names: str) -> list[str]:
+    return [str(SHARES / f"test_{name}.py") for name in names]
+
+
 # Tests of these files measure no time, so several may run at once.
-TOGETHER: Final = tuple(f"{SHARES}/test_{name}.py" for name in ("counting", "memory", "names", "null_pointers", "nvml", "lost"))
+TOGETHER: Final = _files("counting", "memory", "names", "null_pointers", "nvml", "lost")
 # Tests that only a card can pass or fail come first, because the last ones may have to be left out.
-ALONE: Final = (
-    "tests/gpu",
-    *(f"{SHARES}/test_{name}.py" for name in ("turns", "queue", "captures", "failures", "tokens", "kills")),
-)
+FIRST: Final = ["tests/gpu", *_files("turns", "queue", "captures", "failures")]
 WORKERS: Final = 8
 
 
@@ -67,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 status = run(*map(str, asked.tests))
             else:
                 workers = min(WORKERS, os.cpu_count() or 1)
-                status = run(f"--numprocesses={workers}", *TOGETHER) | run(*ALONE)
+                rest = sorted({str(path) for path in SHARES.glob("test_*.py")} - {*TOGETHER, *FIRST})
+                status = run(f"--numprocesses={workers}", *TOGETHER) | run(*FIRST, *rest)
     except LadingError as e:
         die(e)
     print(f"{time.monotonic() - began:.0f} s on {card}{' (pretended)' if asked.pretend else ''}")
