@@ -39,13 +39,13 @@ from lading.sockets import peer_credentials
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid, PodUid
 from shares.allowance import Allowance
-from shares.card import NO_END, Card, Effects, Token
+from shares.card import Card, Effects, Token
 from shares.grants import Version, list_grants, read_grant
 from shares.intake import FRAME_NS, Intake
 from shares.memory import MAX_BYTES, Memory
 from shares.page import DeviceShare, SharedPage
 from shares.peer import find_stranger
-from shares.policy.model import MILLION, MS, Policy, Share
+from shares.policy.model import MILLION, MS, NO_END, Policy, Share
 from shares.readings import Read, Readings
 from shares.wire import SIZE, Frame, Kind, WireError, WireRefusal, pack, unpack
 
@@ -63,7 +63,7 @@ LOOK_AGAIN_NS: Final = 50 * MS  # interval between two checks whether a lost pro
 READ_S: Final = 0.25  # memory that was freed late stops counting after two readings
 READ_AT_ONCE_S: Final = 0.02  # time between two readings, however many requests wait
 READ_DEADLINE_S: Final = 2.0  # time after which requests do not wait for a driver that hangs
-MAX_LATE_NS: Final = 600_000 * MS
+MAX_USED_NS: Final = 600_000 * MS
 _MIB: Final = 1 << 20
 _PERCENT: Final = MILLION // 100
 
@@ -74,7 +74,7 @@ class Usage:
 
     grant: ShareGrant
     uuid: GpuUuid
-    held_ns: int  # time for which the container had the card, since its grant or this server's start
+    held_ns: int  # time of the card that the container had, also beside turns of others, since its grant or this server's start
     used_bytes: int
     limit_bytes: int
     context_bytes: int = 0  # memory that a context of the card takes, as far as the driver has said
@@ -142,11 +142,10 @@ class Shares:
             stalled, self._beat_ns = now_ns - self._beat_ns > STALL_NS, now_ns
             for container in self._containers.values():
                 container.page.beat(now_ns)
-            if stalled:
-                for container in self._containers.values():
+                if stalled:
                     container.settled_ns = now_ns + SETTLE_NS
-                for card in self._cards.values():
-                    card.act(card.card.stalled(now_ns))
+            for card in self._cards.values():  # also without frames, a neighbour ceases to be one
+                card.act(card.card.stalled(now_ns) if stalled else card.card.look(now_ns))
             self._look_at_grants()
 
     async def _keep_reading(self, read: Read) -> None:
@@ -299,7 +298,9 @@ class _CardLoop:
                 effect.process.send(Frame(Kind.TOKEN, device, a=quota_ns, c=effect.until_ns))
             elif effect.container in self.members:
                 container, device = self.members[effect.container]
-                container.page.show_turn(device, effect.until_ns, effect.waiters)
+                container.page.show_turn(
+                    device, effect.until_ns, effect.waiters, neighbours=effect.neighbours, pause=effect.pause
+                )
         if self._timer:
             self._timer.cancel()
         wake_ns = self.card.wake_ns()
@@ -628,12 +629,14 @@ class _Process:
             raise WireError(f"the process holds more than {MAX_BYTES} bytes")
         container.found(self.pid, frame)
         container.shares.notice_stall(now_ns)
-        late_ns = min(frame.c, MAX_LATE_NS)
+        used_ns = min(frame.c, MAX_USED_NS)
         match frame.kind:
             case Kind.WANT:
-                card.act(card.card.want(container.name, self, frame.a, late_ns, now_ns))
+                card.act(card.card.want(container.name, self, frame.a, used_ns, now_ns))
             case Kind.RELEASE:
-                card.act(card.card.release(container.name, self, late_ns, now_ns))
+                card.act(card.card.release(container.name, self, used_ns, now_ns))
+            case Kind.USE:
+                card.act(card.card.use(container.name, self, used_ns, now_ns, pause=bool(frame.a)))
             case Kind.ADD | Kind.CONTEXT if frame.b or container.informs[frame.device] or self._can_be_answered(frame, now_ns):
                 self._count(frame)
             case Kind.ADD | Kind.CONTEXT if len(self.postponed) >= MAX_POSTPONED:
@@ -679,7 +682,7 @@ class _Process:
             raise WireError("a second HELLO")
         self._greeted, self.launches = True, hello.c > 0
         self.container.show_processes()
-        welcome = pack(Frame(Kind.WELCOME, a=now_ns, b=len(self.container.cards)))
+        welcome = pack(Frame(Kind.WELCOME, a=now_ns, b=len(self.container.cards), c=1))
         try:
             socket.send_fds(self._connection, [welcome], [self.container.page.fd])
         except OSError:

@@ -18,8 +18,8 @@ SOCKET: Final = Path("/run/lading/gpu/s.sock")  # the share server's socket, as 
 HERE: Final = Path(__file__).parent
 SOURCES: Final = {
     CUDA: (
-        *("compute.c", "connect.c", "contexts.c", "driver.c", "link.c", "memory.c", "queue.c", "resolve.c"),
-        *("table.c", "virtual.c"),
+        *("account.c", "compute.c", "connect.c", "contexts.c", "driver.c", "link.c", "memory.c", "queue.c"),
+        *("resolve.c", "table.c", "virtual.c"),
     ),
     NVML: ("connect.c", "nvml.c"),
 }

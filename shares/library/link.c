@@ -19,7 +19,6 @@ enum {
   LOOK_MS = 50,          /* for the beat */
   RESERVE_MS = 100,      /* what was freed is given back if it was not used again for so long */
   NEAR_LIMIT = 16,       /* with less than this part of the share left, what is freed is given back at once */
-  STOPPED_MS = 4 * LOOK_MS, /* without a look, the process was stopped (SIGSTOP) */
 };
 struct question {
   uint32_t seq;
@@ -29,7 +28,7 @@ struct question {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, dialling = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
-static int started, joined, fd = -1, device_count;
+static int started, joined, takes_use, fd = -1, device_count;
 static struct connection dialled = {.fd = -1}; /* that is being made */
 static struct page *page;
 static _Atomic int64_t clock_ahead; /* the server's clock less ours: time namespaces differ */
@@ -37,7 +36,6 @@ static uint32_t last_seq;
 static struct question *questions;
 static struct device devices[MAX_DEVICES];
 static int64_t reserve_looked; /* when it was last looked whether reserves are used */
-static int64_t looked, stopped_ns; /* when it was last looked whether the process was stopped; and for how long it was */
 static struct frame received;
 static size_t received_bytes;
 
@@ -62,13 +60,6 @@ void link_wait(int64_t most_ns) {
   int64_t until = now_ns() + most_ns;
   struct timespec t = {until / 1000000000, until % 1000000000};
   pthread_cond_timedwait(&changed, &lock, &t);
-}
-
-/* Count the time in which no thread of the process ran; with `lock` held. */
-static void look_whether_stopped(void) {
-  int64_t now = now_ns();
-  if (looked && now - looked > STOPPED_MS * MS) stopped_ns += now - looked;
-  looked = now;
 }
 
 /* Return this process's part of what the container has not used. What the others use of theirs cannot be known while the server is
@@ -108,7 +99,7 @@ static int send_frame(struct frame frame) {
 
 /* Tell the server how many contexts there are; with `lock` held. */
 static int tell_contexts(const struct device *device) {
-  return send_frame((struct frame){.kind = CONTEXT, .device = (uint16_t)device->index, .a = device->contexts, .b = 1});
+  return !takes_use || send_frame((struct frame){.kind = CONTEXT, .device = (uint16_t)device->index, .a = device->contexts, .b = 1});
 }
 
 static void use_page(struct page *fresh) {
@@ -118,6 +109,7 @@ static void use_page(struct page *fresh) {
   for (int i = 0; i < device_count; i++) {
     devices[i].index = i;
     atomic_store(&devices[i].page, &fresh->device[i]);
+    atomic_store(&devices[i].neighbours, &fresh->neighbours[i]);
   }
   (void)old; /* another thread may be looking at it: 4 KiB for each restart of the server stay mapped */
 }
@@ -129,6 +121,7 @@ static int dial(void) {
   fd = dialled.fd;
   dialled.fd = -1;
   atomic_store(&clock_ahead, dialled.clock_ahead);
+  takes_use = dialled.takes_use;
   use_page(dialled.page);
   joined = 1;
   for (int i = 0; i < device_count && joined; i++) {
@@ -147,12 +140,7 @@ static int dial(void) {
 static void handle(const struct frame *frame) {
   struct device *device = &devices[frame->device];
   if (frame->kind == TOKEN && frame->device < device_count) {
-    if (atomic_load(&device->turn) == WANTING) {
-      look_whether_stopped();
-      device->stopped_before = stopped_ns;
-      atomic_store(&device->until, frame->c);
-      atomic_store(&device->turn, HOLDING);
-    }
+    if (atomic_load(&device->turn) == WANTING) atomic_store(&device->turn, HOLDING);
   } else if (frame->kind == VERDICT) {
     for (struct question *one = questions; one; one = one->next) {
       if (one->seq == frame->seq) one->answered = 1, one->allowed = frame->a != 0;
@@ -227,7 +215,6 @@ static void *keep_connection(void *unused) {
     struct pollfd one = {socket, POLLIN, 0};
     poll(&one, 1, LOOK_MS);
     pthread_mutex_lock(&lock);
-    look_whether_stopped();
     read_frames();
     if (fd >= 0 && server_ns() - atomic_load(&page->beat) > BEAT_LOST_MS * MS) lose();
     look_at_reserves();
@@ -366,7 +353,8 @@ static int64_t context_bytes(struct device *device) { return (int64_t)atomic_loa
 int context_begin(struct device *device) {
   pthread_mutex_lock(&lock);
   give_back(device, take_reserve(device, device->reserve_bytes));
-  int allowed = ask(device, CONTEXT, device->contexts + 1, context_bytes(device));
+  int counts = !joined || takes_use; /* an earlier server does not */
+  int allowed = !counts || ask(device, CONTEXT, device->contexts + 1, context_bytes(device));
   if (allowed) device->contexts++;
   pthread_mutex_unlock(&lock);
   if (!allowed) {
@@ -386,30 +374,30 @@ void context_end(struct device *device) {
 
 /* Turns */
 
-int64_t turn_end(struct device *device) {
-  int64_t until = atomic_load(&atomic_load(&device->page)->until);
-  if (until) atomic_store(&device->until, until);
-  return atomic_load(&device->until);
-}
+int turn_takes_use(void) { return takes_use; }
 
-int64_t turn_late(struct device *device) {
-  int64_t until = turn_end(device);
-  look_whether_stopped();
-  int64_t late = until == NO_END ? 0 : server_ns() - until - (stopped_ns - device->stopped_before);
-  return late > 0 ? late : 0;
-}
-
-int turn_lasts(struct device *device) {
+int64_t turn_left(struct device *device) {
   int64_t until = atomic_load_explicit(&atomic_load(&device->page)->until, memory_order_relaxed);
-  return until == NO_END || server_ns() < until;
+  if (until == NO_END) return NO_END;
+  int64_t left = until - server_ns();
+  return left > 0 ? left : 0;
 }
 
-void turn_want(struct device *device, int64_t estimate, int64_t late) {
+int64_t turn_over(struct device *device) {
+  int64_t until = atomic_load(&atomic_load(&device->page)->until);
+  return until == NO_END ? 0 : server_ns() - until;
+}
+
+void turn_want(struct device *device, int64_t length, int64_t used) {
   atomic_store(&device->turn, WANTING);
-  send_frame((struct frame){.kind = WANT, .device = (uint16_t)device->index, .a = estimate, .c = late});
+  send_frame((struct frame){.kind = WANT, .device = (uint16_t)device->index, .a = length, .c = used});
 }
 
-void turn_release(struct device *device) {
+void turn_release(struct device *device, int64_t used) {
   atomic_store(&device->turn, IDLE);
-  send_frame((struct frame){.kind = RELEASE, .device = (uint16_t)device->index, .c = turn_late(device)});
+  send_frame((struct frame){.kind = RELEASE, .device = (uint16_t)device->index, .c = used});
+}
+
+void turn_use(struct device *device, int64_t used, int pause) {
+  if (joined && takes_use) send_frame((struct frame){.kind = USE, .device = (uint16_t)device->index, .a = pause, .c = used});
 }

@@ -67,6 +67,7 @@ class DeviceEntry(NamedTuple):
     limit_bytes: int
     used_bytes: int
     informs: int
+    pause: int
 
 
 class Client:
@@ -144,8 +145,12 @@ class Client:
     def shown(self, device: int = 0) -> DeviceEntry:
         """Return what the page says of a card."""
         at = 64 * (device + 1) + 16
-        until, waiters, request, limit, _, limit_bytes, used, informs = struct.unpack_from("<qiiiiqqi", self._map, at)
-        return DeviceEntry(until, waiters, request, limit, limit_bytes, used, informs)
+        until, waiters, request, limit, _, limit_bytes, used, informs, pause = struct.unpack_from("<qiiiiqqiI", self._map, at)
+        return DeviceEntry(until, waiters, request, limit, limit_bytes, used, informs, pause)
+
+    def has_neighbours(self, device: int = 0) -> bool:
+        """Return whether other containers have used a card within the last second."""
+        return bool(self._map[16 + device])
 
     def beat_ns(self) -> int:
         return int(struct.unpack_from("<q", self._map, 8)[0])

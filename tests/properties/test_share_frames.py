@@ -21,7 +21,7 @@ from tests.depth import repeats
 from tests.fakes.share_rig import CARD, MIB, OTHER_CARD, Client, ShareRig, ShareServer, eventually, share, shared
 
 FRAME: Final = struct.Struct("<BBHIqqq")
-HELLO, WANT, RELEASE, ADD, SUB, CONTEXT = TYPES = 1, 2, 3, 4, 5, 7
+HELLO, WANT, RELEASE, ADD, SUB, USE, CONTEXT = TYPES = range(1, 8)
 LIMIT: Final = 100 * MIB
 DRIVEN: Final = 1  # index of the card whose memory the driver limits
 CLIENTS: Final = 3
@@ -43,7 +43,7 @@ HEADS: Final = tuples(
 FRAMES: Final = builds(lambda head, a, b, c: FRAME.pack(*head, a, b, c), HEADS, NUMBERS, NUMBERS, NUMBERS)
 GOOD_FRAMES: Final = builds(
     lambda kind, device, a, held: FRAME.pack(1, kind, device, 0, a, held, 0),
-    sampled_from((WANT, RELEASE, ADD, ADD, SUB)),
+    sampled_from((WANT, RELEASE, ADD, ADD, SUB, USE)),
     integers(0, 1),
     one_of(integers(0, LIMIT), just(MAX_BYTES)),
     integers(0, 1),
@@ -94,6 +94,8 @@ class Connection:
             case 5:  # SUB
                 self.held[device] = max(0, self.held[device] - a)
                 return a <= MAX_BYTES
+            case 6:  # USE
+                return a <= 1 and c <= MAX_NS
             case 7:  # CONTEXT
                 return a <= MAX_CONTEXTS and b <= 1
         return False
