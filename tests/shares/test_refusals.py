@@ -159,6 +159,10 @@ def test_a_capture_is_ended_by_its_own_thread_unless_it_is_relaxed(process: Proc
 # Launches
 
 
+def test_a_launch_needs_a_block(process: Process) -> None:
+    assert process.do(launch(None, 0), launch(None, 1)) == [INVALID_VALUE, 0]
+
+
 def test_a_launch_needs_a_kernel_and_a_stream_of_the_present_context(process: Process) -> None:
     assert process.do(call("cuLaunchKernel", None, 1, 1, 1, THREADS, 1, 1, 0, None, None, None)) == [INVALID_HANDLE]
     assert process.do(call("cuStreamCreate", "&s", 0), call("cuCtxCreate_v2", "&c", 0, 0), launch(None, 1)) == [
