@@ -3,6 +3,7 @@
 import pytest
 
 from bench.isolation import CASES, WAYS, merge, model, render
+from bench.isolation_real import Results
 from bench.other_cards import partition, react
 from bench.virtual_card import Work
 from shares.policy.model import MS
@@ -70,8 +71,8 @@ def test_one_that_comes_back_is_measured() -> None:
 
 
 def test_figures_of_models_and_of_real_processes_are_one_table() -> None:
-    models = {"share_error": {"busy": {"fair": 0.01, "window": 0.02}}}
-    real = {"work": {"answer, training": {"alone": 1.0, "slices": 0.9, "tokens": 0.95}}, "share_error": {"real": 0.03}}
+    models: Results = {"share_error": {"busy": {"fair": 0.01, "window": 0.02}}}
+    real: Results = {"work": {"answer, training": {"alone": 1.0, "slices": 0.9, "tokens": 0.95}}, "share_error": {"real": 0.03}}
     merged = merge(models, real)
     assert merged["share_error"] == {"busy": {"fair": 0.01, "window": 0.02}, "real": 0.03}
     rows = [line.split() for line in render(merged).splitlines()]
