@@ -12,9 +12,13 @@ of a `reactive` limiter):
 * `wait_max_ms.<case>.<way>`: the longest time from wanting to run something to running it;
 * `wait_back_ms.<case>.<way>`: the same for a container that was inactive, at its return.
 
-By real processes on the fake card, whose kernels run one after another (simnode/fake_cuda.c):
+By real processes on the fake card, which contexts share by slices as a real one (simnode/fake_card.c). What counts is the work
+that the card has done for a program:
 
-* `share_error.real`, `held.real`, `wait_max_ms.real`: three busy containers with requests of .5, .3 and .2; the same of eight
+* `work.<case>, <load>.<way>`, `batch_p99_ms.<case>, <load>.<way>`: the part of the card's time that it worked for a load, and
+  the time for a batch of kernels (bench/gpu_loads.py); `alone`, by the driver's own `slices`, and by Lading's `tokens`;
+* `server_cpu.<case>`: the part of a CPU core that the share server used meanwhile;
+* `share_error.real`, `work.real`, `wait_max_ms.real`: three busy containers with requests of .5, .3 and .2; the same of eight
   equal ones, and of two of which one never synchronises;
 * `overhead_alone`: the part of the card that a single container loses because of the library, with kernels of 1 ms;
 * `launch_ns`: one launch without the library, and one with the library during a turn;
@@ -22,20 +26,22 @@ By real processes on the fake card, whose kernels run one after another (simnode
   containers that always want the card;
 * `failures`: the loss of other containers when a program or the server is killed or stopped.
 
-Needs a C compiler. A full run takes about five minutes. Other load on the machine changes the figures of real processes, so the
-load is printed.
+Needs a C compiler. A full run takes about eight minutes. Other load on the machine changes the figures of real processes, so
+the load is printed.
 """
 
 import argparse
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.isolation_real import Results, measure
+from bench.isolation_loads import COLUMNS, measure_loads
+from bench.isolation_real import Real, Results, measure
 from bench.other_cards import partition, react
 from bench.virtual_card import Work, simulate
 from lading.errors import LadingError, die
@@ -150,11 +156,31 @@ def measure_models() -> Results:
     return results
 
 
+def measure_real(*, quick: bool) -> Results:
+    with tempfile.TemporaryDirectory(prefix="lading-bench-") as folder:
+        real = Real(Path(folder))
+        return merge(measure_loads(real, Path(folder), seconds=1 if quick else 5), measure(real, quick=quick))
+
+
+def merge(results: Results, more: Results) -> Results:
+    """Return the figures of both; those of the same name are one figure of several cases."""
+    merged = dict(results)
+    for name, figure in more.items():
+        before = merged.get(name)
+        merged[name] = {**before, **figure} if isinstance(before, dict) and isinstance(figure, dict) else figure
+    return merged
+
+
 def render(results: Results) -> str:
-    lines = [f"{'':44}" + "".join(f"{way:>12}" for way in WAYS)]
+    lines: list[str] = []
+    header: tuple[str, ...] = ()
     for figure, cases in results.items():
         for case, value in cases.items() if isinstance(cases, dict) else [("", cases)]:
-            cells = [value.get(way, "") for way in WAYS] if isinstance(value, dict) else [value]
+            columns = COLUMNS if isinstance(value, dict) and COLUMNS[0] in value else tuple(WAYS)
+            if columns != header:
+                header = columns
+                lines.append(f"{'':44}" + "".join(f"{way:>12}" for way in columns))
+            cells = [value.get(way, "") for way in columns] if isinstance(value, dict) else [value]
             lines.append(f"{figure + '.' * bool(case) + case:44}" + "".join(f"{cell!s:>12}" for cell in cells))
     return "\n".join(lines)
 
@@ -168,15 +194,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     results: Results = {}
     try:
         if args.only != "real":
-            results |= measure_models()
+            results = measure_models()
         if args.only != "model":
             load = os.getloadavg()[0]
-            for name, figure in measure(quick=args.quick).items():
-                its = results.setdefault(name, {})
-                if isinstance(its, dict) and isinstance(figure, dict):
-                    its |= figure
-                else:
-                    results[name] = figure
+            results = merge(results, measure_real(quick=args.quick))
             print(f"{os.cpu_count()} CPUs, load {load:.1f} before and {os.getloadavg()[0]:.1f} after", file=sys.stderr)
     except LadingError as e:
         die(e)

@@ -83,20 +83,25 @@ def longest_gap_ms(process: Process) -> float:
 def measure_shares(
     real: Real, requests: Mapping[str, float], seconds: float, each: Mapping[str, int] | None = None
 ) -> tuple[float, float, float]:
-    """Return the share error, the part of the card's time that was held, and the longest time in milliseconds for which a
+    """Return the share error, the part of the card's time that it worked, and the longest time in milliseconds for which a
     program that synchronises launched nothing."""
     each = each or {}
     with real.site() as site:
         processes = begin(site, requests, each)
         for process in processes.values():
             longest_gap_ms(process)
-        before, began = site.held(), time.monotonic()
+        before, began = _worked_s(processes), time.monotonic()
         time.sleep(seconds)
-        after, passed = site.held(), time.monotonic() - began
+        after, passed = _worked_s(processes), time.monotonic() - began
         gaps = [longest_gap_ms(process) for name, process in processes.items() if each.get(name, 1) != NEVER]
-    held = {name: (after[name] - before[name]) / passed for name in requests}
+    worked = {name: (after[name] - before[name]) / passed for name in requests}
     promised = {name: part / sum(requests.values()) for name, part in requests.items()}  # with its part of the unrequested rest
-    return max(abs(held[name] - part) for name, part in promised.items()), sum(held.values()), max(gaps)
+    return max(abs(worked[name] - part) for name, part in promised.items()), sum(worked.values()), max(gaps)
+
+
+def _worked_s(processes: Mapping[str, Process]) -> dict[str, float]:
+    """Return for how long the card has worked for each process."""
+    return {name: process.call("worked_ns") / 1e9 for name, process in processes.items()}
 
 
 def measure_alone(real: Real, milliseconds: int, rounds: int) -> float:
@@ -217,7 +222,7 @@ def _lose_server(real: Real) -> dict[str, float]:
     }
 
 
-def measure(*, quick: bool) -> Results:
+def measure(real: Real, *, quick: bool) -> Results:
     """Return the figures; `quick`: shorter runs, to see that it works."""
     seconds = 3 if quick else 20
     eight = {f"c{number}": 0.12 for number in range(8)}
@@ -226,17 +231,15 @@ def measure(*, quick: bool) -> Results:
         ("real_eight", eight, {}),
         ("real_one_never_synchronises", {"a": 0.5, "b": 0.5}, {"a": NEVER}),
     )
-    with tempfile.TemporaryDirectory(prefix="lading-bench-") as folder:
-        real = Real(Path(folder))
-        said = {name: measure_shares(real, requests, seconds, each) for name, requests, each in cases}
-        rounds = 1 if quick else 5
-        alone = measure_alone(real, 1_000 if quick else 3_000, rounds)
-        launches = measure_launches(real, 100_000 if quick else 1_000_000, rounds)
-        middle, late = measure_tokens(real, 200 if quick else 5_000)
-        failures = measure_failures(real)
+    said = {name: measure_shares(real, requests, seconds, each) for name, requests, each in cases}
+    rounds = 1 if quick else 5
+    alone = measure_alone(real, 1_000 if quick else 3_000, rounds)
+    launches = measure_launches(real, 100_000 if quick else 1_000_000, rounds)
+    middle, late = measure_tokens(real, 200 if quick else 5_000)
+    failures = measure_failures(real)
     return {
         "share_error": {name: round(error, 4) for name, (error, _, _) in said.items()},
-        "held": {name: round(held, 4) for name, (_, held, _) in said.items()},
+        "work": {name: round(worked, 4) for name, (_, worked, _) in said.items()},
         "wait_max_ms": {name: round(gap, 1) for name, (_, _, gap) in said.items()},
         "overhead_alone": round(alone, 4),
         "launch_ns": {**launches},

@@ -261,6 +261,7 @@ struct card *card_open(const char *folder, const char *uuid) {
   struct card *card = machine->cards;
   while (card < machine->cards + CARDS && *card->uuid && strcmp(card->uuid, uuid)) card++;
   if (card == machine->cards + CARDS) card = NULL;
+  if (card && card->schedule.at > now_ns()) memset(card, 0, sizeof *card); /* from before the machine was started */
   if (card && !*card->uuid) snprintf(card->uuid, sizeof card->uuid, "%s", uuid);
   unlock_file();
   return card;

@@ -1270,7 +1270,8 @@ static CUresult enqueue(struct CUstream_st *stream, CUfunction f, int64_t us, vo
   return CUDA_SUCCESS;
 }
 static CUresult launch(struct CUstream_st *stream, CUfunction f, int64_t us, void **params) {
-  return f ? enqueue(stream, f, us, params) : INVALID_HANDLE; /* seen */
+  if (!f) return INVALID_HANDLE; /* seen */
+  return us > 0 ? enqueue(stream, f, us, params) : CUDA_ERROR_INVALID_VALUE; /* a grid has blocks */
 }
 
 /* What a share of a card does not get to, and the fake does not simulate further. */

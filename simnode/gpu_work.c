@@ -4,7 +4,7 @@
  *   gpu-work memory MIB...       allocates each amount and keeps it; prints the CUresult of each, then what cuMemGetInfo returns
  *   gpu-work nvml MIB            allocates the amount, and prints what NVML returns of the first card's memory
  *   gpu-work run MS KERNEL_US    launches kernels of KERNEL_US microseconds for MS milliseconds; prints the device's time it used
- *   gpu-work launches COUNT [US] launches so many kernels of US microseconds, or that take no time; prints the nanoseconds of one
+ *   gpu-work launches COUNT [US] launches so many kernels of US microseconds, or of one; prints the nanoseconds of one
  *                                launch
  *   gpu-work allocations COUNT [async]  allocates 4 MiB and frees them, so often; prints the nanoseconds of one such pair
  *   gpu-work load MS KERNEL_US BATCH PERIOD_US  prints `ready` and waits for a line. Then, for MS milliseconds, it launches BATCH
@@ -216,7 +216,7 @@ int main(int argc, char **argv) {
     show_nvml((size_t)atoll(argv[2]));
   } else if ((argc == 3 || argc == 4) && !strcmp(argv[1], "launches") && atol(argv[2]) > 0) {
     start_device();
-    count_launches(atol(argv[2]), argc == 4 ? (unsigned)atoi(argv[3]) : 0);
+    count_launches(atol(argv[2]), argc == 4 ? (unsigned)atoi(argv[3]) : 1);
   } else if ((argc == 3 || argc == 4) && !strcmp(argv[1], "allocations") && atol(argv[2]) > 0) {
     start_device();
     count_allocations(atol(argv[2]), argc == 4);

@@ -419,7 +419,7 @@ class Device:
         def one(chance: random.Random) -> None:
             self.enter()
             for _ in range(launches):
-                worst.append(self.launch(chance.randrange(longest_us)))
+                worst.append(self.launch(1 + chance.randrange(longest_us)))
                 time.sleep(chance.random() * longest_gap_us / 1e6)  # the gaps of the load
 
         working = [threading.Thread(target=one, args=(random.Random(number),)) for number in range(threads)]  # noqa: S311 -- gaps

@@ -1,4 +1,4 @@
-"""What the driver refuses, with the library in front of it and without: the library changes none of it.
+"""Check what the driver refuses, with the library in front of it and without: the library changes none of it.
 
 The expected results were seen on a card (H200, driver 580.159), or are in the description of the function in cuda.h.
 """
@@ -157,6 +157,10 @@ def test_a_capture_is_ended_by_its_own_thread_unless_it_is_relaxed(process: Proc
 
 
 # Launches
+
+
+def test_a_launch_needs_a_block(process: Process) -> None:
+    assert process.do(launch(None, 0), launch(None, 1)) == [INVALID_VALUE, 0]
 
 
 def test_a_launch_needs_a_kernel_and_a_stream_of_the_present_context(process: Process) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench.isolation import CASES, WAYS, model
+from bench.isolation import CASES, WAYS, merge, model, render
+from bench.isolation_real import Results
 from bench.other_cards import partition, react
 from bench.virtual_card import Work
 from shares.policy.model import MS
@@ -67,3 +68,12 @@ def test_one_that_comes_back_is_measured() -> None:
     said = model(CASES["one_comes_back"], WAYS["fair"], seconds=31)
     assert said.wait_back_ms is not None
     assert said.wait_back_ms < 65
+
+
+def test_figures_of_models_and_of_real_processes_are_one_table() -> None:
+    models: Results = {"share_error": {"busy": {"fair": 0.01, "window": 0.02}}}
+    real: Results = {"work": {"answer, training": {"alone": 1.0, "slices": 0.9, "tokens": 0.95}}, "share_error": {"real": 0.03}}
+    merged = merge(models, real)
+    assert merged["share_error"] == {"busy": {"fair": 0.01, "window": 0.02}, "real": 0.03}
+    rows = [line.split() for line in render(merged).splitlines()]
+    assert rows[-2:] == [["alone", "slices", "tokens"], ["work.answer,", "training", "1.0", "0.9", "0.95"]]
