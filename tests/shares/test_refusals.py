@@ -1,4 +1,4 @@
-"""Check what the driver refuses, with the library in front of it and without: the library changes none of it.
+"""Check that the library changes none of the driver's refusals: each test runs with the library and without it.
 
 The expected results were seen on a card (H200, driver 580.159), or are in the description of the function in cuda.h.
 """

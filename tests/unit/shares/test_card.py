@@ -142,7 +142,7 @@ def test_a_guest_pauses_the_holder_for_a_moment(card: Card[str]) -> None:
     assert pages(card.look(3 * MS + PAUSE_NS))["a"].pause == 0
 
 
-def test_a_process_that_ends_pauses_nobody(card: Card[str]) -> None:
+def test_a_process_that_ends_pauses_no_container(card: Card[str]) -> None:
     card.want("a", "a", 0, 0, 0)
     card.use("b", "b", 0, MS, pause=True)
     assert pages(card.gone("b", "b", 2 * MS))["a"].pause == 0
