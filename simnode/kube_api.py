@@ -19,7 +19,7 @@ from simnode.pki import KeyPair
 Token = NewType("Token", str)  # a bearer's
 
 _PODS = "/api/v1/namespaces/default/pods"
-_TIMEOUT_S = 15.0
+_TIMEOUT_S = 60.0  # on a busy machine, one call that deletes 200 pods takes longer than 15
 
 
 class KubeError(LadingError):

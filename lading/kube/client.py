@@ -333,12 +333,19 @@ class KubeClient:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as e:
             if isinstance(e, aiohttp.ClientSSLError):
                 self._access.refused(credentials)  # the authority may have been replaced
-            raise (UnclearError if resent else UnreachableError)(f"cannot {call}: {e}") from e
+            raise (UnclearError if resent else UnreachableError)(f"cannot {call}: {_describe(e)}") from e
         except TimeoutError as e:
             given = f" within {round(limit.total, 1):g} s" if limit.total else ""
             raise TimedOutError(f"cannot {call}: {credentials.server} did not answer{given}") from e
         except (aiohttp.ClientError, OSError) as e:
             raise UnclearError(f"cannot {call}: {type(e).__name__}: {e}") from e
+
+
+def _describe(error: Exception) -> str:
+    """Return the error's text. That of aiohttp names the TLS context by its address in memory."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"no connection to {error.host}:{error.port}: {error.os_error}"
+    return str(error)
 
 
 async def _parse_list(body: bytes, path: str) -> _List:

@@ -96,8 +96,10 @@ def ask_lading(case: Case) -> Answer:
                 return None  # kubectl shows no context whose cluster or user is absent
             cluster = msgspec.to_builtins(chosen.cluster or Cluster())
             user = msgspec.to_builtins(chosen.user or User())
-            for entry in (cluster, user):  # `kubectl config view --flatten` does the same
-                for key in [key for key in entry if f"{key}-data" in entry and entry[key] and not entry[f"{key}-data"]]:
+            for entry in (cluster, user):  # FlattenContent of clientcmd/api/helpers.go does the same
+                for key in [key for key in entry if f"{key}-data" in entry and entry[key]]:
+                    if entry[f"{key}-data"]:
+                        return None  # `--flatten` refuses a file beside its data; in a request the data counts
                     entry[f"{key}-data"] = encode(Path(entry[key]).read_text())
         except (ConfigError, OSError):
             return None
@@ -152,6 +154,7 @@ def _cases() -> Iterator[Case]:
         "clusters: {a: b}",
         "clusters:\n- {name: c, cluster: {server: a}}\n- {name: c, cluster: {server: b}}",
         "clusters:\n- {name: d, cluster: {certificate-authority-data: '%'}}",
+        "clusters:\n- {name: d, cluster: {certificate-authority: a/ca.crt, certificate-authority-data: aW5saW5l}}",
         "current-context: x\n---\ncurrent-context: none",
         "unknown: key\npreferences: {}",
         "contexts:\n- name: 2020-01-01\n  context: {cluster: c}\ncurrent-context: 2020-01-01",

@@ -7,14 +7,15 @@ from statistics import median
 import pytest
 
 from central.search.placement import Missing
+from simnode.patience import Wait
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.books import by_assignment
-from tests.cluster.scheduling.world import LOOK_S, World
+from tests.cluster.scheduling.world import World
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
 TURNS = 20
-WOKEN_S = 2.0  # the time that the issue allows from central's look at a release to the Binding
+IDLE_S = 2.0  # between a release and the Binding; a pod that central does not requeue waits up to five minutes
 SMALL = 40
 
 
@@ -34,8 +35,8 @@ def test_a_pod_that_waits_is_told_why_and_gets_the_card_that_comes_free(world: W
     assert not world.bound("impossible")
 
 
-def test_from_release_to_binding_in_time(world: World, pods: Pods) -> None:
-    """Measured at the API server: from when the pod has ended and no report names its grant, to when the next one is bound."""
+def test_after_a_release_the_next_pod_is_bound_without_idle_time(world: World, pods: Pods) -> None:
+    """Look at the API server, from when the pod has ended and no report names its grant, to when the next one is bound."""
     running = [f"turn-{n}" for n in range(8)]
     waiting = [f"turn-{n}" for n in range(8, 8 + TURNS)]
     world.run(pods, *running, gpu=1)
@@ -58,12 +59,12 @@ def test_from_release_to_binding_in_time(world: World, pods: Pods) -> None:
     world.check(pods, *running)
     seconds.sort()
     print(f"measured: from release to binding: p50 {median(seconds):.3f} s, p99 {seconds[-1]:.3f} s, {len(seconds)} turns")
-    assert seconds[-1] < WOKEN_S
 
 
 def _until_bound(world: World, uid: str, waiting: list[str]) -> float:
-    """Seconds, at most: from the last look at which the device was held."""
-    held_at = time.monotonic()
+    """Return the seconds, at most, from the last look at which the device was held. Raise HostError if nothing works for
+    IDLE_S after that."""
+    held_at, wait = time.monotonic(), Wait("the release")
     while True:
         began = time.monotonic()
         pods = {pod["metadata"]["name"]: pod for pod in world.api.pods()}
@@ -72,8 +73,8 @@ def _until_bound(world: World, uid: str, waiting: list[str]) -> float:
             assert not held, "bound before the release"
             return time.monotonic() - held_at
         if held:
-            held_at = began
-        time.sleep(LOOK_S)  # the accuracy of the measured time
+            held_at, wait = began, Wait("a Binding after the release", idle_s=IDLE_S)
+        time.sleep(wait.look())
 
 
 def test_small_shares_fill_cards_to_the_brim_and_not_beyond(world: World, pods: Pods) -> None:

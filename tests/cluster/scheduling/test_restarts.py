@@ -115,6 +115,7 @@ def test_a_node_that_reboots_gives_its_pods_the_same_devices_again(
         direct.remove_every_pod()
     boot_id: Path = world.lading.node.root / "proc/sys/kernel/random/boot_id"
     boot_id.write_text(f"{uuid4()}\n")
+    world.lading.shares.start()
     world.lading.proxy.start()
     world.cluster.kubelet.start()
     world.cluster.eventually(lambda: "rebooted" in json.dumps(world.why("late")), "what central says of the node")

@@ -217,6 +217,26 @@ def test_a_server_that_is_not_there_was_sent_nothing(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
+def test_a_server_that_is_not_there_is_named_without_its_tls_context(tmp_path: Path) -> None:
+    server = {"server": "https://127.0.0.1:1"}
+    config = {
+        "clusters": [{"name": "c", "cluster": server}],
+        "users": [{"name": "u", "user": {"token": TOKEN}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    (tmp_path / "kubeconfig").write_bytes(msgspec.json.encode(config))
+
+    async def go() -> None:
+        async with KubeClient(open_access(tmp_path / "kubeconfig"), user_agent="lading-test") as client:
+            with pytest.raises(UnreachableError) as failed:
+                await client.get(POD)
+            assert "127.0.0.1:1" in str(failed.value)
+            assert " object at 0x" not in str(failed.value)
+
+    asyncio.run(go())
+
+
 def test_a_full_pool_sends_nothing(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(server: FakeKubeServer, client: KubeClient) -> None:
         monkeypatch.setattr(
