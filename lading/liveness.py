@@ -19,6 +19,9 @@ from lading.log import Event, Log
 from lading.notify import notify
 
 PROBE_TIMEOUT_S: Final = 2.0
+# A daemon on a slow node answers itself late, but does not hang: 2 s were often too short on a node of emulated processors. The
+# watchdog waits 30 s, and a probe begins after 15 s of them.
+OWN_PROBE_TIMEOUT_S: Final = 10.0
 # A full accept queue is tried again at this interval, in seconds, because a working accept loop empties it.
 QUEUE_RETRY_S: Final = 0.02
 # An HTTP/2 client without a request sends these bytes: preface, and SETTINGS without a setting.
@@ -48,7 +51,7 @@ async def find_own_silence(path: Path, *, hello: bytes = b"", probe: socket.sock
     """Return why the daemon's own socket does not answer, or an empty text. A missing socket file is not a failure here, and
     `missing_socket` reports it. Connected clients are served, and a restart would disconnect them without creating the file,
     which systemd created."""
-    silence = await find_silence(path, hello=hello, probe=probe)
+    silence = await find_silence(path, hello=hello, probe=probe, timeout_s=OWN_PROBE_TIMEOUT_S)
     return "" if missing_socket(path) else silence
 
 

@@ -3,6 +3,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,32 @@ def test_the_watchdog_is_fed_only_while_there_is_an_answer(path: Path, monkeypat
     watched.run()
     assert watched.heard == [b"WATCHDOG=1"] * 3
     assert watched.events == [Event.PROBE_FAILED]  # once for one silence
+
+
+def test_the_watchdog_of_a_slow_daemon_is_fed_in_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watchdog_s, notifications = 30.0, path.with_name("notify")
+    monkeypatch.setenv("WATCHDOG_USEC", f"{watchdog_s * 1e6:.0f}")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(notifications))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(watchdog_s / 4)  # the probe's turn comes late, as each turn of the loop does
+        writer.write(b"!")
+        writer.close()
+
+    async def watch(systemd: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        async with await asyncio.start_unix_server(answer, path):
+            feeding = loop.create_task(keep_fed(partial(find_own_silence, path), Log(LogfmtSink())))
+            for _ in range(5):
+                async with asyncio.timeout(watchdog_s):
+                    assert await loop.sock_recv(systemd, 100) == b"WATCHDOG=1"
+            feeding.cancel()
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(notifications))
+        systemd.setblocking(False)
+        run_simulated(watch(systemd))
 
 
 def test_without_a_watchdog_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
