@@ -62,6 +62,13 @@ class Memory:
         """Return whether a process can hold so much more."""
         return amount <= MAX_BYTES - (self._held[process].reported if process in self._held else 0)
 
+    def may_fit(self, amount: int) -> bool:
+        """Return whether the limit has no place for this amount now, and may have one after two more readings: what the driver
+        showed of allocations that were freed meanwhile still counts."""
+        contexts = sum(its.of_contexts + its.unread * self.context_bytes for its in self._held.values())
+        most = self.limit_bytes - contexts - sum(its.reported for its in self._held.values())
+        return self.limit_bytes - self.used_bytes < amount <= most
+
     def subtract(self, process: Hashable, amount: int) -> None:
         """Count an amount as freed. The process's sum does not go below 0."""
         its = self._of(process)

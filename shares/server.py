@@ -62,6 +62,7 @@ LOST_NS: Final = 5_000 * MS  # time to wait for a running process that lost its 
 LOOK_AGAIN_NS: Final = 50 * MS  # interval between two checks whether a lost process is connected again
 READ_S: Final = 0.25  # memory that was freed late stops counting after two readings
 READ_AT_ONCE_S: Final = 0.02  # time between two readings, however many requests wait
+READINGS: Final = 2  # after the one that is under way, until freed memory has stopped counting
 READ_DEADLINE_S: Final = 2.0  # time after which requests do not wait for a driver that hangs
 MAX_USED_NS: Final = 600_000 * MS
 _MIB: Final = 1 << 20
@@ -327,6 +328,7 @@ class _Container:
         self._lost: dict[_Process, int] = {}  # running processes without a connection, with a pidfd; their memory counts
         self._lost_until_ns = 0
         self._intake = Intake()
+        self.readings = 0  # that ended
         self._lines = Allowance(LINE_NS, MAX_LINES)
         self._unlogged = 0
         self._pause: asyncio.Handle | None = None  # the next beginning or end of a pause, in which no frame is read
@@ -395,6 +397,7 @@ class _Container:
 
     def end_reading(self, readings: Readings) -> None:
         """Take what the driver said, and answer the requests that waited for it."""
+        self.readings += 1
         for device, (gpu, memory) in enumerate(zip(self.grant.gpus, self.memory, strict=True)):
             by_pid = readings.get(gpu.uuid)
             if by_pid is None:
@@ -549,6 +552,7 @@ class _Process:
         self._buffer = b""  # the first part of a frame
         self._greeted = False
         self.postponed: deque[Frame] = deque()  # requests for memory that wait until the container may be allowed memory
+        self._unsure: dict[int, int] = {}  # number of readings when it began to wait, of requests by `seq`
         self.to_be_told = set(range(len(container.cards)))  # after a reconnect, the cards whose memory it has not reported
 
     def start(self) -> None:
@@ -653,9 +657,17 @@ class _Process:
         return now_ns >= self.container.settles_ns() and not self._needs_reading(frame)
 
     def _needs_reading(self, frame: Frame) -> bool:
-        """Have the driver asked if the request is the first one in a new context, and return whether it is to be waited for."""
-        memory = self.container.memory[frame.device]
-        return frame.kind is Kind.ADD and memory.awaits_reading(self) and self.container.shares.read_soon()
+        """Have the driver asked if the request is the first one in a new context, or would be refused for memory that may be
+        free already. Return whether the answer is to be waited for."""
+        container, memory = self.container, self.container.memory[frame.device]
+        if frame.kind is not Kind.ADD or frame.b:
+            return False
+        if memory.awaits_reading(self):
+            return container.shares.read_soon()
+        if not memory.may_fit(frame.a):
+            return False
+        since = self._unsure.setdefault(frame.seq, container.readings)
+        return container.readings - since <= READINGS and container.shares.read_soon()
 
     def awaits_reading(self) -> bool:
         """Return whether its first postponed request waits for the driver."""
@@ -666,6 +678,7 @@ class _Process:
         held = bool(frame.b) or container.informs[frame.device]
         count = memory.add if frame.kind is Kind.ADD else memory.set_contexts
         allowed = count(self, frame.a, held=held)
+        self._unsure.pop(frame.seq, None)
         container.page.show_used(frame.device, memory.used_bytes)
         if frame.kind is Kind.CONTEXT and frame.b:
             return  # the process does not ask

@@ -173,6 +173,7 @@ static void fixed_turn(struct device *device) {
   int64_t ppm = part_of(device, atomic_load(&device->page)->request_ppm), period = FIXED_PERIOD_MS * MS;
   if (ppm < LEAST_PPM) ppm = LEAST_PPM;
   if (!device->fixed_began) device->fixed_began = now_ns();
+  atomic_store(&launches_on(device)->queue.more, 0); /* the server counts nothing */
   int64_t used = now_ns() - device->fixed_began;
   if (used < period / 1000000 * ppm) return;
   link_unlock();

@@ -87,8 +87,35 @@ static CUresult query(const struct queue *queue, unsigned at) {
 /* Return for how long the work of the segment should go on. */
 static int64_t left_of(const struct segment *segment) { return segment->began + segment->expected - now_ns(); }
 
+/* Wait no longer for the first mark: its work counts once it is done. Of several such marks, the last one counts. */
+static void set_first_aside(struct queue *queue) {
+  unsigned at = queue->first % MARKS;
+  const struct segment *segment = &queue->marks[at].segment;
+  int64_t passed = now_ns() - segment->began - segment->expected;
+  if (passed > 0) atomic_fetch_add(&queue->more, passed);
+  if (queue->late) {
+    real.cuCtxSetCurrent(queue->late_context);
+    real.cuEventDestroy_v2(queue->late);
+  }
+  queue->late = queue->marks[at].event;
+  queue->late_context = queue->marks[at].context;
+  queue->late_from = now_ns();
+  queue->marks[at].event = NULL;
+  queue->first++;
+}
+
+static void take_late(struct queue *queue) {
+  if (!queue->late) return;
+  real.cuCtxSetCurrent(queue->late_context);
+  if (real.cuEventQuery(queue->late) == CUDA_ERROR_NOT_READY) return;
+  atomic_fetch_add(&queue->more, now_ns() - queue->late_from);
+  real.cuEventDestroy_v2(queue->late);
+  queue->late = NULL;
+}
+
 /* Take the marks that are done. One that the driver refuses to look at counts as done after its expected time. */
 static void take_done(struct queue *queue) {
+  take_late(queue);
   while (queue->first != queue->next) {
     unsigned at = queue->first % MARKS;
     CUresult result = query(queue, at);
@@ -109,8 +136,12 @@ static void wait_for_first(struct queue *queue) {
     take_first(queue);
     return;
   }
+  if (result == CUDA_ERROR_NOT_READY) {
+    set_first_aside(queue);
+    return;
+  }
   int64_t left = left_of(&queue->marks[at].segment);
-  if (result != CUDA_ERROR_NOT_READY && left > 0) usleep((useconds_t)(left / 1000));
+  if (left > 0) usleep((useconds_t)(left / 1000));
   queue->first++;
 }
 
@@ -148,6 +179,7 @@ void queue_reset(struct queue *queue) {
   for (int i = 0; i < MARKS; i++) queue->marks[i].event = NULL;
   queue->first = queue->next = 0;
   queue->tail = (struct segment){0};
+  queue->late = NULL;
   queue->more = 0;
 }
 
@@ -159,6 +191,7 @@ void queue_forget(struct queue *queue, CUcontext context) {
     queue->marks[i].follows = 0;
     queue->marks[i].segment = (struct segment){0};
   }
+  if (queue->late_context == context) queue->late = NULL;
   pthread_mutex_unlock(&queue->lock);
 }
 
@@ -206,7 +239,7 @@ int queue_is_done(struct queue *queue) {
   struct calls calls = begin_calls();
   take_done(queue);
   end_calls(&calls);
-  int done = queue->first == queue->next && left_of(&queue->tail) <= 0;
+  int done = queue->first == queue->next && !queue->late && left_of(&queue->tail) <= 0;
   if (done) queue->tail = (struct segment){0};
   pthread_mutex_unlock(&queue->lock);
   return done;

@@ -188,7 +188,7 @@ def test_a_program_that_is_stopped_with_its_turn_loses_it_and_owes_nothing(site:
 
 def test_a_child_of_a_process_whose_threads_wait_is_answered(site: Site) -> None:
     a, b = site.container("a").start(), site.container("b").start()
-    b.call("launch", 1500 * MS)
+    b.call("begin", 100 * MS, 1)
     a.call("begin", MS, 1)
     eventually(lambda: site.use("b").waiters == 1)
     site.admit(a.call("fork"))
