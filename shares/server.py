@@ -328,7 +328,7 @@ class _Container:
         self._lost: dict[_Process, int] = {}  # running processes without a connection, with a pidfd; their memory counts
         self._lost_until_ns = 0
         self._intake = Intake()
-        self.readings = 0  # that ended
+        self.readings = 0  # number of readings that ended
         self._lines = Allowance(LINE_NS, MAX_LINES)
         self._unlogged = 0
         self._pause: asyncio.Handle | None = None  # the next beginning or end of a pause, in which no frame is read
