@@ -102,10 +102,10 @@ def measure(count: int, policy: Policy) -> dict[str, float]:
     with central(count, holding=4 * count, others=0, policy=policy) as started:
         asker = Asker(started.port, names)
         sizes = 4 * len(SHAPES), PODS, PODS, PODS, PODS // 4, PODS // 4
-        warm, look, bind, flow, alone, past = asker.create(started, *sizes)
+        warm, wakes, bind, flow, alone, past = asker.create(started, *sizes)
         for pod in warm:
             asker.ask(pod)
-        both = [asker.ask(pod)[0] for pod in look]
+        both = [asker.ask(pod)[0] for pod in wakes]
         with ThreadPoolExecutor(AT_A_TIME) as binders:
             binds_per_s = measure_binds(asker, binders, bind)
             began = time.perf_counter()

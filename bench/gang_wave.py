@@ -8,7 +8,7 @@ are Node and NodeDevices objects without kubelets; each member asks for one GPU.
 * `created_at_once`: all members, one after the other, as fast as the API server takes them.
 * `last_one_late`: all but one member; the last member follows after kube-scheduler has refused the others and is idle.
 
-Seconds count from the creation of the last member to the first and to the last Binding, as seen every LOOK_S. `filters` and
+Seconds count from the creation of the last member to the first and to the last Binding, as seen every SCAN_S. `filters` and
 `binds` are kube-scheduler's requests for each member from then on: 1.0 is one round.
 """
 
@@ -36,7 +36,7 @@ from simulate.trace import TraceNode
 
 OUT: Final = Path("bench/out/gang_wave.json")
 CARDS: Final = 8
-LOOK_S: Final = 0.1
+SCAN_S: Final = 0.1
 QUIET_S: Final = 3.0  # without a question
 WITHIN_S: Final = 300.0
 
@@ -126,7 +126,7 @@ class _Wave:
     def _await(self, holds: Callable[[], bool], began: float) -> float:
         """Return the seconds until it holds."""
         while not holds() and time.monotonic() < began + WITHIN_S:
-            time.sleep(LOOK_S)
+            time.sleep(SCAN_S)
         return round(time.monotonic() - began, 1)
 
     def _await_silence(self) -> None:

@@ -43,7 +43,7 @@ OUT: Final = Path("bench/out/placement_real.json")
 NEAR: Final = 0.3  # points
 CLIENTS: Final = 8
 LEADS_S: Final = 60.0
-LOOK_S: Final = 5.0
+SCAN_S: Final = 5.0
 STALLED_S: Final = 120.0
 MERGE: Final = "application/merge-patch+json"
 
@@ -184,18 +184,18 @@ def _await_all(plane: ControlPlane, count: int) -> float:
     """Return when the last pod was examined, in monotonic seconds."""
     seen, since = -1, time.monotonic()
     while seen < count:
-        time.sleep(LOOK_S)
+        time.sleep(SCAN_S)
         now = time.monotonic()
-        looked_at = sum(map(_was_looked_at, _pods(plane)))
-        if looked_at > seen:
-            seen, since = looked_at, now
+        judged = sum(map(_was_judged, _pods(plane)))
+        if judged > seen:
+            seen, since = judged, now
         say(f"{seen} of {count} pods were looked at")
         if now - since > STALLED_S:
             raise HostError(f"cannot replay: only {seen} of {count} pods were looked at", hint=f"see {plane.logs[-1]}")
     return since
 
 
-def _was_looked_at(pod: Mapping[str, Any]) -> bool:
+def _was_judged(pod: Mapping[str, Any]) -> bool:
     return any(condition["type"] == "PodScheduled" for condition in pod["status"].get("conditions", ()))
 
 

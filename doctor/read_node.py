@@ -83,7 +83,7 @@ def read_schema(path: Path) -> LedgerSeen:
         return LedgerSeen(path=path)
     with path.open("rb"):  # raises PermissionError; SQLite would only report that it cannot open the file
         pass
-    with file.damage_explained(path), contextlib.closing(file.look_into(path)) as db:
+    with file.damage_explained(path), contextlib.closing(file.open_for_reading(path)) as db:
         file.refuse_unsound(path, db)
         schema = file.version(db)
     if schema == len(MIGRATIONS):

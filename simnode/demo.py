@@ -70,7 +70,7 @@ class Sight:
         return {path for path in self.opened if path.startswith("/dev/infiniband/uverbs")}
 
 
-def look(container: Container, *, foreign_minor: int) -> Sight:
+def view_container(container: Container, *, foreign_minor: int) -> Sight:
     listing = container.sh(_LIST_DEVICES).splitlines()
     paths = [line.split()[-1] for line in listing]
     container.sh(f"rm -f /tmp/foreign; mknod /tmp/foreign c {_NVIDIA_MAJOR} {foreign_minor}")
@@ -164,7 +164,7 @@ class Demo:
             out.shown("log", self._logs.new_lines())
 
     def _show(self, container: Container, *, foreign_minor: int) -> Sight:
-        sight = look(container, foreign_minor=foreign_minor)
+        sight = view_container(container, foreign_minor=foreign_minor)
         show(self._terminal, sight, self._logs)
         return sight
 
@@ -290,7 +290,7 @@ def try_annotations(out: Terminal, folder: Path, pairs: Sequence[str]) -> None:
     with Cri(folder / "cri.sock") as client:
         try:
             with client.pod("try", annotations=annotations) as pod:
-                show(out, look(pod.run_container(), foreign_minor=_NO_CARD), logs)
+                show(out, view_container(pod.run_container(), foreign_minor=_NO_CARD), logs)
         except CriError as refusal:
             out.shown(f"{refusal.method} was refused", [f"{refusal.code.name}: {refusal.details}"])
             out.shown("log", logs.new_lines())

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 _PROC = Path("/proc")
-_GONE_LOOKS = 100
-_GONE_EVERY_S = 0.02
+_ABSENCE_CHECKS = 100
+_ABSENCE_EVERY_S = 0.02
 
 
 def mounts_below(folder: Path) -> list[Path]:
@@ -136,10 +136,10 @@ def _descendants(pids: list[int]) -> list[int]:
 
 def _wait_gone(pids: list[int]) -> None:
     """Wait until they have ended, or are zombies that another process has yet to reap."""
-    for _ in range(_GONE_LOOKS):
+    for _ in range(_ABSENCE_CHECKS):
         if not any(_alive(pid) for pid in pids):
             return
-        time.sleep(_GONE_EVERY_S)
+        time.sleep(_ABSENCE_EVERY_S)
 
 
 def _alive(pid: int) -> bool:

@@ -134,7 +134,7 @@ class SimCluster:
     def set_quotas(self, *quotas: Quota) -> None:
         for quota in quotas:
             self.quotas.set_quota(quota.id, quota)
-        exhaust(self.quotas.look())
+        exhaust(self.quotas.scan())
 
     # ---- reports of nodes
 

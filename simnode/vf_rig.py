@@ -34,7 +34,7 @@ from simnode.vf_folder import RigFolder, mirror, read_json, settle_rdma
 from simnode.vf_table import PfState, VfState, VfTable
 
 _OTHER_END: Final = "other end of "  # the alias of that end of a pair that stays in the host's namespace
-_LOOK_S: Final = 0.2  # at the latest; a link that changes wakes the keeper earlier
+_SCAN_S: Final = 0.2  # at the latest; a link that changes wakes the keeper earlier
 _RETURN_AFTER_S: Final = 0.05  # the time that the devices of a dead namespace take to come back
 
 
@@ -113,7 +113,7 @@ class VfRig(Block):
         self._asking = self._ends.enter_context(open_socket(self.folder.netns))
         self._listening = self._ends.enter_context(open_socket(self.folder.netns, listening=True))
         self._make(self.stand_ins.values())
-        self._kept_at_first = {bdf: where.kept for bdf, where in self._look().items()}
+        self._kept_at_first = {bdf: where.kept for bdf, where in self._record_places().items()}
         self._fill_pf_table()
         self._stop, stopped = os.pipe2(os.O_CLOEXEC)
         keeper = threading.Thread(target=self._keep, name="vf-rig", daemon=True)
@@ -130,7 +130,7 @@ class VfRig(Block):
     def where(self) -> Mapping[str, Whereabouts]:
         """Return the present namespace of each VF's device, without devices whose namespace has just ended."""
         with self.folder.locked():
-            return self._look()
+            return self._record_places()
 
     def pf_state(self, vf: str) -> VfState:
         """Return the settings that its PF keeps for a VF."""
@@ -231,14 +231,14 @@ class VfRig(Block):
     # ---- the keeper
 
     def _keep(self) -> None:
-        wait_s, shown = _LOOK_S, None
+        wait_s, shown = _SCAN_S, None
         while True:
             ready, _, _ = select.select([self._listening.fileno(), self._stop], [], [], wait_s)
             if self._stop in ready:
                 return
             drain(self._listening)
             with self.folder.locked():
-                self._look()
+                self._record_places()
                 wait_s = self._bring_back()
                 links = list_links(self._asking)
                 if shown != links or not ready:  # a change that the daemon left half-done is found by this periodic look
@@ -246,7 +246,7 @@ class VfRig(Block):
                     settle_rdma(self.node.root, self.folder)
                     shown = links
 
-    def _look(self) -> dict[str, Whereabouts]:
+    def _record_places(self) -> dict[str, Whereabouts]:
         """Record the namespace and settings of each device, for the time after its namespace is deleted."""
         links = list_links(self._asking)
         aliased = {link.alias: link for link in links}
@@ -270,7 +270,7 @@ class VfRig(Block):
         self._make(StandIn(bdf=bdf, name=last.name, mac=last.mac, mtu=last.mtu) for bdf in due for last in [self._last[bdf]])
         for bdf in due:
             self._missing_since.pop(bdf, None)
-        return _RETURN_AFTER_S if self._missing_since else _LOOK_S
+        return _RETURN_AFTER_S if self._missing_since else _SCAN_S
 
     def _make(self, devices: Iterable[StandIn]) -> None:
         taken = {link.name for link in list_links(self._asking)}
@@ -287,7 +287,7 @@ class VfRig(Block):
                 *(f"link set {name} {render_kept(last.kept)}" for last in (self._last.get(one.bdf),) if last is not None),
             )
         links = list_links(self._asking)
-        self._look()
+        self._record_places()
         mirror(self.node.root, links)
 
     def _fill_pf_table(self) -> None:

@@ -21,7 +21,7 @@ from simulate.product import Product, number_of, uid_of
 from simulate.stopped_clock import complete
 
 UNIT_S: Final = 6000.0
-LOOK: Final = 0.05
+SCAN: Final = 0.05
 
 
 class CentralActions:
@@ -55,10 +55,10 @@ class CentralActions:
         self._scheduler.pending.refused(pending, self._now_s)
         self._patience.refused(pending, list(self._product.able(kind)))
 
-    def look(self, now: float) -> None:
+    def scan(self, now: float) -> None:
         """Reserve nodes by their current free capacity, and end other reservations."""
         self._now_s = now * UNIT_S
-        complete(self._patience.look())
+        complete(self._patience.scan())
         self._scheduler.ledger.expire(self._now_s)
 
     def evict_for(self, kind: int, pod: int) -> Sequence[int]:

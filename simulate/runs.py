@@ -18,7 +18,7 @@ from simulate.replay import replay
 from simulate.stream import SPANS, Departures
 from simulate.trace import Trace
 
-_LOOK_S: Final = 0.2
+_SCAN_S: Final = 0.2
 
 Result_co = TypeVar("Result_co", covariant=True)
 Found = TypeVar("Found")
@@ -84,7 +84,7 @@ def run_tasks(trace: Trace, tasks: Sequence[Task[Found]], *, jobs: int, tell: Ca
         left, told = set(futures), 0
         try:
             while left:
-                done, left = wait(left, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)
+                done, left = wait(left, timeout=_SCAN_S, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
                 now = arrived.value

@@ -34,9 +34,9 @@ from lading.kube.resource import ADMISSION_CHECKS, WORKLOADS
 from lading.log import Event, Log
 from lading.vocabulary import CENTRAL, WORKLOAD, PodUid
 
-LOOK_S: Final = 0.2
+SCAN_S: Final = 0.2
 SETTLE_S: Final = 10.0  # minimum seconds before Retry: a node reports devices as free only after the pod is deleted
-LOOK_AGAIN_S: Final = 1.0
+RESCAN_S: Final = 1.0
 TIMEOUT_S: Final = 4.0
 AGAIN_S: Final = 60.0  # the longest pause after a write that failed
 
@@ -200,10 +200,10 @@ class AdmissionChecks:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await self._sleep(LOOK_S)
+            await self.scan()
+            await self._sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Activate the checks, and answer each waiting Workload."""
         self._queued.places.expire()
         if not self._ready():
@@ -252,7 +252,7 @@ class AdmissionChecks:
         now = self._clock()
         before = self._settling.get(uid)
         until = now + SETTLE_S if before is None else before.until
-        self._settling[uid] = _Settling(until=until, again=now + LOOK_AGAIN_S)
+        self._settling[uid] = _Settling(until=until, again=now + RESCAN_S)
         return now >= until
 
     async def _say(self, workload: Workload, answer: AdmissionAnswer, pod_sets: Sequence[str]) -> None:

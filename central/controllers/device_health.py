@@ -31,7 +31,7 @@ from lading.kube.resource import PODS
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0
+SCAN_S: Final = 1.0
 AT_ONCE: Final = 32  # pods in one scan; each costs a patch and an Event, and the API server has other clients to serve
 QUIET_S: Final = 10.0  # seconds between two conditions of a pod, so that a flapping device does not fill the list of Events
 AGAIN_S: Final = 60.0  # longest delay in seconds after failed writes
@@ -78,7 +78,7 @@ class Warner:
         self._clock = clock
         self._now = now
         self._log = log
-        self._looked = -1  # version of the ledger at the last scan
+        self._scanned = -1  # version of the ledger at the last scan
         self._unsettled: dict[str, None] = {}  # nodes that changed, or have pods to write to; the last scanned are last
         self._quiet: dict[PodUid, float] = {}  # time until which a pod gets no condition
         self._failing: dict[PodUid, _Failing] = {}
@@ -86,10 +86,10 @@ class Warner:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Write the conditions of some of the pods that need one."""
         self._settle_failures()
         words = await self._choose()
@@ -99,7 +99,7 @@ class Warner:
 
     async def _choose(self) -> list[Word]:
         slices, chosen = Slices(self._clock), list[Word]()
-        changed, self._looked = self._ledger.changed_since(self._looked), self._ledger.version
+        changed, self._scanned = self._ledger.changed_since(self._scanned), self._ledger.version
         self._unsettled.update(dict.fromkeys((*changed, *self._conditions.take_changed())))
         now = self._clock()
         self._quiet = {uid: until for uid, until in self._quiet.items() if until > now}

@@ -37,7 +37,7 @@ from lading.kube.errors import ConflictError, KubeError, NotFoundError, TooManyR
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0  # seconds between two scans for conflicts, and between two checks of a nomination
+SCAN_S: Final = 1.0  # seconds between two scans for conflicts, and between two checks of a nomination
 SPARED_S: Final = 30.0  # seconds until the eviction of a refused victim is tried again
 PAUSE_S: Final = 0.1  # pause after a plan with victims, until the watch shows its effect
 
@@ -203,7 +203,7 @@ class Evictor:
                 else:
                     await asyncio.sleep(SPARED_S)
         while self._scheduler.nominated_node(pod.uid):  # noqa: ASYNC110  it ends in many ways, and none of them sets an event
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SCAN_S)
         if self._scheduler.pending.get_refused(pod.uid):
             self._spare_stuck(found)
 
@@ -240,7 +240,7 @@ class Evictor:
                     with self._faults.handling(Work.EVICTIONS, clash.device):
                         await self._end(clash)
             self._said &= set(clashes)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SCAN_S)
 
     async def _end(self, clash: Clash) -> None:
         if clash not in self._said:

@@ -52,8 +52,8 @@ from central.request.reasons import OfBinding, OfPod
 from lading.log import Event, Log
 from lading.vocabulary import ASSIGNMENT, PodUid
 
-LOOK_S: Final = 0.1
-LOOK_MOST_S: Final = 0.5  # maximum seconds for plans in one scan
+SCAN_S: Final = 0.1
+MAX_SCAN_S: Final = 0.5  # maximum seconds for plans in one scan
 # An unchanged gang is visited at these intervals. Gangs with a plan (VISIT_S) are few, but can exceed several deadlines.
 VISIT_S: Final = 1.0
 QUEUED_S: Final = 30.0
@@ -235,10 +235,10 @@ class GangKeeper:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await self._sleep(LOOK_S)
+            await self.scan()
+            await self._sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Update gangs that changed or are due, then plan for the waiting gangs, one after the other."""
         slices = Slices(self._clock)
         changed = dict.fromkeys((*self._gangs.take_unvisited(), *self._visits.take_due(self._clock())))
@@ -247,7 +247,7 @@ class GangKeeper:
             await slices.pause()
         self._leave_to_singles()
         await self._plan_in_line(await self._line(changed, slices))
-        await self._room_maker.look(self._waiting)
+        await self._room_maker.scan(self._waiting)
 
     async def _visit(self, key: GangKey) -> None:
         """Update the gang, and record the time of its next visit."""
@@ -278,7 +278,7 @@ class GangKeeper:
             soon = search.reason is OfPod.GANG_WAITS_FOR_MEMBERS
             at = asked if asked > now else now + (VISIT_S if soon else QUEUED_S)
         elif phase in {Phase.PLANNED, Phase.BINDING} or gang.plan or life.kept:
-            late = max(life.arrived_at, life.named_at if life.named else -math.inf) + ARRIVED_S + LOOK_S
+            late = max(life.arrived_at, life.named_at if life.named else -math.inf) + ARRIVED_S + SCAN_S
             at = min(now + VISIT_S, late if late > now else math.inf)
         if self._faults.sets_aside(Work.GANGS, str(gang.key)):
             at = now + VISIT_S
@@ -301,7 +301,7 @@ class GangKeeper:
             await slices.pause()
         if whole:
             now = self._clock()
-            self._searched, self._scan_at = cluster, now + (now - began if now - began > LOOK_S else 0.0)
+            self._searched, self._scan_at = cluster, now + (now - began if now - began > SCAN_S else 0.0)
         return line
 
     def _rest(self, gang: Gang) -> None:
@@ -312,7 +312,7 @@ class GangKeeper:
 
     async def _plan_in_line(self, line: list[tuple[Place, Gang]]) -> None:
         """Plan for these gangs in queue order. Each new plan counts for the order of the gangs after it."""
-        until, place, slices = self._clock() + LOOK_MOST_S, gang_place(self._scheduler), Slices(self._clock)
+        until, place, slices = self._clock() + MAX_SCAN_S, gang_place(self._scheduler), Slices(self._clock)
         while line:
             await slices.pause()  # a plan is short, and there may be thousands
             before, gang = heappop(line)

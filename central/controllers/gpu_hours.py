@@ -29,7 +29,7 @@ from lading.devices.share import FULL_CORE
 from lading.nodedevices import Gpu, NodeDevices
 from lading.vocabulary import GpuUuid
 
-LOOK_S: Final = 10.0
+SCAN_S: Final = 10.0
 MOST_NAMESPACES: Final = 500  # maximum separately counted namespaces, because a metric's series are never removed
 OTHERS: Final = "(others)"  # no namespace has such a name
 _MILLI: Final = 1000
@@ -103,10 +103,10 @@ class GpuHours:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         slices = Slices(self._clock)
         self._pass_time()
         names, self._seen = self._ledger.claims_changed_since(self._seen)

@@ -33,8 +33,8 @@ from central.request.reasons import OfPod
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0  # seconds between two scans
-LOOK_MOST_S: Final = 0.5  # maximum seconds for evictions in one scan
+SCAN_S: Final = 1.0  # seconds between two scans
+MAX_SCAN_S: Final = 0.5  # maximum seconds for evictions in one scan
 KEPT_S: Final = 30.0  # lifetime of a reservation in seconds; each scan renews it
 OF_QUOTA: Final = frozenset({OfPod.QUOTA_EXCEEDED, OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID})
 
@@ -97,17 +97,17 @@ class RoomMaker:
         self._clock = clock
         self._log = log
         self._kept: _GangReservation | None = None  # the reservation; only one gang has one at a time
-        self._looked_at = -math.inf
+        self._scanned_at = -math.inf
 
-    async def look(self, waiting: Iterable[GangKey]) -> None:
+    async def scan(self, waiting: Iterable[GangKey]) -> None:
         """Evict pods for gangs of higher priority, and reserve devices for the first gang that waited for `patience_s`.
         `waiting`: gangs without a plan, and maybe others."""
-        if self._clock() < self._looked_at + LOOK_S:
+        if self._clock() < self._scanned_at + SCAN_S:
             return
-        self._looked_at = self._clock()
+        self._scanned_at = self._clock()
         before, kept = self._kept.nodes if self._kept else {}, None
         line = await self._line([*waiting])
-        until, slices = self._clock() + LOOK_MOST_S, Slices(self._clock)
+        until, slices = self._clock() + MAX_SCAN_S, Slices(self._clock)
         while line:
             await slices.pause()
             gang = self._scheduler.gangs.get(heappop(line)[1].key)

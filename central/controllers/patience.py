@@ -41,7 +41,7 @@ from central.state.pending import Pending
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0
+SCAN_S: Final = 1.0
 KEPT_S: Final = 30.0  # lifetime of a nomination in seconds; each scan renews it
 MOST_KEPT: Final = 0.03  # maximum part of the nodes with a reservation; at least one node
 REMEMBERED: Final = 64  # maximum pods with remembered nodes, and pods for which one scan searches a node
@@ -116,10 +116,10 @@ class Patience:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while self._patience_s:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Reserve nodes for the first pods in the queue. A pod that can fit on no node is skipped for VAIN_S."""
         slices = Slices(self._clock)
         kept: dict[PodUid, _Kept] = {}

@@ -17,7 +17,7 @@ from central.state.quotas import Quotas
 from lading.kube.resource import ELASTIC_QUOTAS, NAMESPACE_QUOTAS
 
 QUOTA_RESOURCES: Final = {QuotaDialect.KOORDINATOR: ELASTIC_QUOTAS, QuotaDialect.SCHEDULER_PLUGINS: NAMESPACE_QUOTAS}
-LOOK_S: Final = 1.0  # seconds until a new node counts
+SCAN_S: Final = 1.0  # seconds until a new node counts
 
 
 class QuotaFeed:
@@ -60,8 +60,8 @@ class QuotaKeeper:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
-        await in_slices(self._quotas.look(), self._clock)
+    async def scan(self) -> None:
+        await in_slices(self._quotas.scan(), self._clock)

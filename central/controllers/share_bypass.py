@@ -21,7 +21,7 @@ from central.loop.faults import Faults, Work
 from lading.nodedevices import NodeDevices, ShareBypass
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0
+SCAN_S: Final = 1.0
 QUIET_S: Final = 600.0  # keeps a container that fluctuates around its share from filling the list of Events
 
 
@@ -89,10 +89,10 @@ class BypassEnder:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         now = self._clock()
         self._quiet = {key: until for key, until in self._quiet.items() if until > now}
         self._evicted = {uid for uid in self._evicted if self._ledger.pod(uid) is not None}

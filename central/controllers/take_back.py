@@ -38,7 +38,7 @@ from central.state.quotas import Quotas
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0
+SCAN_S: Final = 1.0
 REMEMBERED: Final = 64  # maximum remembered pods that fit nowhere
 
 
@@ -89,10 +89,10 @@ class TakeBack:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while self._delay_s:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Take back borrowed quota for the first pod of the queue that then fits."""
         snapshot = self._quotas.snapshot()
         due = self._due(snapshot) if snapshot is not None else {}

@@ -35,7 +35,7 @@ from lading.tracing import open_tracing
 from lading.vocabulary import CENTRAL, PodUid
 
 USER_AGENT: Final = f"lading-central/{__version__}"
-LOOK_S: Final = 0.5  # seconds until the tasks of a new leadership are watched too
+SCAN_S: Final = 0.5  # seconds until the tasks of a new leadership are watched too
 # This process waits so long before it leads again: the last Binding of its former leadership is over by then.
 AFTER_LEADERSHIP_S: Final = BIND_TIMEOUT_S + 1.0
 
@@ -274,7 +274,7 @@ async def _asked_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[N
     try:
         while not stop.is_set():
             watched = [stopped, *running, *(replica.leadership.tasks if replica.leadership else ())]
-            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED, timeout=LOOK_S)
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED, timeout=SCAN_S)
             for task in done:
                 if task is not stopped and not task.cancelled():
                     task.result()

@@ -49,7 +49,7 @@ from central.controllers.take_back import TakeBack
 from central.decide.configuration import effective_configuration
 from central.decide.gangs import ALL_DEVICES, GangPlanner
 from central.decide.scheduler import Scheduler
-from central.decide.why_pod import NodeWhy, look_at_nodes, why_by_nodes
+from central.decide.why_pod import NodeWhy, judge_nodes, why_by_nodes
 from central.decide.workloads import WorkloadPlanner
 from central.gang.gangs import Gangs
 from central.gang.life import Phase
@@ -351,7 +351,7 @@ class Leadership:
         with self.faults.handling(Work.START, "nodes"):  # after an error, the first request reads the other nodes
             await in_slices(self.scheduler.warming(), self._clock)
         with self.faults.handling(Work.QUOTAS, ""):
-            await self._quota_keeper.look()
+            await self._quota_keeper.scan()
         self._warm = True
         for pod in self.pending:  # pods that an earlier leader refused must be requeued: kube-scheduler does not retry them
             self.pending.refused(pod, self._clock())
@@ -369,13 +369,13 @@ class Leadership:
                 (Work.QUOTAS, self._quota_keeper.run),
                 (Work.TAKE_BACK, self._take_back.run),
                 *((Work.QUOTA_STATUS, writer.run) for writer in self._quota_writers),
-                (Work.STATISTICS, self._look_around),
+                (Work.STATISTICS, self._count_cluster),
                 (Work.GPU_HOURS, self.gpu_hours.run),
             ):
                 group.create_task(self.faults.keep(part, run))
 
-    async def _look_around(self) -> None:
-        await self.statistics.look(rest_s=0.0)
+    async def _count_cluster(self) -> None:
+        await self.statistics.scan(rest_s=0.0)
         gc.freeze()  # freezes each node's NodeCapacity too, which the first count created
         await self.statistics.run()
 
@@ -430,7 +430,7 @@ class Leadership:
         if pod is None:
             return None
         slices, nodes = Slices(self._clock), list[NodeWhy]()
-        for node in look_at_nodes(self.scheduler, pod):
+        for node in judge_nodes(self.scheduler, pod):
             nodes.append(node)
             await slices.pause()
         return msgspec.json.encode(why_by_nodes(self.scheduler, pod, self._clock(), nodes, self._evictor.protection()))

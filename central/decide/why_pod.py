@@ -123,17 +123,17 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def why_pending(scheduler: Scheduler, pod: Pending, now: float) -> Why:
-    return why_by_nodes(scheduler, pod, now, list(look_at_nodes(scheduler, pod)))
+    return why_by_nodes(scheduler, pod, now, list(judge_nodes(scheduler, pod)))
 
 
-def look_at_nodes(scheduler: Scheduler, pod: Pending) -> Iterator[NodeWhy]:
+def judge_nodes(scheduler: Scheduler, pod: Pending) -> Iterator[NodeWhy]:
     """Yield for each node whether the pod fits, and why not; a node takes some tenths of a millisecond. If the caller pauses in
     between, the later nodes have their new state."""
     for name in scheduler.ledger.nodes():
-        yield _look_at(scheduler, pod, name)
+        yield _judge_node(scheduler, pod, name)
 
 
-def _look_at(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
+def _judge_node(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
     verdict = scheduler.verdict(pod.request, name, scheduler.ledger.without(pod.uid))
     if isinstance(verdict, Placement):
         return NodeWhy(node=name, reason=FITS)

@@ -77,14 +77,14 @@ class Live:
             claimed, claims_seen = self._ledger.claims_changed_since(self._claims_seen)
             reported, reports_seen = self._reports.changed_since(self._reports_seen)
             for name in dict.fromkeys([*claimed, *reported]):
-                self._look_at(name)
+                self._update_node(name)
                 await slices.pause()
             self._claims_seen, self._reports_seen = claims_seen, reports_seen
             if self._clock() - self._waited_at >= PENDING_EVERY_S:
-                await self._look_at_waiting(slices)
+                await self._update_waiting(slices)
             self._caught_up_at = self._clock()
 
-    def _look_at(self, name: str) -> None:
+    def _update_node(self, name: str) -> None:
         view = self._view(name)
         now = None if view is None else _encode(view)
         if now == self._nodes.get(name):
@@ -105,7 +105,7 @@ class Live:
             return None
         return node_view(self._ledger, report, name)
 
-    async def _look_at_waiting(self, slices: Slices) -> None:
+    async def _update_waiting(self, slices: Slices) -> None:
         now = await read_waiting(self._scheduler, self._clock(), slices)
         if not now.is_as(self._waiting):
             self._waiting_changed = self._changes.mark("")

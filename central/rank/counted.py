@@ -63,9 +63,9 @@ class CountedVerdicts(CachedVerdicts):
         rows = columns.changed_since(self._seen, devices_only=True)
         self._rename(rows.tolist())
         if len(rows) > FEW or self.wish is None:
-            self._look_at(rows)
+            self._search_rows_of(rows)
         elif new := self._recall(rows.tolist()):
-            self._look_at(np.array(new))
+            self._search_rows_of(np.array(new))
             self._remember(new)
         self._seen = columns.tick  # set last, once all changed rows are judged
 
@@ -97,7 +97,7 @@ class CountedVerdicts(CachedVerdicts):
             return None
         return int(self._missing[row]), int(self._levels[row]), self._left[row].tobytes()
 
-    def _look_at(self, rows: Ints) -> None:
+    def _search_rows_of(self, rows: Ints) -> None:
         searched = self._needs_search[rows]
         self._search_rows(rows[searched])
         rows = rows[~searched]

@@ -25,8 +25,8 @@ from lading.vocabulary import PodUid
 HALF_LIFE: Final = 4000  # number of later pods after which a pod counts half
 PRIOR_PODS: Final = 200.0  # number of pods that a prior from a file counts for
 FIRST_PODS: Final = 5.0  # number of pods that the built-in prior counts for
-LOOK_FIRST: Final = 25  # learned pods until the first new workload; then twice as many each time
-LOOK_PODS: Final = 2000  # maximum number of pods between two new workloads
+FIRST_UPDATE: Final = 25  # learned pods until the first new workload; then twice as many each time
+UPDATE_PODS: Final = 2000  # maximum number of pods between two new workloads
 APART: Final = (
     0.1  # minimum changed part of the pods, or of their requests: a smaller change is not worth a new score of all nodes
 )
@@ -69,7 +69,7 @@ class TurnoverShare:
     def share(self) -> float:
         return self.steps / STEPS
 
-    def look(self, now: Turnover) -> bool:
+    def scan(self, now: Turnover) -> bool:
         """Update the estimate with the events since the last call. Return whether the share in force changed. Events before the
         first call, or of another ledger, are not in the estimate."""
         seen, self._seen = self._seen, now
@@ -98,7 +98,7 @@ class Forecast:
         self._growth = 2.0 ** (1.0 / HALF_LIFE)
         self._weight = 1.0  # weight of the last pod; it grows with each pod, so that older ones count less
         self._weights: dict[PodKind, float] = {}
-        self._look_at = LOOK_FIRST
+        self._recheck_at = FIRST_UPDATE
         self.workload = workload_of(self._prior)
         self.turnover = TurnoverShare()
 
@@ -119,9 +119,9 @@ class Forecast:
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
         self._learn(kind_of(shape))
-        if self.learned < self._look_at:
+        if self.learned < self._recheck_at:
             return False
-        self._look_at = self.learned + min(self.learned, LOOK_PODS)
+        self._recheck_at = self.learned + min(self.learned, UPDATE_PODS)
         now = self._now()
         if _difference(self.workload, now) < APART:
             return False

@@ -24,7 +24,7 @@ from central.request.model import CpuMemory, DeviceRequest, Shape
 from central.search.demand import Limits
 
 REMEMBERED_SHAPES: Final = 1024  # maximum shapes with cached scores, 8 bytes a node each
-LOOK_AFTER: Final = 32  # number of questions between two checks whether the scoring is current
+CHECK_AFTER: Final = 32  # number of questions between two checks whether the scoring is current
 RENEWED: Final = 2048  # nodes rescored by a new scoring in one question: a millisecond; the old one counts until all are
 _NOWHERE: Final = np.iinfo(np.int64).min
 _SHORT: Final = _NOWHERE + 1  # score where the devices fit, but not cpu or memory
@@ -203,7 +203,7 @@ class Counting:
         """Return the scores for these verdicts and this cpu and memory, caught up with the verdicts."""
         scores = self._shapes.of((verdicts, cpu_memory), lambda: ShapeScores(cpu_memory, verdicts, self.columns, self.scoring))
         self._asked += 1
-        if self._asked % LOOK_AFTER == 0 and not self.scoring.is_current():
+        if self._asked % CHECK_AFTER == 0 and not self.scoring.is_current():
             self.renew()
         scores.catch_up(self.scoring)
         return scores

@@ -103,6 +103,6 @@ class Verdicts:
     def learn(self, uid: PodUid, shape: Shape) -> None:
         """Record the arrival of a pod of this shape, and the number of ended pods: the policy fragmentation expects more of the
         same."""
-        arrived, turned = self.forecast.arrived(uid, shape), self.forecast.turnover.look(self._turnover())
+        arrived, turned = self.forecast.arrived(uid, shape), self.forecast.turnover.scan(self._turnover())
         if arrived or turned:
             self._counting.renew()

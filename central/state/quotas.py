@@ -3,7 +3,7 @@
 The inputs are ElasticQuotas of both kinds, the ledger and the pending pods. Every claim in the ledger counts as held, also a
 planned one. The results are whether a pod or gang may start now, and which refused pods may try again.
 
-Nothing is counted without a quota. When the first quota appears, pods are counted in steps (`look`), and no pod is refused
+Nothing is counted without a quota. When the first quota appears, pods are counted in steps (`scan`), and no pod is refused
 before all are counted. From then on a query counts only pods and nodes that changed since the last query, and divides again
 only groups of quotas with changed amounts.
 """
@@ -340,7 +340,7 @@ class Quotas:
 
     # ---- counting
 
-    def look(self) -> Steps:
+    def scan(self) -> Steps:
         """Count all pods when the first quota appears, and update the cluster's capacity. Call this about once a second."""
         if not self._quotas:
             if self._counts:

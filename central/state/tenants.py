@@ -129,7 +129,7 @@ class Tenants:
             yield
 
     def _count(self, name: str) -> None:
-        before, now = self._nodes.get(name, _NOTHING), self._look_at(name)
+        before, now = self._nodes.get(name, _NOTHING), self._read_node(name)
         self._has = self._has.plus(before.has, -1).plus(now.has)
         for namespace, held in before.held.items():
             self._add(namespace, held, -1)
@@ -140,7 +140,7 @@ class Tenants:
         else:
             self._nodes[name] = now
 
-    def _look_at(self, name: str) -> _Node:
+    def _read_node(self, name: str) -> _Node:
         capacity = self._ledger.capacity(name)
         cards = {card.gpu.uuid: card.gpu for card in capacity.cards}
         milli = sum(CARD for card in capacity.cards if card.usable or card.pods)

@@ -122,7 +122,7 @@ def _ask(host_root: Path, library: str, driver_root: str, answer_s: float) -> Nv
     return msgspec.json.decode(out, type=NvmlSeen)
 
 
-def look(host_root: Path, library: Path | None, driver_root: str) -> NvmlSeen:
+def read_nvml(host_root: Path, library: Path | None, driver_root: str) -> NvmlSeen:
     """Read the cards from NVML in this process. May block forever."""
     _, gpus, problems = read_gpus(host_root, library=library, driver_root=driver_root)  # also loads NVML's library
     try:
@@ -148,7 +148,7 @@ def _persistence(bdf: str) -> int | None:
 def main(host_root: str, library: str, driver_root: str, answer_s: str) -> None:
     # SIGALRM ends this process if it hangs outside the kernel, even without its parent.
     signal.alarm(math.ceil(float(answer_s)) + LEFT_S)
-    print(msgspec.json.encode(look(Path(host_root), Path(library) if library else None, driver_root)).decode())
+    print(msgspec.json.encode(read_nvml(Path(host_root), Path(library) if library else None, driver_root)).decode())
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ class VfPreparer(Preparer):
         unheld = self._unheld(seen.grants)
         await self.attacher.reconcile(ready=seen.ready, live=seen.live, known=under_way, unheld=unheld)
         if self.policy.expected:
-            await self._look_for_strays(seen)
+            await self._find_unmanaged(seen)
         left = {row.generation for row in self.journal.rows()}
         return any(row.generation not in left for row in rows)
 
@@ -137,7 +137,7 @@ class VfPreparer(Preparer):
         held = {(grant.pod, vf.bdf) for grant in grants for vf in grant.devices.vfs}
         return frozenset(row.generation for row in self.journal.rows() if (row.pod, row.bdf) not in held)
 
-    async def _look_for_strays(self, seen: RuntimeLists) -> None:
+    async def _find_unmanaged(self, seen: RuntimeLists) -> None:
         """Find VFs that another process moved. An inventory may be older than the newest row, so a suspicious VF is read again
         before it counts."""
         if seen.inventory is None:

@@ -62,7 +62,7 @@ class Steps:
         it."""
         if row.step in {Step.RECORDED, Step.ATTACHED}:
             return row
-        seen = await self.look(work, row)
+        seen = await self.find_where(work, row)
         act = plan.decide_act(row, seen)
         if isinstance(act, Stuck):
             raise KernelError(act.why)
@@ -73,18 +73,18 @@ class Steps:
 
     async def is_undone(self, work: Work, row: Attachment) -> bool:
         """Return whether another process undid an attachment that was complete."""
-        return plan.is_undone(row, await self.look(work, row))
+        return plan.is_undone(row, await self.find_where(work, row))
 
-    async def look(self, work: Work, row: Attachment) -> ObservedDevices:
-        look = partial(self.call, work, "looking where its devices are")
-        netns = await look(partial(self.kernel.netns_id, row.netns)) == row.netns_id
+    async def find_where(self, work: Work, row: Attachment) -> ObservedDevices:
+        find_where = partial(self.call, work, "looking where its devices are")
+        netns = await find_where(partial(self.kernel.netns_id, row.netns)) == row.netns_id
         host, pod, rdma_host, rdma_pod = None, None, None, None
         if row.netdev is not None:
-            host = await look(partial(self.kernel.host_link, row.bdf))
-            pod = await look(partial(_find_in_pod, self.kernel, row)) if netns else None
+            host = await find_where(partial(self.kernel.host_link, row.bdf))
+            pod = await find_where(partial(_find_in_pod, self.kernel, row)) if netns else None
         if row.rdma:
-            rdma_host = await look(partial(self.kernel.host_ibdev, row.bdf, row.ibdev_number))
-            rdma_pod = await look(partial(_find_ibdev_in_pod, self.kernel, row)) if netns else None
+            rdma_host = await find_where(partial(self.kernel.host_ibdev, row.bdf, row.ibdev_number))
+            rdma_pod = await find_where(partial(_find_ibdev_in_pod, self.kernel, row)) if netns else None
         return ObservedDevices(netns=netns, host=host, pod=pod, rdma_host=rdma_host, rdma_pod=rdma_pod)
 
 

@@ -324,7 +324,7 @@ def _background(
     if IsolationName.TOKENS in settings.isolations:
         ask_shares = partial(ask, parse_endpoint(settings.shares_socket))
         watch = ShareWatch(node=node, vendors=vendors, ask=ask_shares, tolerance_mib=settings.share_tolerance, log=log)
-        yield watch.keep_looking()
+        yield watch.keep_scanning()
 
 
 def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:

@@ -31,7 +31,7 @@ from hooks.ledger.listing import Entry, LedgerContent, list_devices
 from hooks.ledger.store import Ledger, read_journal, read_ledger, read_tombstones
 from hooks.ledger.table import as_json, as_text
 from hooks.ledger.unmanaged import decide_unmanaged
-from hooks.node.release import Outcome, carry_out, look, said_by
+from hooks.node.release import Outcome, carry_out, find_release, said_by
 from hooks.node.unreported import read_empty_until
 from lading.cgroups import read_cgroups
 from lading.errors import ConfigError, HostError, RuntimeUnavailableError
@@ -161,12 +161,12 @@ async def _alone(settings: Settings, request: hook_pb2.ReleaseRequest) -> hook_p
     async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
         lists = partial(read_lists, runtime, prefixes=prefixes())
         if not request.force:
-            found = await look(request.device, inventory, lambda: _said(settings), lists)
+            found = await find_release(request.device, inventory, lambda: _said(settings), lists)
             outcome = Outcome(done=tuple(found.steps))
         else:
             log = open_log("lading-hooks", settings.log_level)
             with Ledger.open(ledger_path(settings)) as ledger:
-                found = await look(request.device, inventory, lambda: said_by(ledger), lists)
+                found = await find_release(request.device, inventory, lambda: said_by(ledger), lists)
                 kernel, boot_id = HostKernel(host_root), read_boot_id(host_root)
                 attacher = make_attacher(settings, kernel, runtime, ledger, boot_id, log)
                 peer = Peer(os.getpid(), os.getuid(), os.getgid())

@@ -128,7 +128,7 @@ class InventoryWatch:
             raise HostError(f"cannot refresh the inventory: {result}") from result
         return result
 
-    def look_soon(self) -> None:
+    def request_scan(self) -> None:
         """Read again soon: the caller changed something that an inventory shows."""
         self._wake.set()
 

@@ -97,7 +97,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def look_into(path: Path) -> sqlite3.Connection:
+def open_for_reading(path: Path) -> sqlite3.Connection:
     """Open a ledger for reading only, with or without a running daemon. The caller closes it. If there is no log, no daemon has
     the ledger open. Then the file is opened as immutable: a reader that might need a log would otherwise leave one behind."""
     how = "mode=ro" if any(os.path.lexists(log) for log in _logs(path)) else "mode=ro&immutable=1"

@@ -21,7 +21,7 @@ from lading.vocabulary import PodUid
 # When there are more, the oldest rows are deleted.
 MOST: Final = 50_000
 STEP: Final = 200  # maximum rows deleted in one step; a container that is created meanwhile waits for 2 ms
-_LOOKED_THROUGH: Final = 1000  # rows read at the start to find the last holders of each device
+_SCANNED_ROWS: Final = 1000  # rows read at the start to find the last holders of each device
 
 _BEGUN: Final = (*("pod_uid", "container", "namespace", "pod_name", "form", "gen", "key_id", "devices"), *("began", "since"))
 _COLUMNS: Final = (*_BEGUN, "until", "ended", "ended_by")
@@ -47,7 +47,7 @@ class History:
         held = db.execute(f"SELECT id, {', '.join(_COLUMNS)} FROM history WHERE until IS NULL")  # noqa: S608
         begun = (Begun(row, _period(columns)) for row, *columns in held)
         self._held = {_key(one.period): one for one in begun}
-        newest = f"{_SELECT} WHERE until IS NOT NULL ORDER BY until DESC, id DESC LIMIT {_LOOKED_THROUGH}"
+        newest = f"{_SELECT} WHERE until IS NOT NULL ORDER BY until DESC, id DESC LIMIT {_SCANNED_ROWS}"
         self._past = past_of(map(_period, db.execute(newest)))
         (self._rows,) = db.execute("SELECT count(*) FROM history").fetchone()
 

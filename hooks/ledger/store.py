@@ -275,7 +275,7 @@ def _read(path: Path, read: Callable[[sqlite3.Connection], tuple[T, ...]]) -> tu
         raise StateError(f"cannot open ledger {path}: {e.strerror}", hint="only its owner may, as a rule root") from e
     with (
         file.damage_explained(path),
-        contextlib.closing(file.look_into(path)) as db,
+        contextlib.closing(file.open_for_reading(path)) as db,
     ):
         return read(db)
 
@@ -311,7 +311,7 @@ def replace_ledger(
 def _salvage_history(path: Path) -> tuple[Period, ...]:
     if not path.is_file():
         return ()
-    with contextlib.closing(file.look_into(path)) as db:
+    with contextlib.closing(file.open_for_reading(path)) as db:
         db.text_factory = partial(str, encoding="utf-8", errors="replace")  # a name that is not UTF-8 must not end the reading
         return salvage_periods(db)
 

@@ -34,7 +34,7 @@ from lading.vocabulary import GpuUuid, PodUid, SandboxId
 
 PREPARE_S: Final = 20.0  # for a container, with the stops that may be under way on its cards
 _MODE_S: Final = 5.0  # for the driver
-_LOOK_S: Final = 2.0  # seconds for a comparison; slower work continues beside the next comparison
+_SCAN_S: Final = 2.0  # seconds for a comparison; slower work continues beside the next comparison
 _FAULT: Final = "a process that shares it by MPS had a fatal fault: all processes that share it end"
 
 
@@ -144,7 +144,7 @@ class MpsDaemons(Preparer):
                 card.work = asyncio.create_task(self._settle_later(uuid), name=f"mps {uuid}")
             work.append(card.work)
         if work:
-            await asyncio.wait(work, timeout=_LOOK_S)
+            await asyncio.wait(work, timeout=_SCAN_S)
         back, self._back = self._back, False
         return back
 

@@ -53,7 +53,7 @@ RELEASE_RETRY_S: Final = 2.0
 # A call waits at most this many seconds for a new reading; the proxy waits for 2 s.
 READING_S: Final = 1.0
 # A preparer waits at most this many seconds for a reading: a card that hangs in its driver must not delay the next comparison.
-LOOK_S: Final = 5.0
+SCAN_S: Final = 5.0
 
 _NOT_RECONCILED: Final = "not reconciled"
 
@@ -100,11 +100,11 @@ class Node:
         self._node_log = NodeLog(self.log)
         self._unreported = UnreportedEnds(self.ledger.path.parent)
         command = None if self.command is None else self._run_command
-        self.hand_over = HandOver(log=self.log, restore=self.restore, command=command, read_soon=self._look_soon)
+        self.hand_over = HandOver(log=self.log, restore=self.restore, command=command, read_soon=self._request_scan)
 
-    def _look_soon(self) -> None:
+    def _request_scan(self) -> None:
         if self.watch is not None:
-            self.watch.look_soon()
+            self.watch.request_scan()
 
     @property
     def inventory(self) -> Inventory | None:
@@ -304,7 +304,7 @@ class Node:
         for preparer in preparers:
             await preparer.undo(sandbox)
         if self.watch is not None:
-            self.watch.look_soon()
+            self.watch.request_scan()
 
     def stopped(self, sandbox: Sandbox) -> None:
         """Record that the sandbox has stopped: its containers' devices are free once the containers have exited."""
@@ -418,7 +418,7 @@ class Node:
             stopped=stopped,
             grants=self.ledger.grants(),
             inventory=self.watch.current if self.watch else None,
-            read_again=partial(self._read_again, LOOK_S),
+            read_again=partial(self._read_again, SCAN_S),
         )
         await self._reconcile_preparers(seen, under_way)
         left = {grant.pod for grant in self.ledger.grants()} - lists.ready
@@ -463,7 +463,7 @@ class Node:
             if await preparer.reconcile(seen, before):
                 self._wake.set()
                 if self.watch is not None:
-                    self.watch.look_soon()
+                    self.watch.request_scan()
         self._node_log.missing({device: why for preparer in self.preparers for device, why in preparer.missing().items()})
 
     async def _read_again(self, wait_s: float) -> Inventory | None:

@@ -35,7 +35,7 @@ class Outcome:
     failed: tuple[str, ...] = ()
 
 
-async def look(
+async def find_release(
     text: str, inventory: Inventory, said: Callable[[], LedgerContent], lists: Callable[[], Awaitable[Lists]]
 ) -> Release:
     """Return the steps that a release of the device of this name would take now. Raise ConfigError if there is no such device;

@@ -1,4 +1,4 @@
-"""Check every LOOK_S whether a container bypasses the share server: compare the driver's processes with the server's.
+"""Check every SCAN_S whether a container bypasses the share server: compare the driver's processes with the server's.
 
 A bypass is logged when it begins, and is in the node report and a metric while it lasts. It is found at the latest after
 SUSPECT_S, one interval between checks and the time of a reading. If the share server or the driver does not answer, no bypass
@@ -24,7 +24,7 @@ from lading.sharestatus import ShareUse
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid
 
-LOOK_S: Final = 1.5  # seconds between two checks; with SUSPECT_S, 4.5 s at the most
+SCAN_S: Final = 1.5  # seconds between two checks; with SUSPECT_S, 4.5 s at the most
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,13 +40,13 @@ class ShareWatch:
     _suspicions: Suspicions = field(default_factory=Suspicions)
     _problem: str = ""  # failure of the last check, or empty
 
-    async def keep_looking(self) -> None:
+    async def keep_scanning(self) -> None:
         """Check the shared cards until the task is cancelled. A driver that hangs delays the next check."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         grants, inventory = self.node.ledger.grants(), self.node.inventory
         shared = shared_cards(grants)
         gpus = [gpu for gpu in inventory.gpus if gpu.uuid in shared] if inventory else []

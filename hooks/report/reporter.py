@@ -30,7 +30,7 @@ from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
 from hooks.node.node import Node
 from hooks.report.build import build_status, coarse_use
-from hooks.report.keeping import describe, keep_looking, wait_after
+from hooks.report.keeping import describe, keep_scanning, wait_after
 from lading import __version__
 from lading.errors import LadingError
 from lading.kube.backoff import Backoff
@@ -43,7 +43,7 @@ from lading.threads import in_thread
 from lading.vocabulary import GpuUuid
 
 FIELD_MANAGER: Final = "lading-hooks"
-LOOK_S: Final = 0.5  # central wakes a refused pod within 2 s of a release: most of that is not ours to spend
+SCAN_S: Final = 0.5  # central wakes a refused pod within 2 s of a release: most of that is not ours to spend
 RENEW_S: Final = 600.0  # 5,000 nodes are then some 8 applies a second
 BACKOFF_LIMIT_S: Final = 30.0
 
@@ -140,15 +140,15 @@ class Reporter:
 
     async def keep_reporting(self) -> None:
         """Report until cancelled. Never returns."""
-        await keep_looking(self._connect, self.look, self._failed, self._sleep)
+        await keep_scanning(self._connect, self.scan, self._failed, self._sleep)
 
-    async def look(self, api: Api) -> float:
+    async def scan(self, api: Api) -> float:
         """Report changes, and repeat a report that is older than RENEW_S. Return the seconds until the next check."""
         try:
             await self._report(api)
         except Exception as e:  # noqa: BLE001  an internal error here must not end a node's daemon
             return self._failed(e)
-        return LOOK_S
+        return SCAN_S
 
     async def _report(self, api: Api) -> None:
         node = self._node
@@ -162,14 +162,14 @@ class Reporter:
         if seen != self._seen or due:
             self._built = self._build(seen)
             self._seen = seen
-        self._look_at_use(inventory)
+        self._read_use(inventory)
         status = msgspec.structs.replace(self._built, use=self._use, used_at=self._used_at)
         if not due and self._applied and status == msgspec.structs.replace(self._applied, used_at=self._used_at):
             return  # the time alone is no news
         await self._apply(api, status)
         self._succeeded(status)
 
-    def _look_at_use(self, inventory: Inventory) -> None:
+    def _read_use(self, inventory: Inventory) -> None:
         if not self._use_interval_s or self._clock() < self._use_due_at:
             return
         self._use_due_at = self._clock() + self._use_interval_s * (1 + 0.2 * self._chance())

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from kubectl_lading.access import connect
 from kubectl_lading.flags import Flags, command
 from kubectl_lading.installation.installation import Installation
-from kubectl_lading.installation.status import EXIT, end_untold, look
+from kubectl_lading.installation.status import EXIT, end_untold, read_view
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.installation.upgrade_checks import CHECKS, count_platform
 from kubectl_lading.objects import Deployment, Unread
@@ -83,7 +83,7 @@ async def preflight(flags: Flags, target: str) -> None:
 
     Exit status: 0 nothing is in the way, 1 something is, 2 unusable arguments, 3 cannot tell."""
     async with connect(flags) as client:
-        seen = await look(client, flags, lambda now: view_preflight(now, target))
+        seen = await read_view(client, flags, lambda now: view_preflight(now, target))
     if isinstance(seen, Unread):
         end_untold(seen)
     show(seen, flags.output, render_preflight(seen))

@@ -32,7 +32,7 @@ EXIT: Final = {Verdict.UNKNOWN: CANNOT_TELL, Verdict.DEGRADED: 1}  # other worst
 AGAIN_S: Final = 2.0  # seconds between two checks of --wait; each lists all pods
 
 
-Look = Callable[[], Awaitable[StatusView | Unread]]
+ReadView = Callable[[], Awaitable[StatusView | Unread]]
 V = TypeVar("V")
 
 
@@ -53,7 +53,7 @@ async def status(flags: Flags, wait: bool, timeout_s: float) -> None:
     Exit status: 0 all is well, 1 degraded, 2 unusable arguments, 3 cannot tell."""
     async with connect(flags) as client:
         seen = await wait_until_well(
-            lambda: look(client, flags, view_status),
+            lambda: read_view(client, flags, view_status),
             timeout_s=timeout_s if wait else 0.0,
             tell=lambda words: click.echo(words, err=True),
         )
@@ -70,7 +70,7 @@ def end_untold(unread: Unread) -> NoReturn:
     raise SystemExit(CANNOT_TELL)
 
 
-async def look(client: KubeClient, flags: Flags, view: Callable[[Installation], V]) -> V | Unread:
+async def read_view(client: KubeClient, flags: Flags, view: Callable[[Installation], V]) -> V | Unread:
     """Return a view of the installation; `Unread` if the cluster itself cannot be read."""
     try:
         return view(await read_installation(client, flags.lading_namespace, named_central(client, flags)))
@@ -79,7 +79,7 @@ async def look(client: KubeClient, flags: Flags, view: Callable[[Installation], 
 
 
 async def wait_until_well(
-    look: Look,
+    read_view: ReadView,
     *,
     timeout_s: float,
     tell: Callable[[str], None],
@@ -91,7 +91,7 @@ async def wait_until_well(
     until = clock() + timeout_s
     told = ""
     while True:
-        seen = await look()
+        seen = await read_view()
         if (isinstance(seen, StatusView) and seen.state not in EXIT) or clock() + AGAIN_S > until:
             return seen
         waits = awaited(seen)

@@ -37,7 +37,7 @@ ROUNDS: Final = 8  # maximum rounds of planning; each leaves out the pods that t
 _NAMED: Final = 2  # maximum pods named for one reason why they may not be moved
 _POD: Final = msgspec.json.Decoder(FullPod)
 
-NOT_LOOKED_AT: Final = (
+NOT_CONSIDERED: Final = (
     f"Tried: up to {MOST_MOVES} pods of one node for each. Not looked at: volumes, ports and affinity between pods, which are "
     "kube-scheduler's, and cpu and memory where a Node does not say what it has."
 )
@@ -237,7 +237,7 @@ def draw(advice: Advice) -> RenderableType:
     if opened:
         lines.append(text(HOW, "dim"))
     if advice.openings:
-        lines.append(text(NOT_LOOKED_AT, "dim"))
+        lines.append(text(NOT_CONSIDERED, "dim"))
     return Group(*lines)
 
 

@@ -32,7 +32,7 @@ from kubectl_lading.terminal.words import count
 from lading.errors import ConfigError
 from lading.kube.resource import Resource
 
-NOT_LOOKED_AT: Final = (
+NOT_CONSIDERED: Final = (
     "Not looked at: quotas, volumes, ports and affinity between pods; the room that evictions would make for others; what "
     "central is binding at this moment."
 )
@@ -103,7 +103,7 @@ def draw(simulation: Simulation, *, wide: bool) -> RenderableType:
         skipped = ", ".join(simulation.passed_over)
         lines.append(text(f"Skipped, because they create no pods, or an unknown number: {skipped}.", "warn"))
     placed = sum(bool(trial.node) for trial in simulation.pods)
-    lines.append(text(f"{placed} of {count(len(simulation.pods), 'pod')} would be placed now. {NOT_LOOKED_AT}", "dim"))
+    lines.append(text(f"{placed} of {count(len(simulation.pods), 'pod')} would be placed now. {NOT_CONSIDERED}", "dim"))
     return Group(*lines)
 
 

@@ -57,14 +57,14 @@ async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
         raise ConfigError(f"cannot watch as {flags.output}", hint="leave -w or -o out")
     namespace = find_scope(flags)
 
-    def look(cluster: Cluster) -> list[PodView]:
+    def read_pods(cluster: Cluster) -> list[PodView]:
         listed = list_pods(cluster, view_nodes(cluster), namespace)
         return [one for one in listed if not states or one.state in states]
 
     async with connect(flags) as client:
         cluster = await read_cluster(client)
         warn(*cluster.problems)
-        listed = look(cluster)
+        listed = read_pods(cluster)
         rows = Rows(_heads(flags), [_row(one, flags) for one in listed])
         if not watch:
             show(PodsView(tuple(listed), tuple(cluster.problems)), flags.output, draw(listed, flags))
@@ -72,7 +72,7 @@ async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
         rows.print_all()
         last = {one.uid: one for one in listed}
         async for later in follow(client):
-            last = print_changes(last, look(later), lambda one, state: rows.print(_row(one, flags, state)))
+            last = print_changes(last, read_pods(later), lambda one, state: rows.print(_row(one, flags, state)))
 
 
 def print_changes(

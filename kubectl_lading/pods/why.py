@@ -37,8 +37,8 @@ from kubectl_lading.terminal.progress import collect
 from kubectl_lading.terminal.words import NONE, age, count
 from lading.kube.client import KubeClient
 
-LOOKED_AT: Final = 20  # maximum nodes for which pods whose end would help are searched
-LOOKED_AT_WIDE: Final = 1000  # the same maximum with -o wide, json or yaml
+SEARCHED_NODES: Final = 20  # maximum nodes for which pods whose end would help are searched
+SEARCHED_NODES_WIDE: Final = 1000  # the same maximum with -o wide, json or yaml
 
 
 COLUMNS: Final = (
@@ -107,7 +107,7 @@ async def _wait(client: KubeClient, flags: Flags, own: FullPod, asked: DeviceReq
         cluster,
         pod,
         said if isinstance(said, Why) and said.uid == pod.uid else None,
-        most=LOOKED_AT if flags.output is Output.TABLE else LOOKED_AT_WIDE,
+        most=SEARCHED_NODES if flags.output is Output.TABLE else SEARCHED_NODES_WIDE,
         silent=isinstance(said, Unread),
         stay=frozenset(one.metadata.uid for one in cluster.pods if one.why_bound_to_its_node),
         budgets=Budgets.of(budgets or ()),

@@ -60,7 +60,7 @@ async def quota(flags: Flags, name: str) -> None:
     quotas = Quotas(cluster.ledger, cluster.pending)
     for dialect, listed in objects.items():
         QuotaFeed(quotas, dialect).replaced(*listed)
-    exhaust(quotas.look())
+    exhaust(quotas.scan())
     view = _only(view_quotas(quotas), name)
     show(view, flags.output, *draw(view, wide=flags.output is Output.WIDE))
 

@@ -1,6 +1,6 @@
 """Start gangs by central's own code: its ledger, scheduler, planner and keeper of gangs, on the clock of the replay.
 
-    pod of a gang ─▶ GangFeed, filter ─▶ GangKeeper.look: order, plan, patience, reservations ─▶ filter names the node
+    pod of a gang ─▶ GangFeed, filter ─▶ GangKeeper.scan: order, plan, patience, reservations ─▶ filter names the node
                   ─▶ barrier ─▶ reserve ─▶ bound
 
 This module has only the parts of kube-scheduler and of the watches. kube-scheduler asks again about requeued pods, and about
@@ -98,7 +98,7 @@ class ByPlan:
         asked, self._to_ask = self._to_ask, {}
         for uid in asked:
             self._ask(uid)
-        complete(self._keeper.look())
+        complete(self._keeper.scan())
         for gang in self._scheduler.gangs:
             if gang.phase is Phase.PLANNED:
                 self._bind(gang, now)

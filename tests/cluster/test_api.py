@@ -222,7 +222,7 @@ def test_a_deeply_nested_pod_is_listed_watched_got_and_patched(server: ControlPl
     """Any user who may create pods can make one; the API server stores it as it is."""
     path = PODS.path(NAMESPACE, "deep")
 
-    async def look(client: KubeClient) -> None:
+    async def check(client: KubeClient) -> None:
         async with reflected(client) as heard:
             assert await heard.told.get() == "=deep"
             merged = await client.merge(path, {"metadata": {"labels": {"a": "b"}}})
@@ -236,7 +236,7 @@ def test_a_deeply_nested_pod_is_listed_watched_got_and_patched(server: ControlPl
         try:
             stored = server.kubectl("get", "pod", "deep", "-n", NAMESPACE, "--show-managed-fields", "-o", "json")
             assert stored.stdout.count('"f:a"') > 8_000
-            await look(client)
+            await check(client)
         finally:
             await client.delete(path, grace_s=0)
 

@@ -44,11 +44,11 @@ class Stage:
         return found
 
     def check(self, *, tainted: bool) -> None:
-        def look() -> None:
+        def check() -> None:
             assert (OURS in self.taints()) is tainted
             assert ask(self.lading.hooks.log, "/readyz")[0] == (503 if tainted else 200)
 
-        eventually(look)
+        eventually(check)
 
 
 @pytest.fixture(scope="module")

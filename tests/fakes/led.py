@@ -192,7 +192,7 @@ def rare_looks() -> Iterator[None]:
     """Let the controllers look only once a second, so that a test in which many minutes pass takes less time."""
     with contextlib.ExitStack() as stack:
         for controller in (admission_checks, gangs, requeue):
-            stack.enter_context(patch.object(controller, "LOOK_S", 1.0))
+            stack.enter_context(patch.object(controller, "SCAN_S", 1.0))
         yield
 
 

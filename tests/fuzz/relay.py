@@ -42,7 +42,7 @@ class Play:
                     self.receive(side, data)
                 case Decide():
                     self.decide(step)
-            self.look()
+            self.scan()
             if self.relay.broken:
                 break
         self.finish()
@@ -77,7 +77,7 @@ class Play:
             case Decision.ANNOUNCE_END:
                 self.relay.announce_end()
 
-    def look(self) -> None:
+    def scan(self) -> None:
         for event in self.relay.take_events():
             match event:
                 case CallHeld(stream=stream):
@@ -132,7 +132,7 @@ class Play:
             relay.receive_from_client(bytes(100))
             relay.receive_from_runtime(bytes(100))
         relay.end(OURS.decode())
-        self.look()
+        self.scan()
         assert relay.broken
         assert not self.open
         assert not self.observed

@@ -54,8 +54,8 @@ class Sight:
     vfs: tuple[str, ...]  # PCI addresses of the VFs whose verbs nodes it has, in order
 
 
-def eventually(look: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
-    """Return what `look` answers as soon as it neither refuses nor fails an assertion. Raise its last failure once nothing has
+def eventually(check: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
+    """Return what `check` answers as soon as it neither refuses nor fails an assertion. Raise its last failure once nothing has
     worked on it for `within_s`."""
     answers: list[T] = []
     failure: CriError | AssertionError | None = None
@@ -64,7 +64,7 @@ def eventually(look: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
         nonlocal failure
         failure = None
         try:
-            answers.append(look())
+            answers.append(check())
         except (CriError, AssertionError) as e:
             failure = e
         return failure is None
@@ -190,12 +190,12 @@ class Site:
         """Return the refusal by hooks that were just started, after they have compared ledger and runtime. Before that they
         refuse all containers."""
 
-        def look() -> Refused:
+        def check() -> Refused:
             refused = self.refused_at_once(annotations)
             assert refused.reason is not Reason.NOT_RECONCILED
             return refused
 
-        return eventually(look)
+        return eventually(check)
 
     # ---- the daemons
 

@@ -43,10 +43,10 @@ def ended(site: Site, pod: str) -> list[str | None]:
 
 
 def await_ended(site: Site, pod: str, *how: str | None) -> None:
-    def look() -> None:
+    def check() -> None:
         assert ended(site, pod) == [*how]
 
-    eventually(look)
+    eventually(check)
 
 
 def seconds(time_of: str) -> float:

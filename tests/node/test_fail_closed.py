@@ -74,7 +74,7 @@ def refused_for(site: Site, reason: Reason) -> Refused:
     """
     made_before = []
 
-    def look() -> Refused:
+    def check() -> Refused:
         with site.kubelet.pod("guarded", annotations={GPU: "7"}) as pod:
             made = site.create(pod)
             if not isinstance(made, Refused):
@@ -85,7 +85,7 @@ def refused_for(site: Site, reason: Reason) -> Refused:
             assert site.direct.list_containers(pod_id=pod.id) == []
             return made
 
-    refused = eventually(look, within_s=NOTICED_S)
+    refused = eventually(check, within_s=NOTICED_S)
     if made_before:
         hooks = site.lading.hooks
         subprocess.run([hooks.program, "release", "--config", str(hooks.config), site.gpu(7), "--force"], check=False)

@@ -109,9 +109,9 @@ def test_where_limits_by_the_driver_are_asked_for_nothing_else_will_do(limited: 
     limited.lading.reconfigure_hooks(memory_limits="driver")
     pod = limited.pod("strict", "memory=8Gi")
 
-    def look() -> None:
+    def check() -> None:
         refused = limited.site.refused(pod, "a", **limited.driver.container())
         assert refused.reason is Reason.ISOLATION_UNAVAILABLE
         assert 'memory_limits = "driver"' in refused.message
 
-    eventually(look)
+    eventually(check)

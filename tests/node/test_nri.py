@@ -73,10 +73,10 @@ def check_guards(site: Site, guards: bool) -> None:
 
 
 def await_plugin(site: Site) -> None:
-    def look() -> None:
+    def check() -> None:
         assert site.refused_at_once({GPU: "99"}).reason is Reason.DEVICE_UNKNOWN
 
-    eventually(look)
+    eventually(check)
 
 
 def restart(site: Site, runtime: PrivateContainerd) -> None:

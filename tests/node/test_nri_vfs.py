@@ -30,11 +30,11 @@ def site(node: VfNode, newer: PrivateContainerd) -> Iterator[VfSite]:
 
 
 def await_asked(site: VfSite) -> None:
-    def look() -> None:
+    def check() -> None:
         assert site.lading.guard.guards
         assert site.refused_at_once({"lading.dev/vfs": "1"}).reason is Reason.FORM_NOT_ACCEPTED
 
-    eventually(look)
+    eventually(check)
 
 
 def run(pod: Pod, attempt: int = 0) -> Container:

@@ -109,12 +109,12 @@ def test_by_nri_it_is_the_same_or_refused_at_the_start_and_for_each_container(
             assert container.sh(f"cat {LIBCUDA}.1").strip() == "simulated libcuda"
             return
 
-        def look() -> None:
+        def check() -> None:
             refused = site.refused(pod)
             assert refused.reason is Reason.CDI_UNAVAILABLE
             assert f"by NRI, containerd {newer.version}" in refused.message
 
-        eventually(look)
+        eventually(check)
         said = [line for line in lading.hooks.log.read_text().splitlines() if f"event={Event.CDI_UNAVAILABLE}" in line]
         assert f"containers with GPUs are refused: by NRI, containerd {newer.version}" in said[0]
 

@@ -137,7 +137,7 @@ class Changes(RuleBasedStateMachine):
     def create_and_plan(self, says: dict[str, str], priority: int) -> None:
         self.create(says, 3, priority)
         self.ask_all()
-        self.look()
+        self.scan()
 
     @rule(says=WORDS, outcome=OUTCOMES)
     def create_and_bind(self, says: dict[str, str], outcome: str) -> None:
@@ -285,8 +285,8 @@ class Changes(RuleBasedStateMachine):
                 self.show(name)
 
     @rule()
-    def look(self) -> None:
-        run(self.keeper.look())
+    def scan(self) -> None:
+        run(self.keeper.scan())
 
     @precondition(lambda self: any(gang.phase is Phase.QUEUED for gang in self.world.scheduler.gangs))
     @rule(pick=PICK, steps=st.integers(min_value=1, max_value=12), what=st.integers(min_value=0, max_value=4))
@@ -379,7 +379,7 @@ class Changes(RuleBasedStateMachine):
         for _ in range(60):
             self.wait(2.0)
             self.end_deleted()
-            self.look()
+            self.scan()
             self.ask_all()
             self.bind_all("done")
             self.end_evicted()
@@ -389,7 +389,7 @@ class Changes(RuleBasedStateMachine):
             assert gang.ordinary or not gang.known or not any(gang.bound().values()), "a gang bound in part outlives its time"
         for name in [*self.truth]:
             self.end(name)
-        self.look()
+        self.scan()
         assert len(self.world.scheduler.gangs) == 0
         assert all(self.world.is_free(node) for node in CARDS)
 

@@ -88,7 +88,7 @@ class Play:
 
     def step(self) -> None:
         chosen = self.random.choice(
-            [self.create, *[self.ask] * 6, *[self.bind] * 6, self.wait, self.look, self.look, self.delete]
+            [self.create, *[self.ask] * 6, *[self.bind] * 6, self.wait, self.scan, self.scan, self.delete]
         )
         chosen()
         if self.random.random() < 0.01:
@@ -170,8 +170,8 @@ class Play:
             if name in self.truth:
                 self.show(name)
 
-    def look(self) -> None:
-        run(self.keeper.look())
+    def scan(self) -> None:
+        run(self.keeper.scan())
 
     def delete(self) -> None:
         name = self.some(bound=self.random.random() < 0.3)
@@ -223,7 +223,7 @@ class Play:
         """Run without faults, and check that each gang is whole or unbound, and that no device is held needlessly."""
         for _ in range(60):
             self.wait(2.0)
-            self.look()
+            self.scan()
             for name in [name for name, words in self.truth.items() if not words.get("node")]:
                 fits = [*self.world.filter(name, "n1", "n2").fitting]
                 if fits and self.keeper.enter(uid_of(name), fits[0]) == "":

@@ -23,7 +23,7 @@ from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.world import World, uid_of
 
 NODES = ("n1", "n2", "n3")
-LOOKS = 60  # more than there can be nodes and asks to judge, and turns to take
+SCANS = 60  # more than there can be nodes and asks to judge, and turns to take
 
 shapes = st.sampled_from([WHOLE, {"lading.dev/gpu": "2"}, share("30Gi"), share("50Gi"), share("70Gi", 60)])
 labels = st.dictionaries(st.sampled_from(["affinity", "anti-affinity", "exclusion"]), st.sampled_from("xy"), max_size=2)
@@ -76,9 +76,9 @@ class Story:
         if self.bound:
             self.world.gone(self.bound.pop(number % len(self.bound)))
 
-    def look(self, *, tries: bool) -> None:
+    def scan(self, *, tries: bool) -> None:
         """Run one scan. `tries`: kube-scheduler tries the requeued pods at once."""
-        for pod in run_simulated(self.waker.look()):
+        for pod in run_simulated(self.waker.scan()):
             self.woken.add(pod.uid)
             if tries:
                 self.filter(pod.name, binds=True)
@@ -111,9 +111,9 @@ def test_who_fits_is_woken_at_last(said: Sequence[tuple[object, ...]], policy: P
                 case ("end", int(number)):
                     story.end(number)
                 case ("look", bool(tries)):
-                    story.look(tries=tries)
+                    story.scan(tries=tries)
                 case _:
                     story.expire()
-        for _ in range(LOOKS):
-            story.look(tries=False)
+        for _ in range(SCANS):
+            story.scan(tries=False)
         assert story.forgotten() == []

@@ -53,12 +53,12 @@ def _limit(handle: Any, cgroup: Path, limit_bytes: int) -> None:
 @dataclass(slots=True)
 class LimitProbe:
     """Test for which cards the driver can limit memory. A success, or an unsupported call, holds for as long as this driver is
-    loaded; after another failure, the next call of `look` tests again."""
+    loaded; after another failure, the next call of `scan` tests again."""
 
     required: bool = False  # the configuration requires the driver's limits, so that a failure is a problem
     _known: dict[tuple[str, GpuUuid], str] = field(default_factory=dict)  # errors, or empty, by driver version and card
 
-    def look(
+    def scan(
         self, host_root: Path, gpus: Sequence[Gpu], version: str, *, library: Path | None
     ) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
         """Return the cards with `limits_memory` set, and a problem for each failed card if the limits are required."""

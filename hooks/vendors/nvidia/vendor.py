@@ -94,7 +94,7 @@ class Nvidia:
             gpus, log_problems = self._with_xids(gpus)
             problems += log_problems
         if driver and self.limits:
-            gpus, limit_problems = self.limits.look(host_root, gpus, driver.version, library=self.library)
+            gpus, limit_problems = self.limits.scan(host_root, gpus, driver.version, library=self.library)
             problems += limit_problems
         if driver and self._gives_files:
             driver, file_problems = self._with_files(driver)

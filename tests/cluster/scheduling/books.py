@@ -19,7 +19,7 @@ from tests.cluster.scheduling.looking import Looking
 
 NODE_DEVICES: Final = "/apis/devices.lading.dev/v1alpha1/nodedevices"
 WHOLE: Final = 100  # percent
-LOOK_S: Final = 0.5
+SCAN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +131,12 @@ class Auditor(Looking):
 
     def __init__(self, api: KubeApi, ledgers: Callable[[], Books] = dict) -> None:
         """`ledgers`: of nodes that are real."""
-        super().__init__(every_s=LOOK_S)
+        super().__init__(every_s=SCAN_S)
         self._api = api
         self._ledgers = ledgers
         self.found: set[str] = set()
 
-    def look(self) -> None:
+    def scan(self) -> None:
         reports = read_reports(self._api)
         usable: dict[str, int] = {gpu.uuid: gpu.usable_mib for node in reports for gpu in node.status.gpus}
         pods = self._api.call("GET", "/api/v1/pods")["items"]

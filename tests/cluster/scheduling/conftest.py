@@ -78,7 +78,7 @@ def whole(cluster: Cluster, lading: LadingNode, key: SigningKey, pytestconfig: p
 def world(whole: World, pods: Pods) -> Iterator[World]:
     """No one holds anything when a test begins, and nothing was ever held twice when it ends."""
     whole.await_idle()
-    before = whole.auditor.looks
+    before = whole.auditor.checks
     yield whole
-    whole.cluster.eventually(lambda: whole.auditor.looks > before, "a look of the auditor")
+    whole.cluster.eventually(lambda: whole.auditor.checks > before, "a look of the auditor")
     assert whole.auditor.found == set()

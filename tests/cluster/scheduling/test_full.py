@@ -9,7 +9,7 @@ import pytest
 from central.search.placement import Missing
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.books import by_assignment
-from tests.cluster.scheduling.world import LOOK_S, World
+from tests.cluster.scheduling.world import SCAN_S, World
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
@@ -73,7 +73,7 @@ def _until_bound(world: World, uid: str, waiting: list[str]) -> float:
             return time.monotonic() - held_at
         if held:
             held_at = began
-        time.sleep(LOOK_S)  # the accuracy of the measured time
+        time.sleep(SCAN_S)  # the accuracy of the measured time
 
 
 def test_small_shares_fill_cards_to_the_brim_and_not_beyond(world: World, pods: Pods) -> None:

@@ -16,7 +16,7 @@ from tests.cluster.pods import Pods, container
 from tests.cluster.scheduling.books import NODE_DEVICES, Auditor, Books, by_ledger, by_report, read_reports
 
 MERGE: Final = "application/merge-patch+json"
-LOOK_S: Final = 0.02
+SCAN_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -226,7 +226,7 @@ def test_a_pod_for_which_room_is_made_and_that_fits_elsewhere_gives_its_group_on
 
 
 def woken(waker: Requeuer) -> list[str]:
-    return [pod.name for pod in run_simulated(waker.look())]
+    return [pod.name for pod in run_simulated(waker.scan())]
 
 
 def test_a_group_whose_last_pod_ends_is_woken_for_room_that_was_there_all_the_time() -> None:

@@ -70,9 +70,9 @@ async def _wait_for_room(one: Led) -> None:
     await one.put_pod("b", {"lading.dev/gpu": "1"})
     await one.schedule("b")
     await one.pause()
-    await one.leadership.statistics.look()
+    await one.leadership.statistics.scan()
     for _ in range(2):
-        await one.leadership.gpu_hours.look()
+        await one.leadership.gpu_hours.scan()
 
 
 async def _of_hooks(folder: Path, log: Log, into: Names) -> None:

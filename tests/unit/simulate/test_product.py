@@ -11,7 +11,7 @@ from central.assignment.model import Taken
 from central.controllers.conditions import Conditions
 from central.controllers.informer import PodFeed
 from central.decide.scheduler import Reservation, Scheduler
-from central.rank.forecast import LOOK_FIRST, Forecast, Source
+from central.rank.forecast import FIRST_UPDATE, Forecast, Source
 from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy, Scope, Share
 from central.request.parse import parse_request
 from central.search.demand import Limits
@@ -98,7 +98,7 @@ def test_as_through_the_extender(policy: Policy, prior: Prior) -> None:
     of = eight_clusters()
     kinds = [of.kinds.all.index(pod) for pod in arriving]
     placed = by_the_product(of, policy, forecast_of(trace, prior), kinds)
-    assert sum(where is not None for where in placed) > LOOK_FIRST
+    assert sum(where is not None for where in placed) > FIRST_UPDATE
     assert placed == by_the_extender(eight_clusters(), policy, forecast_of(trace, prior), kinds)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.controllers.device_health import AT_ONCE, LOOK_S, QUIET_S
+from central.controllers.device_health import AT_ONCE, QUIET_S, SCAN_S
 from central.controllers.event_reasons import EventReason
 from central.controllers.informer import PodFeed
 from central.request.pod import DEVICES_HEALTHY
@@ -19,7 +19,7 @@ from tests.fakes.led import Led, play
 
 UNHEALTHY, HEALTHY = EventReason.DEVICE_UNHEALTHY, EventReason.DEVICE_HEALTHY
 LOST = "NVML: GPU is lost"
-SOON = 2 * LOOK_S
+SOON = 2 * SCAN_S
 
 
 def is_patch(request: Request) -> bool:
@@ -207,9 +207,9 @@ def test_a_hundred_pods_are_told_a_few_at_a_time(tmp_path: Path) -> None:
             await bound(one, f"p{number}", share("800Mi", 1))
         begun = len(one.server.requests)
         await report(one, {gpu_uuid("n1", card): LOST for card in range(3)}, gpus=3)
-        await one.pause(LOOK_S)
+        await one.pause(SCAN_S)
         assert 0 < len(patches(one)) <= AT_ONCE
-        await one.pause(LOOK_S * (100 / AT_ONCE + 1))
+        await one.pause(SCAN_S * (100 / AT_ONCE + 1))
         assert sorted(patches(one)) == sorted(f"p{number}" for number in range(100))
         assert len(told(one)) == 100
         assert len(one.server.requests) - begun < 210
@@ -225,10 +225,10 @@ def test_a_device_that_comes_and_goes_does_not_fill_the_list_of_events(tmp_path:
         await bound(one, "a")
         for _ in range(30):
             await ill_card(one)
-            await one.pause(1.5 * LOOK_S)
+            await one.pause(1.5 * SCAN_S)
             await report(one, {})
-            await one.pause(1.5 * LOOK_S)
-        assert len(told(one)) <= 3 * LOOK_S * 30 / QUIET_S + 1
+            await one.pause(1.5 * SCAN_S)
+        assert len(told(one)) <= 3 * SCAN_S * 30 / QUIET_S + 1
         await one.pause(QUIET_S + SOON)
         assert status(one) == "True"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from central.controllers.patience import LOOK_S, MOST_ABANDONED, REMEMBERED, TRIED
+from central.controllers.patience import MOST_ABANDONED, REMEMBERED, SCAN_S, TRIED
 from central.decide.reservation import PATIENCES, SEEN_S
 from central.decide.why_pod import why_pending
 from central.ledger.claims import NOMINATION_S
@@ -42,7 +42,7 @@ async def wait_in_vain(one: Led, name: str, *names: str) -> None:
     """It is refused once more after its patience, as kube-scheduler asks about it again."""
     await one.pause(PATIENCE_S)
     assert one.filter(name, *names) == []
-    await one.pause(2 * LOOK_S)
+    await one.pause(2 * SCAN_S)
 
 
 async def large_waits_for_small(one: Led) -> None:
@@ -55,7 +55,7 @@ async def large_waits_for_small(one: Led) -> None:
 
 async def end(one: Led, name: str) -> None:
     await one.remove_pod(name)
-    await one.pause(2 * LOOK_S)
+    await one.pause(2 * SCAN_S)
 
 
 def kept_on(one: Led, name: str) -> str:
@@ -104,11 +104,11 @@ def test_room_is_not_kept_for_ever_where_no_pod_ends(tmp_path: Path) -> None:
         await one.put_node("n2", 4)
         await small_ones_on(one, "n1", "n2", "n2", "n2", "n2")
         await refused(one, "large", 4)
-        await one.pause(SHORT_S + 2 * LOOK_S)
+        await one.pause(SHORT_S + 2 * SCAN_S)
         assert kept_on(one, "large") == "n1"
         await one.pause(STAY_S / 2)
         assert kept_on(one, "large") == "n1"
-        await one.pause(STAY_S / 2 + 2 * LOOK_S)
+        await one.pause(STAY_S / 2 + 2 * SCAN_S)
         assert kept_on(one, "large") == "n2"
         await bound(one, "next")  # the cards of n1 are free for others again
         assert one.bound_to("next") == "n1"
@@ -126,7 +126,7 @@ def test_a_node_stays_if_no_other_one_can_do(tmp_path: Path) -> None:
         await one.report("n1", 2)
         await bound(one, "small")
         await refused(one, "large")
-        await one.pause(SHORT_S + 2 * LOOK_S)
+        await one.pause(SHORT_S + 2 * SCAN_S)
         for _ in range(3):
             assert kept_on(one, "large") == "n1"
             await one.pause(STAY_S)
@@ -147,7 +147,7 @@ def test_it_is_woken_when_its_room_is_there_and_nothing_is_kept_afterwards(tmp_p
         await end(one, "small")
         assert woken(one, "large")
         assert await one.schedule("large") == ""
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert one.leadership.ledger.nominations() == ()
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -160,7 +160,7 @@ def test_nothing_is_kept_before_the_patience_is_over(tmp_path: Path) -> None:
         await refused(one, "large")
         await one.pause(PATIENCE_S / 2)
         assert one.filter("large") == []
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == ""
         await bound(one, "next")
 
@@ -187,7 +187,7 @@ def test_a_node_counts_that_kube_scheduler_named_before_its_cpu_was_held(tmp_pat
         await refused(one, "large")
         await wait_in_vain(one, "large", "n1")
         assert one.filter("large", "n2") == []
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == "n1"
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -213,7 +213,7 @@ async def full_of_cpu(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
 async def cannot_be_placed(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
     """No node has enough cpu, so that kube-scheduler asks about none."""
     await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, requests=FOUR, unschedulable=True, **words)
-    await one.pause(PATIENCE_S + 3 * LOOK_S)
+    await one.pause(PATIENCE_S + 3 * SCAN_S)
 
 
 def affinity(key: str, value: str) -> Json:
@@ -286,7 +286,7 @@ def test_a_node_that_is_cordoned_afterwards_is_left(tmp_path: Path) -> None:
         await cannot_be_placed(one, "large")
         assert kept_on(one, "large") == "n1"
         await one.put_node("n1", 2, allocatable=CAPACITY, cordoned=True)
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == "n2"
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -327,7 +327,7 @@ async def vetoes(one: Led, node: str, *named: str) -> None:
     await end(one, f"{node}-0")
     await one.pause(SEEN_S)
     assert one.filter("large", *named) == []
-    await one.pause(2 * LOOK_S)
+    await one.pause(2 * SCAN_S)
 
 
 def test_a_node_that_kube_scheduler_does_not_name_once_its_cpu_suffices_is_left_for_another(tmp_path: Path) -> None:
@@ -355,11 +355,11 @@ def test_one_other_name_alone_may_be_a_guess(tmp_path: Path) -> None:
         await vetoes(one, "n1", "n2")
         assert kept_on(one, "large") == "n1"
         assert one.filter("large", "n2") == []
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == ""
         await one.pause(PATIENCE_S)
         assert one.filter("large", "n1", "n2") == []
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == "n1"
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -377,7 +377,7 @@ def test_after_some_such_nodes_only_those_that_were_named_are_taken(tmp_path: Pa
             await vetoes(one, name, "small-1", "small-2")
         assert kept_on(one, "large") == ""
         assert one.filter("large", nodes[-1], "small-1") == []
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == nodes[-1]
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -415,12 +415,12 @@ def test_room_is_complete_when_the_cpu_suffices_too(tmp_path: Path) -> None:
         await refused(one, "large", requests={"cpu": "4"})
         await wait_in_vain(one, "large")
         await end(one, "small-0")  # two cards are free, and two cores
-        await one.pause(NOMINATION_S + 2 * LOOK_S)
+        await one.pause(NOMINATION_S + 2 * SCAN_S)
         assert kept_on(one, "large") == "n1"
         await end(one, "small-1")
         assert kept_on(one, "large") == "n1"
         assert one.leadership.ledger.capacity("n1").cpu_milli == 4000  # the other half is kept, too
-        await one.pause(NOMINATION_S + 2 * LOOK_S)
+        await one.pause(NOMINATION_S + 2 * SCAN_S)
         assert kept_on(one, "large") == ""
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -437,7 +437,7 @@ def test_only_as_many_pods_as_the_cluster_may_keep_room_for(tmp_path: Path) -> N
         await wait_in_vain(one, "second")
         assert [bool(kept_on(one, name)) for name in ("first", "second")] == [True, False]
         await one.remove_pod("first")
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "second") != ""
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -462,12 +462,12 @@ def test_a_pod_that_does_not_take_its_room_loses_it(tmp_path: Path) -> None:
         await end(one, "small")
         await one.put_pod("next")
         assert await one.schedule("next") == REFUSED
-        await one.pause(NOMINATION_S + 2 * LOOK_S)
+        await one.pause(NOMINATION_S + 2 * SCAN_S)
         assert kept_on(one, "large") == ""
         assert woken(one, "next")
         assert await one.schedule("next") == ""
         assert one.filter("large") == []
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == ""
         await wait_in_vain(one, "large")
         assert kept_on(one, "large") == "n1"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from central.api.watch import ABSENT_S
-from central.controllers.quotas import LOOK_S
+from central.controllers.quotas import SCAN_S
 from central.quota.model import LABEL_QUOTA
 from central.request.reasons import OfPod
 from lading.log import Event
@@ -69,7 +69,7 @@ def test_a_pod_is_woken_when_its_quota_has_room(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await cards(one)
         await one.put_quota("team", most=1)
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         for name in ("a", "b"):
             await one.put_pod(name, labels=TEAM)
         assert await one.schedule("a") == ""
@@ -88,11 +88,11 @@ def test_a_quota_that_is_removed_lets_all_in(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await cards(one)
         await one.put_quota("team", most=0)
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         await one.put_pod("a", labels=TEAM)
         assert await one.schedule("a") == REFUSED
         await one.server.remove(quota_path("team"))
-        await one.pause(3 * LOOK_S)
+        await one.pause(3 * SCAN_S)
         assert touched(one) == ["a"]
         assert await one.schedule("a") == ""
 
@@ -125,7 +125,7 @@ def test_a_quota_that_cannot_be_read_refuses_its_pods(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await cards(one)
         await one.server.put(quota_path("team"), {"metadata": {"name": "team", "namespace": "default"}, "spec": {"max": 7}})
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         await one.put_pod("a", labels=TEAM)
         found = one.leadership.scheduler.filter(one.shown("a"), one.node_names())
         (why,) = found.never.values()
@@ -138,11 +138,11 @@ def test_a_quota_that_cannot_be_read_refuses_its_pods(tmp_path: Path) -> None:
 def test_a_quota_in_the_status_of_which_something_changes_is_the_same(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_quota("team", most=1)
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         tree = (snapshot := one.leadership.quotas.snapshot()) and snapshot.tree
         made = one.server.objects[quota_path("team")]
         await one.server.put(quota_path("team"), made | {"status": {"used": {"cpu": "1"}}})
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert (again := one.leadership.quotas.snapshot()) is not None
         assert again.tree is tree
 

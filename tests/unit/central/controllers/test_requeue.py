@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from central.assignment.model import Part, Taken
-from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, LOOK_S, Requeuer
+from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, SCAN_S, Requeuer
 from central.decide.scheduler import PREDICTION_S, Reservation
 from central.ledger.model import NodeCapacity
 from central.loop.slices import SLICE_S
@@ -34,7 +34,7 @@ class Waking:
         self.touched: list[str] = []
         self.at: list[float] = []  # the touches' times
         self.fail: Callable[[str], KubeError | None] = lambda _: None
-        self.look()
+        self.scan()
 
     async def _touch(self, pod: Pending) -> None:
         self.touched.append(pod.name)
@@ -47,12 +47,12 @@ class Waking:
             self.world.show(name, limits, **words)
             assert not self.world.filter(name, "n1").fitting
 
-    def look(self) -> list[str]:
-        return look(self.waker)
+    def scan(self) -> list[str]:
+        return scan(self.waker)
 
 
-def look(waker: Requeuer) -> list[str]:
-    return [pod.name for pod in run_simulated(waker.look())]
+def scan(waker: Requeuer) -> list[str]:
+    return [pod.name for pod in run_simulated(waker.scan())]
 
 
 def cards(*numbers: int) -> Taken:
@@ -63,10 +63,10 @@ def cards(*numbers: int) -> Taken:
 def test_no_one_is_woken_without_room() -> None:
     one = Waking()
     one.refuse("a")
-    assert one.look() == []
+    assert one.scan() == []
     one.world.report("n1", 1, grants=[grant("uid-x", "n1", 0)])
     one.world.gone("full-n1")
-    assert one.look() == []
+    assert one.scan() == []
 
 
 def test_a_release_wakes_who_fits_then() -> None:
@@ -74,8 +74,8 @@ def test_a_release_wakes_who_fits_then() -> None:
     one.refuse("a")
     one.refuse("two-cards", limits={"lading.dev/gpu": "2"})
     one.world.gone("full-n1")
-    assert one.look() == ["a"]
-    assert one.look() == []
+    assert one.scan() == ["a"]
+    assert one.scan() == []
 
 
 @pytest.mark.parametrize("back", ["healthy", "uncordoned", "reconciled", "ready", "reported", "grant gone", "prediction over"])
@@ -99,32 +99,32 @@ def test_room_appears_in_many_ways(back: str) -> None:
     world.show("a")
     world.filter("a", "n1")
     assert world.is_refused("a")
-    assert look(waker) == []
+    assert scan(waker) == []
     if back == "ready":
         world.readiness("n1", True)
     elif back == "prediction over":
         world.ledger.expire(PREDICTION_S)
     else:
         world.report("n1", 1)
-    assert look(waker) == ["a"]
+    assert scan(waker) == ["a"]
 
 
 def test_a_pod_that_cannot_use_the_room_is_not_woken_in_a_loop() -> None:
     one = Waking()
     one.refuse("a")
     one.world.gone("full-n1")
-    assert one.look() == ["a"]
+    assert one.scan() == ["a"]
     one.world.filter("a", "n7")  # there is room on n1, where it may not go
-    assert [one.look() for _ in range(20)] == [[]] * 20
+    assert [one.scan() for _ in range(20)] == [[]] * 20
 
 
 def test_new_room_is_a_new_round() -> None:
     one = Waking(nodes=("n1", "n2"))
     one.refuse("a")
     one.world.gone("full-n1")
-    assert one.look() == ["a"]
+    assert one.scan() == ["a"]
     one.world.gone("full-n2")
-    assert one.look() == ["a"]
+    assert one.scan() == ["a"]
 
 
 def test_room_that_does_not_fit_the_ask_begins_no_round() -> None:
@@ -132,12 +132,12 @@ def test_room_that_does_not_fit_the_ask_begins_no_round() -> None:
     one.world.gone("full-n2")
     one.world.bind("half", "n2")
     one.world.bind("other-half", "n2")
-    one.look()
+    one.scan()
     one.refuse("a", "b", *(f"p{number:02}" for number in range(20)), limits={"lading.dev/gpu": "2"})
     one.world.gone("full-n1")
-    first = one.look()
+    first = one.scan()
     one.world.gone("half")
-    second = one.look()
+    second = one.scan()
     assert "a" in first
     assert not set(first) & set(second)
 
@@ -146,19 +146,19 @@ def test_a_round_ends_with_the_room() -> None:
     one = Waking()
     one.refuse(*(f"p{number:02}" for number in range(20)))
     one.world.gone("full-n1")
-    assert len(one.look()) == FOR_EACH_NODE
+    assert len(one.scan()) == FOR_EACH_NODE
     one.world.filter("p00")  # takes it
-    assert one.look() == []
+    assert one.scan() == []
 
 
 def test_a_thousand_pods_and_one_card() -> None:
     one = Waking()
     one.refuse(*(f"p{number:04}" for number in range(1000)))
     one.world.gone("full-n1")
-    looks = [one.look() for _ in range(1000 // FOR_EACH_NODE)]
-    assert all(len(woken) == FOR_EACH_NODE for woken in looks)
-    assert len({name for woken in looks for name in woken}) == 1000  # each had its turn
-    assert one.look() == []
+    scans = [one.scan() for _ in range(1000 // FOR_EACH_NODE)]
+    assert all(len(woken) == FOR_EACH_NODE for woken in scans)
+    assert len({name for woken in scans for name in woken}) == 1000  # each had its turn
+    assert one.scan() == []
 
 
 @pytest.mark.long
@@ -167,7 +167,7 @@ def test_a_thousand_different_asks_and_one_card() -> None:
     for number in range(1000):
         one.refuse(f"p{number:04}", limits=share(f"{1000 + number}Mi"))
     one.world.gone("full-n1")
-    assert len(one.look()) == FOR_EACH_NODE
+    assert len(one.scan()) == FOR_EACH_NODE
 
 
 def test_the_important_and_the_old_come_first_whatever_they_ask() -> None:
@@ -177,7 +177,7 @@ def test_the_important_and_the_old_come_first_whatever_they_ask() -> None:
     one.refuse("old", limits=share("1Gi"), created="2026-11-21T01:00:00Z")
     one.refuse("high", limits=share("2Gi"), priority=7, created="2026-11-21T03:00:00Z")
     one.world.gone("full-n1")
-    assert one.look()[:3] == ["high", "old", "young00"]
+    assert one.scan()[:3] == ["high", "old", "young00"]
 
 
 def test_those_who_were_not_woken_yet_get_half_of_the_places() -> None:
@@ -187,7 +187,7 @@ def test_those_who_were_not_woken_yet_get_half_of_the_places() -> None:
     seen: set[str] = set()
     one.world.gone("full-n1")
     for _ in range(6):  # each round begins before the former is through
-        seen.update(one.look())
+        seen.update(one.scan())
         one.world.report("n1", 1, unhealthy="Xid 79")
         one.world.report("n1", 1)
     assert seen == set(names)
@@ -199,10 +199,10 @@ def test_room_that_was_made_for_a_pod_wakes_that_pod() -> None:
     one.refuse("low")
     world = one.world
     world.ledger.claims.nominate(uid_of("high"), "n1", cards(0), 100.0)
-    assert one.look() == []
+    assert one.scan() == []
     world.gone("full-n1")
-    assert one.look() == ["high"]
-    assert one.look() == []
+    assert one.scan() == ["high"]
+    assert one.scan() == []
     assert world.filter("low").fitting == []
     assert world.filter("high").fitting == ["n1"]
 
@@ -215,11 +215,11 @@ def test_a_nominated_pod_is_not_woken_before_all_of_its_room_is_there() -> None:
     world.bind("y", "n1")
     one.refuse("high", limits={"lading.dev/gpu": "2"}, priority=9)
     world.ledger.claims.nominate(uid_of("high"), "n1", cards(0, 1), 100.0)
-    one.look()
+    one.scan()
     world.gone("x")
-    assert one.look() == []
+    assert one.scan() == []
     world.gone("y")
-    assert one.look() == ["high"]
+    assert one.scan() == ["high"]
 
 
 # Cost of a scan
@@ -244,7 +244,7 @@ def with_a_larger_node(nodes: Sequence[str]) -> Waking:
     one = Waking(nodes=nodes)
     one.world.node("large", 2)
     one.world.bind("full-large", "large", {"lading.dev/gpu": "2"})
-    one.look()
+    one.scan()
     one.refuse("a", limits={"lading.dev/gpu": "2"})
     return one
 
@@ -258,7 +258,7 @@ def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy
         one.world.bind(f"full-n{number}", f"n{number}", share(f"{50 + number}Gi"))  # so that no two are alike
     for number in range(10):
         one.refuse(f"p{number}", limits=share("45Gi"), annotations={"lading.dev/share-anti-affinity": f"x{number}"})
-    one.look()
+    one.scan()
     fits: list[str] = []
 
     def counted(capacity: NodeCapacity, *words: Any) -> Sequence[CardFilter]:
@@ -267,7 +267,7 @@ def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy
 
     monkeypatch.setattr("central.search.fit.find_filters", counted)
     one.world.gone("full-n3")
-    assert len(one.look()) == FOR_EACH_NODE
+    assert len(one.scan()) == FOR_EACH_NODE
     assert fits == ["n3"] * 10
 
 
@@ -282,8 +282,8 @@ def test_others_have_their_turn_within_a_look(monkeypatch: pytest.MonkeyPatch) -
     judged = costing(one, 0.001, monkeypatch)
 
     async def story() -> list[int]:
-        look, between = asyncio.create_task(one.waker.look()), []
-        while not look.done():
+        scan, between = asyncio.create_task(one.waker.scan()), []
+        while not scan.done():
             before = len(judged)
             await asyncio.sleep(0)
             between.append(len(judged) - before)
@@ -300,9 +300,9 @@ def test_a_release_is_seen_soon_whatever_else_waits(monkeypatch: pytest.MonkeyPa
     for node in nodes:
         one.world.gone(f"full-{node}")
     costing(one, JUDGED_S, monkeypatch)  # one node a look
-    assert one.look() == []
+    assert one.scan() == []
     one.world.gone("full-large")
-    assert one.look() + one.look() == ["a"]
+    assert one.scan() + one.scan() == ["a"]
 
 
 def test_what_waits_for_long_is_seen_whatever_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +314,7 @@ def test_what_waits_for_long_is_seen_whatever_comes_after_it(monkeypatch: pytest
     for first, second in zip(nodes[::2], nodes[1::2], strict=True):
         one.world.gone(f"full-{first}")
         one.world.gone(f"full-{second}")
-        woken += one.look()
+        woken += one.scan()
     assert woken == ["a"]
 
 
@@ -366,7 +366,7 @@ def test_who_is_refused_no_more_is_touched_no_more(end: str) -> None:
         one.refuse("a")
         one.fail = lambda _: UnclearError("away")
         one.world.gone("full-n1")
-        await asyncio.sleep(2 * LOOK_S)
+        await asyncio.sleep(2 * SCAN_S)
         if end == "gone":
             one.world.gone("a")
         else:
@@ -417,7 +417,7 @@ def test_from_release_to_touch_p99() -> None:
             holder = f"p{number - 1}" if number else "full-n1"
             released, before = loop.time(), len(one.touched)
             one.world.gone(holder)
-            await asyncio.sleep(3 * LOOK_S)
+            await asyncio.sleep(3 * SCAN_S)
             took.append(one.at[before] - released)
             one.world.filter(f"p{number}", "n1")
             reserved = one.world.scheduler.reserve(uid_of(f"p{number}"), "n1")
@@ -427,7 +427,7 @@ def test_from_release_to_touch_p99() -> None:
         await asyncio.wait([running])
 
     run_simulated(story())
-    assert sorted(took)[int(len(took) * 0.99)] <= 2 * LOOK_S
+    assert sorted(took)[int(len(took) * 0.99)] <= 2 * SCAN_S
 
 
 # nodes that a filter call had no time to judge
@@ -440,10 +440,10 @@ def test_a_pod_that_was_refused_before_all_nodes_were_judged_is_woken_once_they_
         world.node(name, 1, vfs=1)
     world.bind("full", "n1")
     waker = Requeuer(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: world.now, log=world.records.log)
-    look(waker)
+    scan(waker)
     world.show("a", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
     world.filter("a", "n1")
-    assert (look(waker), look(waker)) == (["a"], [])
+    assert (scan(waker), scan(waker)) == (["a"], [])
     assert world.filter("a", "n1", "n2").fitting == ["n2"]
 
 
@@ -457,5 +457,5 @@ def test_requests_that_are_not_judged_to_the_end_take_turns() -> None:
         world.filter(name, "elsewhere")
     now = iter(range(1000))
     waker = Requeuer(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: float(next(now)), log=world.records.log)
-    first = [next(iter(world.scheduler.unfinished)) for _ in range(2) if look(waker) is not None]
+    first = [next(iter(world.scheduler.unfinished)) for _ in range(2) if scan(waker) is not None]
     assert len(set(first)) == 2

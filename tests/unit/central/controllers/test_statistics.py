@@ -76,7 +76,7 @@ def test_the_next_look_sees_what_changed() -> None:
 
 
 def _look(statistics: ClusterStatistics) -> Overview:
-    asyncio.run(statistics.look())
+    asyncio.run(statistics.scan())
     assert statistics.overview is not None
     return statistics.overview
 
@@ -138,7 +138,7 @@ def test_others_have_their_turn() -> None:
 
     async def story() -> None:
         nonlocal turns
-        looking = asyncio.create_task(statistics.look())
+        looking = asyncio.create_task(statistics.scan())
         while not looking.done():
             turns += 1
             await asyncio.sleep(0)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from central.controllers.event_reasons import EventReason
-from central.controllers.take_back import LOOK_S
+from central.controllers.take_back import SCAN_S
 from central.quota.model import LABEL_PREEMPTIBLE, LABEL_QUOTA
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
@@ -117,7 +117,7 @@ def test_nothing_goes_for_a_pod_that_would_not_fit_then(tmp_path: Path) -> None:
         await one.pause(2 * DELAY_S)
         assert evicted(one) == []
         assert one.filter("b", "n1", "n2") == []
-        await one.pause(LOOK_S * 3)
+        await one.pause(SCAN_S * 3)
         assert sorted(evicted(one)) == ["a2", "a3"]
 
     play(story, tmp_path, quota_delay_s=DELAY_S)
@@ -148,10 +148,10 @@ def test_a_budget_that_allows_none_holds(tmp_path: Path) -> None:
         assert await run(one, "b", "b", 6) == REFUSED
         await one.pause(DELAY_S + 10)
         await one.put_budget("all", of("a"), allowed=1)  # and two have to go
-        await one.pause(LOOK_S * 5)
+        await one.pause(SCAN_S * 5)
         assert one.sent("/eviction") == []  # not even a dry run
         await one.put_budget("all", of("a"), allowed=2)
-        await one.pause(LOOK_S * 5)
+        await one.pause(SCAN_S * 5)
         assert len(evicted(one)) == 2
 
     play(story, tmp_path, quota_delay_s=DELAY_S)

@@ -78,9 +78,9 @@ def test_gauges_of_the_term(tmp_path: Path, leads: bool) -> None:
         await one.put_pod("c", {"lading.dev/gpu": "7"})
         await one.schedule("c")
         await one.pause()
-        await one.leadership.statistics.look()
+        await one.leadership.statistics.scan()
         for _ in range(2):
-            await one.leadership.gpu_hours.look()
+            await one.leadership.gpu_hours.scan()
             await one.pause()
         counts = one.leadership.scheduler.counts
         metrics = Metrics(counts, leadership=lambda: one.leadership, leads=lambda: leads, transitions=lambda: 0)

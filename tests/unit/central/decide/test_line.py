@@ -60,7 +60,7 @@ def test_a_pod_that_is_not_refused_waits_in_no_line() -> None:
 def test_pods_that_a_quota_refuses_wait_in_its_line() -> None:
     world = full()
     world.quotas.set_quota("uid-q", quota("q", max={RESOURCE_GPU: 0}))
-    exhaust(world.quotas.look())
+    exhaust(world.quotas.scan())
     waits(world, "free", "a")
     for age in (1, 2):
         waits(world, f"limited{age}", "b", age=age, labels={"quota.scheduling.koordinator.sh/name": "q"})

@@ -53,11 +53,11 @@ class Gangs:
             self.world.filter(f"{name}-{number}")
 
     def planned(self) -> set[str]:
-        run_simulated(self.keeper.look())
+        run_simulated(self.keeper.scan())
         return {gang.key.name for gang in self.world.scheduler.gangs if gang.phase is Phase.PLANNED}
 
     def kept_for(self) -> set[str]:
-        run_simulated(self.keeper.look())
+        run_simulated(self.keeper.scan())
         return {claim.holder.namespace for claim in self.world.ledger.nominations()}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from central.api.watch import ABSENT_S
-from central.controllers.gangs import LOOK_S, PLAN_S, TRIALS_S
+from central.controllers.gangs import PLAN_S, SCAN_S, TRIALS_S
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
 from tests.fakes.led import Led, is_binding, is_touch, play
@@ -14,7 +14,7 @@ RACK = "topology.kubernetes.io/rack"
 PODGROUP = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups/g"
 NAMES = ["g0", "g1"]
 RACKS: Mapping[str, Sequence[str]] = {"a": ["n1", "n2"], "b": ["n3", "n4"], "c": ["n5", "n6"]}
-PLANNED = TRIALS_S + 3 * LOOK_S
+PLANNED = TRIALS_S + 3 * SCAN_S
 
 
 async def begin(one: Led, *cards: int, members: int = 2) -> None:
@@ -62,7 +62,7 @@ def test_of_three_racks_only_the_planned_one_has_a_yes_and_the_others_change_not
                 places = trial(one, rack)
                 assert sorted(places) == (["n3", "n4"] if rack == "b" else [])
                 assert rack == "b" or held(one) == before
-                await one.pause(LOOK_S)
+                await one.pause(SCAN_S)
         assert (claims(one), plans(one)) == (2, 1)
         places = trial(one, "b")
         trial(one, "c")

@@ -188,11 +188,11 @@ def test_what_changes_during_the_look_is_looked_at_next_time(monkeypatch: pytest
 def test_those_who_ask_together_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Shown()
     shown.world.node("n1", 1)
-    looks: list[str] = []
+    scans: list[str] = []
     real = Live._view
 
     def view(self: Live, name: str) -> NodeView | None:
-        looks.append(name)
+        scans.append(name)
         return real(self, name)
 
     monkeypatch.setattr(Live, "_view", view)
@@ -201,7 +201,7 @@ def test_those_who_ask_together_share_one_look(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.gather(*(shown.live.catch_up() for _ in range(8)))
 
     asyncio.run(together())
-    assert looks == ["n1"]
+    assert scans == ["n1"]
 
 
 # ---- pods that wait

@@ -10,7 +10,7 @@ def shares(*counts: tuple[int, int], learns: bool = True) -> list[float]:
     turnover = TurnoverShare(learns=learns)
     found = []
     for bound, ended in counts:
-        turnover.look(Turnover(bound, ended))
+        turnover.scan(Turnover(bound, ended))
         found.append(turnover.share)
     return found
 
@@ -47,9 +47,9 @@ def test_a_share_between_two_steps_stays_as_it_is() -> None:
 
 def test_a_new_share_is_told_once() -> None:
     turnover = TurnoverShare()
-    turnover.look(Turnover())
-    assert turnover.look(Turnover(bound=1000))
-    assert not turnover.look(Turnover(bound=1000))
+    turnover.scan(Turnover())
+    assert turnover.scan(Turnover(bound=1000))
+    assert not turnover.scan(Turnover(bound=1000))
     assert turnover.steps in range(STEPS)
 
 

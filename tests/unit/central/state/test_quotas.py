@@ -56,7 +56,7 @@ class Teams:
     def set(self, *quotas: Quota) -> None:
         for one in quotas:
             self.world.quotas.set_quota(f"uid-{one.id}", one)
-        exhaust(self.world.quotas.look())
+        exhaust(self.world.quotas.scan())
 
     def ask(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> str:
         """Filter a pod. Return the text of its refusal, or nothing."""
@@ -79,7 +79,7 @@ class Teams:
         return snapshot.runtime_of(snapshot.tree.quotas[QuotaId(team)], GPU)
 
     def woken(self) -> list[str]:
-        return [pod.name for pod in run_simulated(self.waker.look())]
+        return [pod.name for pod in run_simulated(self.waker.scan())]
 
 
 # ---- without quotas
@@ -106,7 +106,7 @@ def test_the_last_quota_that_goes_lets_all_in() -> None:
     assert "1 of 0 GPUs" in teams.ask("a", "team")
     assert teams.woken() == []
     teams.world.quotas.remove_quota(QuotaDialect.KOORDINATOR, "uid-team")
-    exhaust(teams.world.quotas.look())
+    exhaust(teams.world.quotas.scan())
     assert teams.woken() == ["a"]
     assert teams.ask("a", "team") == ""
 
@@ -192,7 +192,7 @@ def test_shares_models_and_vfs() -> None:
 def test_cpu_and_memory_of_pods_with_devices() -> None:
     teams = Teams(quota("team", max={"cpu": 4000, "memory": 1024}))
     teams.world.readiness("n0", True, allocatable={"cpu": "60", "memory": "10Gi"})
-    exhaust(teams.world.quotas.look())
+    exhaust(teams.world.quotas.scan())
     teams.run("a", "team", requests={"cpu": "3", "memory": "512Mi"})
     assert (teams.used("team", "cpu"), teams.used("team", "memory")) == (3000, 512)
     assert "5 of 4 cores" in teams.ask("b", "team", requests={"cpu": "2"})
@@ -202,7 +202,7 @@ def test_cpu_of_nodes_with_devices_is_divided() -> None:
     teams = Teams(quota("team", max={"cpu": 100_000}))
     teams.world.readiness("n0", True, allocatable={"cpu": "6", "memory": "1Gi"})
     teams.world.readiness("no-devices", True, allocatable={"cpu": "60", "memory": "1Gi"})
-    exhaust(teams.world.quotas.look())
+    exhaust(teams.world.quotas.scan())
     snapshot = teams.world.quotas.snapshot()
     assert snapshot is not None
     assert snapshot.totals[ROOT] == {GPU: 16_000, model_key(MODEL): 16_000, "cpu": 6000, "memory": 1024}
@@ -280,7 +280,7 @@ def test_a_new_node_wakes() -> None:
     teams.run("a", "team")
     assert "2 of 1 GPUs: what it may use now" in teams.ask("b", "team")
     teams.world.node("n1", 1)
-    exhaust(teams.world.quotas.look())
+    exhaust(teams.world.quotas.scan())
     assert teams.woken() == ["b"]
 
 
@@ -428,7 +428,7 @@ def counted_anew(world: World) -> QuotaSnapshot:
     world.pending.changed = changed
     for (_, uid), one in world.quotas.quotas.items():
         anew.set_quota(uid, one)
-    exhaust(anew.look())
+    exhaust(anew.scan())
     snapshot = anew.snapshot()
     assert snapshot is not None
     return snapshot

@@ -51,7 +51,7 @@ def nvml(**changes: object) -> CardsSeen:
 
 
 def test_the_process_that_asks_does_not_outlive_the_doctor_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cards, "look", lambda *_: NvmlSeen())
+    monkeypatch.setattr(cards, "read_nvml", lambda *_: NvmlSeen())
     try:
         cards.main("/", "", "", "8.0")
     finally:

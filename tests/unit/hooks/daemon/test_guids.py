@@ -91,7 +91,7 @@ def test_what_the_pf_refuses_is_said_and_the_driver_stays_bound(driver: Driver, 
 
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_a_driver_that_does_not_take_the_guid(driver: Driver, monkeypatch: pytest.MonkeyPatch, comes_back: bool) -> None:
-    monkeypatch.setattr("hooks.daemon.guids._LOOK_EVERY_S", 0)
+    monkeypatch.setattr("hooks.daemon.guids._SCAN_EVERY_S", 0)
     driver.guid(FIRST).write_text(NONE)
 
     def bind(host_root: Path, vf: Vf) -> None:

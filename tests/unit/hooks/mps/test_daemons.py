@@ -120,7 +120,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         (control_module, "START_S"),
         (control_module, "GONE_S"),
         (daemons_module, "PREPARE_S"),
-        (daemons_module, "_LOOK_S"),
+        (daemons_module, "_SCAN_S"),
     ):
         monkeypatch.setattr(module, name, PATIENT_S)
 
@@ -397,7 +397,7 @@ def test_a_daemon_that_hangs_refuses_its_card_and_no_other(rig: Rig) -> None:
 
 
 def test_a_comparison_does_not_wait_for_a_daemon_that_hangs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemons_module, "_LOOK_S", 0.1)
+    monkeypatch.setattr(daemons_module, "_SCAN_S", 0.1)
 
     async def scenario() -> None:
         await rig.create(share("a"))

@@ -132,7 +132,7 @@ def rig(sockets: Path, build_node: BuildNode, fake_nvml: Path, log: Log) -> Iter
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a slow machine finish within one comparison."""
-    monkeypatch.setattr(daemons_module, "_LOOK_S", 30.0)
+    monkeypatch.setattr(daemons_module, "_SCAN_S", 30.0)
 
 
 def refused(answer: Answer | Refusal) -> Reason:

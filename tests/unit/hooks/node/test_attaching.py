@@ -94,7 +94,7 @@ class Rig:
             finally:
                 await node.watch.close()
 
-    async def look(self, node: Node, *vfs: Vf) -> None:
+    async def read_inventory(self, node: Node, *vfs: Vf) -> None:
         self.devices = inventory(vfs=vfs)
         assert node.watch is not None
         await node.watch.refresh_now()
@@ -171,7 +171,7 @@ def test_the_node_compares_again_soon_while_vfs_wait_for_their_release(play: Pla
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
-            await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
             assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
             rig.attacher.stuck = True
             keeping = asyncio.create_task(node.keep_reconciled())
@@ -303,7 +303,7 @@ def test_a_vf_in_a_pod_is_well_and_its_container_may_restart(play: Play, records
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             container = await create(rig, node, "pod-1", sandbox)
-            await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0, netdev=""), vf(1, netdev=""), vf(2), vf(3))
             await node.reconcile()
             assert node.inventory == HOME
             assert node.unhealthy == ()
@@ -336,7 +336,7 @@ def test_a_device_that_falls_ill_is_told_with_whose_it_is(play: Play, records: R
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
-            await rig.look(node, replace(vf(0), driver="", unhealthy="no driver is bound to it"), vf(1), vf(2), vf(3))
+            await rig.read_inventory(node, replace(vf(0), driver="", unhealthy="no driver is bound to it"), vf(1), vf(2), vf(3))
             (told,) = records.fields(Event.DEVICE_UNHEALTHY)
             assert (told["device"], told["pod_uid"], told["container"]) == (BDFS[0], "pod-1", "train")
 
@@ -346,11 +346,11 @@ def test_a_device_that_falls_ill_is_told_with_whose_it_is(play: Play, records: R
 def test_what_someone_else_moved_is_looked_at_twice_and_then_not_given(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await rig.look(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
             rig.devices = HOME  # it was away when that was read, and is back
             await node.reconcile()
             assert rig.vfs.strays == frozenset()
-            await rig.look(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
             await node.reconcile()
             await node.reconcile()
             assert rig.vfs.strays == {BDFS[0]}
@@ -359,10 +359,10 @@ def test_what_someone_else_moved_is_looked_at_twice_and_then_not_given(play: Pla
             assert given(node, "pod-1") == BDFS[1:3]
             named = sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": BDFS[0]})
             assert reason(await ask(node, named)) is Reason.DEVICE_UNHEALTHY
-            await rig.look(node, vf(0), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+            await rig.read_inventory(node, vf(0), vf(1, netdev=""), vf(2, netdev=""), vf(3))
             await node.reconcile()
             assert rig.vfs.strays == frozenset()
-            await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+            await rig.read_inventory(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
             await node.reconcile()
             assert len(records.fields(Event.VF_UNKNOWN_HOLDER)) == 2  # it went again
 
@@ -549,10 +549,10 @@ def test_by_default_a_container_waits_for_its_device(play: Play) -> None:
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
-            await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
             assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.DEVICE_UNHEALTHY
             assert given(node, "pod-1") == BDFS[:2]
-            await rig.look(node, vf(0), vf(1), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0), vf(1), vf(2), vf(3))
             assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
 
     play(scenario)
@@ -564,7 +564,7 @@ def test_or_gives_it_up_for_another_and_it_comes_back(play: Play, records: Recor
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
-            await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
             answer = await ask(node, sandbox_of("pod-1", sandbox))
             assert isinstance(answer, Answer)
             assert not answer.reused
@@ -590,7 +590,7 @@ def test_what_the_ledger_does_not_take_is_not_given_up(play: Play) -> None:
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
-            await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
             with full_disk(node.ledger.path):
                 assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.LEDGER_UNAVAILABLE
             assert given(node, "pod-1") == BDFS[:2]
@@ -632,7 +632,7 @@ def test_what_is_shown_is_made_once_for_what_it_is_made_of(play: Play) -> None:
             away = node.inventory
             assert away is not at_home
             assert node.inventory is away
-            await rig.look(node, vf(0, netdev=""), *HOME.vfs[1:])
+            await rig.read_inventory(node, vf(0, netdev=""), *HOME.vfs[1:])
             assert node.inventory is not away
             assert node.inventory == away
 
@@ -682,7 +682,7 @@ def test_of_the_other_mode_what_is_left_comes_back_and_what_cni_moved_is_nobodys
             await create(rig, node, "p1", sandbox)
         rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
         async with rig.node() as node:
-            await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+            await rig.read_inventory(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
             await node.reconcile()
             assert (len(rows(node)), rig.vfs.strays, node.unhealthy) == (2, frozenset(), ())
             await stop(node, sandbox_of("p1", sandbox))

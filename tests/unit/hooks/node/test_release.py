@@ -14,7 +14,7 @@ from hooks.model.assignment import GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step, WantedVf
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
-from hooks.node.release import Outcome, carry_out, look, said_by
+from hooks.node.release import Outcome, carry_out, find_release, said_by
 from hooks.node.release_decision import Release
 from lading.errors import ConfigError, RuntimeUnavailableError
 from lading.log import Event, Log
@@ -69,11 +69,11 @@ class Room:
             self.runtime.stop(SANDBOX)
         return attached[0]
 
-    async def look(self, device: str = CARD) -> Release:
-        return await look(device, self.inventory, lambda: said_by(self.ledger), self.runtime.lists)
+    async def find_release(self, device: str = CARD) -> Release:
+        return await find_release(device, self.inventory, lambda: said_by(self.ledger), self.runtime.lists)
 
     async def release(self, device: str = CARD) -> tuple[Release, Outcome]:
-        found = await self.look(device)
+        found = await self.find_release(device)
         return found, await carry_out(found, self.ledger, self.attacher, self.log, end=END)
 
     def held(self) -> tuple[tuple[Grant, ...], tuple[Attachment, ...]]:
@@ -90,7 +90,7 @@ def test_to_look_touches_nothing(room: Room) -> None:
     async def run() -> None:
         row = await room.given()
         changes = list(room.kernel.changes)
-        found = await room.look()
+        found = await room.find_release()
         assert (found.attachments, found.grants) == ((row,), (room.grant,))
         assert room.held() == ((room.grant,), (row,))
         assert room.kernel.changes == changes
@@ -141,7 +141,7 @@ def test_while_the_runtime_does_not_answer_no_one_is_known_to_be_gone(room: Room
         await room.given()
         room.runtime.down = True
         with pytest.raises(RuntimeUnavailableError):
-            await room.look()
+            await room.find_release()
 
     asyncio.run(run())
     assert room.ledger.grants() == (room.grant,)
@@ -149,7 +149,7 @@ def test_while_the_runtime_does_not_answer_no_one_is_known_to_be_gone(room: Room
 
 def test_no_such_device(room: Room) -> None:
     with pytest.raises(ConfigError):
-        asyncio.run(room.look("0000:ff:00.1"))
+        asyncio.run(room.find_release("0000:ff:00.1"))
 
 
 def test_a_vf_that_does_not_come_back_keeps_its_grant(room: Room) -> None:
@@ -175,7 +175,7 @@ def test_a_pod_that_comes_back_meanwhile_keeps_what_it_has(room: Room) -> None:
     async def run() -> None:
         await room.given()
         room.runtime.pause()
-        looking = asyncio.create_task(room.look())
+        looking = asyncio.create_task(room.find_release())
         await asyncio.sleep(0)
         room.ledger.record(again)
         room.runtime.go_on()
@@ -189,7 +189,7 @@ def test_a_pod_that_comes_back_meanwhile_keeps_what_it_has(room: Room) -> None:
 def test_a_vf_that_a_newer_sandbox_has_by_then_stays_there(room: Room) -> None:
     async def run() -> None:
         await room.given()
-        found = await room.look()
+        found = await room.find_release()
         await room.attacher.detach_sandbox(SandboxId(SANDBOX))
         room.kernel.add_netns(path_of("p1-s1"))
         newer = await room.attacher.attach([WantedVf(vf=room.vf)], pod_of("p1-s1"))
@@ -205,7 +205,7 @@ def test_a_vf_that_a_newer_sandbox_has_by_then_stays_there(room: Room) -> None:
 def test_a_disk_that_takes_nothing_is_a_failure_that_is_told(room: Room) -> None:
     async def run() -> None:
         await room.given()
-        found = await room.look()
+        found = await room.find_release()
         room.ledger.path.rename(room.ledger.path.with_suffix(".gone"))
         outcome = await carry_out(found, room.ledger, room.attacher, room.log, end=END)
         assert outcome.done == ()

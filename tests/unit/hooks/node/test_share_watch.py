@@ -13,7 +13,7 @@ from hooks.inventory.read import read_inventory
 from hooks.ledger.share_bypass import SUSPECT_S
 from hooks.ledger.store import Ledger
 from hooks.model.assignment import GrantedDevices, GrantedGpu
-from hooks.node.share_watch import LOOK_S, ShareWatch
+from hooks.node.share_watch import SCAN_S, ShareWatch
 from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
@@ -75,9 +75,9 @@ class World:
         (folder / "stat").write_text(f"{thread} (a) S 9) S 1 {pid} {pid} 0 -1 {4194304 | 4 * ending} 0 0\n")
 
     async def look_for(self, seconds: float) -> None:
-        for _ in range(int(seconds / LOOK_S) + 1):
-            await self.watch.look()
-            self.now += LOOK_S
+        for _ in range(int(seconds / SCAN_S) + 1):
+            await self.watch.scan()
+            self.now += SCAN_S
 
     @property
     def found(self) -> list[tuple[str, str, tuple[int, ...]]]:
@@ -99,10 +99,10 @@ def play(build_node: BuildNode, fake_nvml: Path, tmp_path: Path, log: Log) -> Pl
 def test_a_process_that_is_not_connected_is_found_within_five_seconds(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.show(Running(4711, 10))
-        await world.look_for(5.0 - LOOK_S)  # it came just after a look
+        await world.look_for(5.0 - SCAN_S)  # it came just after a look
         assert world.found == [("train", "process", (4711,))]
         world.show()
-        await world.watch.look()
+        await world.watch.scan()
         assert world.found == []
 
     play(scenario)
@@ -121,7 +121,7 @@ def test_too_much_memory_is_found(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.show(Running(4711, 1101))
         world.uses = lambda: [known(4711)]
-        await world.look_for(5.0 - LOOK_S)
+        await world.look_for(5.0 - SCAN_S)
         assert world.found == [("train", "memory", ())]
 
     play(scenario)
@@ -141,12 +141,12 @@ def test_while_the_share_server_does_not_answer_nothing_is_claimed(play: Play, r
 
     async def scenario(world: World) -> None:
         world.show(Running(4711, 10))
-        await world.look_for(SUSPECT_S - LOOK_S)
+        await world.look_for(SUSPECT_S - SCAN_S)
         world.uses = down
         await world.look_for(20.0)
         assert world.found == []
         world.uses = list  # it restarted, and the process is not connected again yet
-        await world.watch.look()
+        await world.watch.scan()
         assert world.found == []
 
     play(scenario)

@@ -191,37 +191,39 @@ def test_arguments_without_a_meaning(cli: Cli) -> None:
 class Looks:
     """One after the other, the last one for ever; time passes in sleep only."""
 
-    def __init__(self, *looks: StatusView | Unread) -> None:
-        self.looks = list(looks)
+    def __init__(self, *scans: StatusView | Unread) -> None:
+        self.scans = list(scans)
         self.now = 0.0
         self.told: list[str] = []
 
-    async def look(self) -> StatusView | Unread:
-        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+    async def read_view(self) -> StatusView | Unread:
+        return self.scans.pop(0) if len(self.scans) > 1 else self.scans[0]
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
 
     def wait(self, timeout_s: float) -> StatusView | Unread:
         return asyncio.run(
-            wait_until_well(self.look, timeout_s=timeout_s, tell=self.told.append, clock=lambda: self.now, sleep=self.sleep)
+            wait_until_well(
+                self.read_view, timeout_s=timeout_s, tell=self.told.append, clock=lambda: self.now, sleep=self.sleep
+            )
         )
 
 
 def test_it_waits_until_all_is_well() -> None:
-    looks = Looks(AWAY, AWAY, ILL, ILL, WELL, ILL)
-    assert looks.wait(300) is WELL
-    assert looks.now == 4 * AGAIN_S
-    assert [("/version" in words, "a/b" in words) for words in looks.told] == [(True, False), (False, True)]
+    scans = Looks(AWAY, AWAY, ILL, ILL, WELL, ILL)
+    assert scans.wait(300) is WELL
+    assert scans.now == 4 * AGAIN_S
+    assert [("/version" in words, "a/b" in words) for words in scans.told] == [(True, False), (False, True)]
 
 
 @pytest.mark.parametrize("last", [ILL, AWAY])
 def test_it_waits_no_longer_than_it_may(last: StatusView | Unread) -> None:
-    looks = Looks(last)
-    assert looks.wait(7) is last
-    assert looks.now <= 7
+    scans = Looks(last)
+    assert scans.wait(7) is last
+    assert scans.now <= 7
 
 
 def test_without_waiting_it_looks_once() -> None:
-    looks = Looks(ILL, WELL)
-    assert (looks.wait(0), looks.now, looks.told) == (ILL, 0.0, [])
+    scans = Looks(ILL, WELL)
+    assert (scans.wait(0), scans.now, scans.told) == (ILL, 0.0, [])

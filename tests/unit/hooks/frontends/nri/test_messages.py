@@ -141,8 +141,8 @@ def test_what_nri_has_no_form_for_is_refused_by_name(adjustment: Adjustment, nam
 
 
 def test_a_node_that_cannot_be_read_is_an_error() -> None:
-    def look(path: str) -> NriDevice:
+    def scan(path: str) -> NriDevice:
         raise HostError(f"cannot give {path}")
 
     with pytest.raises(HostError, match="cannot give /gone"):
-        render_answer(Answer(adjustment=Adjustment(devices=(Device("/dev/x", "/gone", "rw"),))), NEW, look)
+        render_answer(Answer(adjustment=Adjustment(devices=(Device("/dev/x", "/gone", "rw"),))), NEW, scan)

@@ -60,11 +60,11 @@ def test_while_it_is_written_no_name_in_the_folder_keeps_containerd_from_startin
     seen: list[list[str]] = []
     replace = Path.replace
 
-    def look(path: Path, target: Path) -> Path:
+    def scan(path: Path, target: Path) -> Path:
         seen.append([name for name in names(folder) if not (folder / name).is_dir()])
         return replace(path, target)
 
-    monkeypatch.setattr(Path, "replace", look)
+    monkeypatch.setattr(Path, "replace", scan)
     install(program, folder)
     assert seen
     assert all(there == [] for there in seen)
