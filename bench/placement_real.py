@@ -75,7 +75,7 @@ def run(folder: Path | None, workload: str, seed: int) -> dict[str, Any]:
         raise ConfigError(f"a folder with traces and {ASSETS} are needed", hint="python -m bench.placement_real FOLDER")
     nodes, workloads = find_workloads(Path(folder), [workload])
     trace = Trace(nodes=nodes, pods=read_pods(workloads[workload]))
-    say("simulate")
+    report("simulate")
     simulated = replay(trace, Policy.FRAGMENTATION, seed, ratio=RATIO, prior=Prior.WORKLOAD)
     arriving = draw_arrivals(trace.pods, trace.capacity, RATIO, seed)
     with tempfile.TemporaryDirectory(prefix="lading-real-") as name, ControlPlane(Path(name), assets=Path(assets)) as plane:
@@ -101,9 +101,9 @@ def _place(plane: ControlPlane, trace: Trace, arriving: Sequence[TracePod]) -> f
     never = {"metadata": {"name": "never"}, "value": 0, "preemptionPolicy": "Never"}  # no pod has a lower one
     plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", never)
     with ThreadPoolExecutor(CLIENTS) as clients:
-        say(f"{len(trace.nodes)} nodes")
+        report(f"{len(trace.nodes)} nodes")
         list(clients.map(lambda one: add_node(plane, *one), enumerate(trace.nodes)))
-        say(f"{len(arriving)} pods")
+        report(f"{len(arriving)} pods")
         list(clients.map(lambda one: _add_pod(plane, *one), enumerate(arriving)))
     central = _start_central(plane, trace)
     try:
@@ -189,7 +189,7 @@ def _await_all(plane: ControlPlane, count: int) -> float:
         judged = sum(map(_was_judged, _pods(plane)))
         if judged > seen:
             seen, since = judged, now
-        say(f"{seen} of {count} pods were looked at")
+        report(f"{seen} of {count} pods were looked at")
         if now - since > STALLED_S:
             raise HostError(f"cannot replay: only {seen} of {count} pods were looked at", hint=f"see {plane.logs[-1]}")
     return since
@@ -215,7 +215,7 @@ def _pods(plane: ControlPlane) -> Iterator[Mapping[str, Any]]:
             return
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

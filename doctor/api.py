@@ -87,7 +87,7 @@ async def ask(api: Api, node_name: str, rights: Sequence[Right]) -> ApiSeen:
         node_name=node_name,
         node=await _is_there(api, NODES.path(name=node_name)),
         served=await _is_there(api, f"/apis/{nodedevices.GROUP}/{nodedevices.VERSION}"),
-        denied=tuple(_say(right) for right, may in zip(rights, allowed, strict=True) if not may),
+        denied=tuple(_render_right(right) for right, may in zip(rights, allowed, strict=True) if not may),
     )
 
 
@@ -115,6 +115,6 @@ async def _is_there(api: Api, path: str) -> bool:
     return True
 
 
-def _say(right: Right) -> str:
+def _render_right(right: Right) -> str:
     verb, group, resource, subresource = right
     return f"{verb} {resource}{'/' + subresource if subresource else ''}{'.' + group if group else ''}"

@@ -28,7 +28,7 @@ from doctor.nri import NriSeen, read_validator
 from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
 from doctor.nvidia.specs import read_own_specs
-from doctor.read import ANSWER_S, read_listener, read_runtime, read_said, read_socket
+from doctor.read import ANSWER_S, read_listener, read_reply, read_runtime, read_socket
 from doctor.ready import DaemonReply
 from doctor.runtime import CgroupDrivers, RuntimeSeen, systemd_cgroups
 from doctor.sockets import SocketSeen
@@ -55,7 +55,7 @@ from hooks.model.inventory import Inventory
 from hooks.mps.control import ANSWER_S as MPS_ANSWER_S
 from hooks.vendors.nvidia.driver import find_nvml, read_driver_mounts, read_driver_versions
 from lading import __version__
-from lading.checks.reading import ElsewhereError, Readings, said_by
+from lading.checks.reading import ElsewhereError, Readings, read_shared
 from lading.devices.isolation import IsolationName
 from lading.errors import HostError, StateError
 from lading.log import Event, Level, Log
@@ -134,8 +134,8 @@ class Host(Readings):
             ),
         )
 
-    async def said(self, daemon: str) -> DaemonReply:
-        return await self.once(f"said {daemon}", lambda: read_said(daemon, self._settings(daemon).metrics, self._answer_s))
+    async def reply_of(self, daemon: str) -> DaemonReply:
+        return await self.once(f"said {daemon}", lambda: read_reply(daemon, self._settings(daemon).metrics, self._answer_s))
 
     async def folder(self) -> FolderSeen:
         folder, prefixes = Path(self.proxy.hooks_dir), self.proxy.guarded_prefixes
@@ -173,7 +173,7 @@ class Host(Readings):
 
     async def registration(self) -> RegistrationSeen:
         rendered = json.dumps(render_registration(self.hooks)).encode()
-        folder = await said_by("hooks-dir", self.folder())
+        folder = await read_shared("hooks-dir", self.folder())
         return RegistrationSeen(folder=folder, expected=parse_registration(rendered, "50-lading.json"))
 
     async def route(self) -> Route:
@@ -182,12 +182,12 @@ class Host(Readings):
 
     async def cgroup_drivers(self) -> CgroupDrivers:
         return CgroupDrivers(
-            kubelet=await said_by("kubelet-endpoint", self.kubelet()), runtime=await said_by("runtime", self.runtime())
+            kubelet=await read_shared("kubelet-endpoint", self.kubelet()), runtime=await read_shared("runtime", self.runtime())
         )
 
     async def name(self) -> cluster.NameSeen:
         hostname = await self._hostname()
-        kubelet = await said_by("kubelet-endpoint", self.kubelet())
+        kubelet = await read_shared("kubelet-endpoint", self.kubelet())
         return cluster.NameSeen(configured=self.hooks.node_name, kubelets=kubelet.command.node_name(hostname))
 
     async def api(self) -> cluster.ApiSeen:
@@ -197,13 +197,13 @@ class Host(Readings):
         )
 
     async def cdi(self) -> CdiSeen:
-        runtime = await said_by("runtime", self.runtime())
+        runtime = await read_shared("runtime", self.runtime())
         support = decide_cdi_support(runtime.version, runtime.status)
         folder = self.hooks.cdi_dir if self.hooks.writes_specs else ""
         return CdiSeen(needed=self.hooks.by_cdi, support=support, folder=folder)
 
     async def nri(self) -> NriSeen:
-        runtime = await said_by("runtime", self.runtime())
+        runtime = await read_shared("runtime", self.runtime())
         path = parse_endpoint(self.hooks.nri_socket)
         if not self.by_nri:
             path = self.root / str(path).removeprefix("/")
@@ -212,11 +212,11 @@ class Host(Readings):
         return NriSeen(runtime=runtime, by_nri=self.by_nri, socket=self.hooks.nri_socket, served=served, validates=validates)
 
     async def handler(self) -> HandlerSeen:
-        runtime = await said_by("runtime", self.runtime())
+        runtime = await read_shared("runtime", self.runtime())
         return await in_thread(lambda: read_handler(runtime, installed=__version__))
 
     async def injection(self) -> InjectionSeen:
-        settings, seen = self.hooks, await said_by("driver", self.nvidia())
+        settings, seen = self.hooks, await read_shared("driver", self.nvidia())
         root = Path(settings.driver_mount or settings.driver_root)
         wanted = settings.driver_root and seen.version
         mounts = await in_thread(lambda: read_driver_mounts(root, seen.version)) if wanted else ()
@@ -243,17 +243,17 @@ class Host(Readings):
         )
 
     async def reload(self) -> ReloadSeen:
-        runtime = await said_by("runtime", self.runtime())
+        runtime = await read_shared("runtime", self.runtime())
         return ReloadSeen(mode=self.hooks.gpu_mode, systemd=systemd_cgroups(runtime.status))
 
     async def modules(self) -> rdma.ModulesSeen:
-        pfs = (await said_by("vfs", self.functions())).pfs
-        gpus = bool((await said_by("driver", self.nvidia())).on_bus)
+        pfs = (await read_shared("vfs", self.functions())).pfs
+        gpus = bool((await read_shared("driver", self.nvidia())).on_bus)
         return await in_thread(lambda: read_node.read_modules(self.root, pfs, gpus=gpus))
 
     async def rdma_mode(self) -> rdma.RdmaModeSeen:
         mode = await in_thread(HostKernel(self.root).rdma_mode) if self.root == Path("/") else None
-        return rdma.RdmaModeSeen(pfs=(await said_by("vfs", self.functions())).pfs, mode=mode, attaches=attaches(self.hooks))
+        return rdma.RdmaModeSeen(pfs=(await read_shared("vfs", self.functions())).pfs, mode=mode, attaches=attaches(self.hooks))
 
     async def vfs(self) -> rdma.VfsSeen:
         inventory = await self.functions()
@@ -261,9 +261,9 @@ class Host(Readings):
 
     async def memlock(self) -> rdma.MemlockSeen:
         endpoint = parse_endpoint(self.hooks.runtime_endpoint)
-        problem = await said_by("runtime", in_thread(lambda: _memlock(endpoint, self._answer_s)))
+        problem = await read_shared("runtime", in_thread(lambda: _memlock(endpoint, self._answer_s)))
         return rdma.MemlockSeen(
-            vfs=bool((await said_by("vfs", self.functions())).vfs),
+            vfs=bool((await read_shared("vfs", self.functions())).vfs),
             ipc_lock=self.hooks.rdma_ipc_lock,
             memlock=self.hooks.rdma_memlock,
             problem=problem,
@@ -271,7 +271,7 @@ class Host(Readings):
 
     async def versions(self) -> VersionsSeen:
         daemons = (HOOKS,) if self.by_nri else (HOOKS, PROXY)
-        running = {daemon: (await said_by("ready", self.said(daemon))).version for daemon in daemons}
+        running = {daemon: (await read_shared("ready", self.reply_of(daemon))).version for daemon in daemons}
         return VersionsSeen(installed=__version__, running=running)
 
     async def units(self) -> str | None:
@@ -283,15 +283,15 @@ class Host(Readings):
         return await in_thread(lambda: show_units(self.root, PROPERTIES, units, self._answer_s))
 
     async def servers(self) -> tuple[ServerSeen, ...]:
-        registrations = (await said_by("hooks-dir", self.folder())).registrations
+        registrations = (await read_shared("hooks-dir", self.folder())).registrations
         wanted = Access(0, 0, 0o600)
         reads = [read_socket(Path(r.endpoint), daemon=r.name, wanted=wanted, answer_s=self._answer_s) for r in registrations]
         sockets = await asyncio.gather(*reads)
         return tuple(ServerSeen(registration=r, socket=s) for r, s in zip(registrations, sockets, strict=True))
 
     async def load(self) -> LoadSeen:
-        said = await said_by("ready", self.said(PROXY))
-        return LoadSeen(said=said, most=self.proxy.max_connections, socket=parse_endpoint(self.proxy.listen))
+        reply_of = await read_shared("ready", self.reply_of(PROXY))
+        return LoadSeen(reply_of=reply_of, most=self.proxy.max_connections, socket=parse_endpoint(self.proxy.listen))
 
 
 def _memlock(endpoint: Path, answer_s: float) -> str:

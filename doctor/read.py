@@ -86,7 +86,7 @@ def read_listener(path: Path, answer_s: float = ANSWER_S) -> int | None:
 # ---- what a daemon says of itself
 
 
-async def read_said(daemon: str, address_text: str, answer_s: float = ANSWER_S) -> DaemonReply:
+async def read_reply(daemon: str, address_text: str, answer_s: float = ANSWER_S) -> DaemonReply:
     address = parse_address(address_text)
     if address is None:
         return DaemonReply(daemon=daemon, address="")

@@ -20,7 +20,7 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 # kubelet requires these conditions of the runtime. Others only inform, such as containerd 2.2's about deprecated settings.
 _REQUIRED: Final = ("RuntimeReady", "NetworkReady")
 # containerd since this major version reports its cgroup driver to kubelet, so that kubelet needs no setting.
-_TELLS_DRIVER: Final = 2
+_REPORTS_DRIVER: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def decide_cgroup_driver(seen: CgroupDrivers) -> Iterator[Finding]:
     mend = _set_driver(seen.kubelet, theirs)
     if mine.value == theirs:
         yield ok(f"kubelet and {seen.runtime.name} both use {theirs}")
-    elif version and version.major >= _TELLS_DRIVER:
+    elif version and version.major >= _REPORTS_DRIVER:
         what = (
             f"kubelet is set to {mine.value} ({mine.source}), which one before 1.31 follows; {seen.runtime.name} uses {theirs}"
         )

@@ -34,7 +34,7 @@ def find_unknown(keys: Iterable[str]) -> str:
     return min((key for key in keys if key.startswith(PREFIX) and not _is_known(key)), default="")
 
 
-def say_reserved(keys: Container[str]) -> str:
+def describe_reserved(keys: Container[str]) -> str:
     """Return a message for the pod's author if the pod has a key that only the node may write; otherwise an empty text."""
     reserved = next((key for key in RESERVED if key in keys), "")
     return f"cannot use {reserved}: only the node writes it, into the container; remove it from the pod" if reserved else ""

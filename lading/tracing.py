@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as OtelSpan
 
 CLOSE_S: Final = 2.0  # seconds to send the remaining spans at a stop
-SAY_EVERY_S: Final = 60.0
+LOG_EVERY_S: Final = 60.0
 
 _TRACEPARENT: Final = "traceparent"
 
@@ -150,10 +150,10 @@ class _ToLog(logging.Handler):
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
         self._log = log
-        self._said_at = float("-inf")
+        self._logged_at = float("-inf")
 
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
-        if now - self._said_at >= SAY_EVERY_S:
-            self._said_at = now
+        if now - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = now
             self._log.warning(Event.TRACES_FAILED, printable(record.getMessage()))

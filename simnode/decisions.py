@@ -70,12 +70,12 @@ def read_decision(pod: Mapping[str, Any]) -> Decision:
         containers=tuple(
             msgspec.convert({"name": one["name"], "asks": asks, "init": init, **given.get(one["name"], {})}, DecidedContainer)
             for one, init in containers
-            if (asks := asks_in_words(one.get("resources", {}).get("limits", {})))
+            if (asks := request_as_text(one.get("resources", {}).get("limits", {})))
         ),
     )
 
 
-def asks_in_words(limits: Mapping[str, Any]) -> str:
+def request_as_text(limits: Mapping[str, Any]) -> str:
     words = []
     if count := int(limits.get(RESOURCE_GPU, 0)):
         words.append(f"{count} GPU{'s' * (count > 1)}")

@@ -156,11 +156,11 @@ class Demo:
                 both = dict(zip(containers, threads.map(_work_ms, containers.values()), strict=True))
             out.shown(f"both at once, for {_WORK_MS} ms", (_bar(name, ms) for name, ms in both.items()))
             out.check("both worked at the same time", min(both.values()) > 0)
-            out.said(f"of the time that the card worked, seventy had {both['seventy'] / max(1, sum(both.values())):.0%}")
+            out.note(f"of the time that the card worked, seventy had {both['seventy'] / max(1, sum(both.values())):.0%}")
             alone = {name: _work_ms(container) for name, container in containers.items()}
             out.shown(f"each alone, for {_WORK_MS} ms", (_bar(name, ms) for name, ms in alone.items()))
-            out.said(f"alone, the slower one had {min(alone.values()) / _WORK_MS:.0%} of the card")
-            out.said("these are figures, not checks: a busy machine makes them smaller, and less exact")
+            out.note(f"alone, the slower one had {min(alone.values()) / _WORK_MS:.0%} of the card")
+            out.note("these are figures, not checks: a busy machine makes them smaller, and less exact")
             out.shown("log", self._logs.new_lines())
 
     def _show(self, container: Container, *, foreign_minor: int) -> Sight:
@@ -245,7 +245,7 @@ def run(out: Terminal) -> None:
                 out.shown(f"the end of {log.name}", tail(log).splitlines())
         if kept.wanted():
             leave_pods(client, driver)
-            say_next(out, folder, lading)
+            print_next_steps(out, folder, lading)
             stack.pop_all()
 
 
@@ -257,7 +257,7 @@ def leave_pods(client: Cri, driver: CudaDriver) -> None:
         container.sh(f"gpu-work run {_LEFT_WORK_MS} 5000 >/dev/null 2>&1 &")
 
 
-def say_next(out: Terminal, folder: Path, lading: LadingNode) -> None:
+def print_next_steps(out: Terminal, folder: Path, lading: LadingNode) -> None:
     python = Path(os.path.relpath(sys.executable))
     command, hooks = f"{python} -m simnode.demo", python.with_name("lading-hooks")
     config, pod = f"--config {lading.hooks.config}", folder / "pod.yaml"

@@ -153,7 +153,7 @@ class Story:
         self._stage = stage
         self.figures: dict[str, float] = {}
 
-    async def tell(self) -> None:
+    async def run(self) -> None:
         await self._pods_come()
         await self._pods_wait()
         await self._a_pod_ends()
@@ -176,7 +176,7 @@ class Story:
             await stage.await_bound(uids[name], name)
         took = max(stage.calls.outcomes[uid].at for uid in uids.values()) - began
         self.figures["decided_s"] = round(took, 3)
-        out.said(f"decided in {took * 1e3:.0f} ms, by {stage.calls.requests} requests over HTTP")
+        out.note(f"decided in {took * 1e3:.0f} ms, by {stage.calls.requests} requests over HTTP")
         self._table(*stage.decisions)
         bound = {decision.pod for decision in stage.decisions if decision.node}
         out.check(f"{len(bound)} are bound, and 3 are not", bound == uids.keys() - waiting)
@@ -209,7 +209,7 @@ class Story:
         took = at - stage.agents.released[ends.uid]
         self.figures["bound_after_release_s"] = round(took, 3)
         self._table(stage.decision("next-run"))
-        out.said(f"bound {took * 1e3:.0f} ms after its node reported that the devices are free")
+        out.note(f"bound {took * 1e3:.0f} ms after its node reported that the devices are free")
         freed = {gpu.bdf for container in ends.containers for gpu in container.gpus}
         given = {gpu.bdf for container in stage.decision("next-run").containers for gpu in container.gpus}
         out.check(f"next-run has the GPUs that {ENDS} had", given == freed)
@@ -229,7 +229,7 @@ class Story:
         evicted = set(stage.agents.released) - gone
         whole = tuple(GivenGpu(uuid=gpu.uuid, bdf=gpu.bdf) for gpu in before.containers[0].gpus)
         out.check("notebook was evicted, and no other pod", evicted == {before.uid})
-        out.said(f"bound {took:.1f} s after it came")
+        out.note(f"bound {took:.1f} s after it came")
         out.check("urgent has notebook's card, whole", stage.decision("urgent").containers[0].gpus == whole)
 
     async def _two_jobs_come(self) -> None:
@@ -254,8 +254,8 @@ class Story:
         await stage.await_decided(gangs.values())
         self._table(*map(stage.decision, names))
         out.check("as gangs: left has started whole, and right holds nothing", self._started() == ["left-0", "left-1"])
-        said = (await stage.why("right-0")).get("gang", {})
-        out.shown("right-0", [f"gang {said.get('name')} is {said.get('phase')}: {said.get('said')} ({said.get('reason')})"])
+        gang = (await stage.why("right-0")).get("gang", {})
+        out.shown("right-0", [f"gang {gang.get('name')} is {gang.get('phase')}: {gang.get('said')} ({gang.get('reason')})"])
         for name in ("left-0", "left-1"):
             await stage.client.delete(PODS.path(NAMESPACE, name), uid=gangs[name])
         for name in ("right-0", "right-1"):
@@ -272,7 +272,7 @@ class Story:
         decisions = stage.decisions
         marks = letters(decisions)
         out.step("Who holds what now: a letter is a pod, a card's bar is its memory")
-        out.said("  ".join(f"{mark} {name}" for name, mark in marks.items()))
+        out.note("  ".join(f"{mark} {name}" for name, mark in marks.items()))
         for node, status in stage.reports.items():
             out.drawn(draw_node(node, status, decisions, marks))
 
@@ -305,7 +305,7 @@ async def staged(out: Terminal) -> AsyncIterator[Stage]:
         replica.start()
         await asyncio.to_thread(replica.wait_until, lambda: replica.leads, "its leadership")
         out.step("The cluster")
-        out.said(
+        out.note(
             f"lading-central leads {time.monotonic() - began:.1f} s after its start: pid {replica.pid}, http://127.0.0.1:{replica.port}"
         )
         access = open_access(kubeconfig)
@@ -331,7 +331,7 @@ def node_row(node: str, status: Status) -> tuple[str, ...]:
     return node, status.summary.gpus, status.summary.models, " ".join(map(gib, sizes)), status.summary.vfs or "-"
 
 
-def say_next(out: Terminal, stage: Stage) -> None:
+def print_next_steps(out: Terminal, stage: Stage) -> None:
     folder = stage.folder
     python = Path(os.path.relpath(sys.executable))
     lading, central = f"{python.with_name('kubectl-lading')}", f"--central {stage.page_url}"
@@ -358,13 +358,13 @@ async def run(out: Terminal, keep: kept.Kept | None = None) -> dict[str, Any]:
     async with staged(out) as stage:
         story = Story(out, stage)
         work = [asyncio.create_task(one) for one in (stage.agents.run(), stage.calls.run(), stage.attend())]
-        telling = asyncio.create_task(story.tell())
+        telling = asyncio.create_task(story.run())
         try:
             await first_of(telling, *work)
             if out.failures:
                 out.shown("the end of lading-central's log", tail(stage.replica.log).splitlines())
             if keep:
-                say_next(out, stage)
+                print_next_steps(out, stage)
                 out.verdict(NAME)
                 keep.detach(stage.folder, bool(out.failures))
                 await first_of(*work)

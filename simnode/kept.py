@@ -51,7 +51,7 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    _told: int  # the writing end of the pipe that the waiting command reads
+    _status_pipe: int  # the writing end of the pipe that the waiting command reads
 
     def detach(self, folder: Path, status: int) -> None:
         """Let the command return with this status. Later output goes into the folder's log."""
@@ -61,8 +61,8 @@ class Kept:
         for descriptor in (1, 2):
             os.dup2(into, descriptor)
         (folder / "pid").write_text(str(os.getpid()))
-        os.write(self._told, bytes([status]))
-        os.close(self._told)
+        os.write(self._status_pipe, bytes([status]))
+        os.close(self._status_pipe)
 
 
 def fork() -> Kept:

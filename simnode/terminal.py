@@ -61,7 +61,7 @@ class Terminal:
         why = error.message.partition("\n")[0] if error else "; ".join(self.failures)
         self.ended(f"{command}: failed: {why}")
 
-    def said(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self._print(f"   {text}")
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -43,7 +43,7 @@ _IFLA_EXT_MASK: Final = 29
 
 _MAC, _VLAN, _TX_RATE, _SPOOFCHK, _LINK_STATE, _RATE, _RSS, _TRUST, _VLAN_LIST = 1, 2, 3, 4, 5, 6, 7, 9, 12
 _NODE_GUID, _PORT_GUID = 10, 11
-_NOT_TOLD: Final = 0xFFFFFFFF
+_NOT_REPORTED: Final = 0xFFFFFFFF
 
 # Setting → its fewest octets (ifla_vf_policy), what follows the VF's number, and the fields of a VfState.
 _SETTINGS: Final[Mapping[int, tuple[int, str, tuple[str, ...]]]] = {
@@ -244,7 +244,7 @@ def _describe(name: str, pf: PfState, *, with_vfs: bool) -> bytes:
 
 def _describe_vf(number: int, vf: VfState, untold: tuple[str, ...]) -> bytes:
     """Describe a VF as rtnl_fill_vfinfo does, in its order."""
-    flags = {name: _NOT_TOLD if name in untold else getattr(vf, name) for name in ("spoofchk", "trust")}
+    flags = {name: _NOT_REPORTED if name in untold else getattr(vf, name) for name in ("spoofchk", "trust")}
     vlan_info = struct.pack("=III", number, vf.vlan, vf.qos) + vf.vlan_proto.to_bytes(2, "big") + bytes(2)
     return b"".join(
         (
@@ -254,7 +254,7 @@ def _describe_vf(number: int, vf: VfState, untold: tuple[str, ...]) -> bytes:
             _tlv(_TX_RATE, struct.pack("=II", number, vf.max_tx_rate)),
             _tlv(_SPOOFCHK, struct.pack("=II", number, flags["spoofchk"])),
             _tlv(_LINK_STATE, struct.pack("=II", number, vf.link_state)),
-            _tlv(_RSS, struct.pack("=II", number, _NOT_TOLD)),
+            _tlv(_RSS, struct.pack("=II", number, _NOT_REPORTED)),
             _tlv(_TRUST, struct.pack("=II", number, flags["trust"])),
             _tlv(_VLAN_LIST, _tlv(1, vlan_info)),
         )

@@ -20,7 +20,7 @@ from simulate.player import make_player
 from simulate.trace import Trace, TracePod
 
 STEP: Final = 0.01  # requested part of the capacity between two points of a curve
-TOLD: Final = 64  # number of arrivals between two reports of progress
+PROGRESS_EVERY: Final = 64  # number of arrivals between two reports of progress
 
 
 class TurnedAwayError(AssertionError):
@@ -67,9 +67,9 @@ def replay(
         elif cluster.fits[kind].any():
             raise TurnedAwayError(f"{policy.value} places {pod} nowhere, and it fits on a node")
         record.count(pod, placed=where is not None)
-        if count % TOLD == 0:
-            tell(TOLD)
-    tell(len(arriving) % TOLD)
+        if count % PROGRESS_EVERY == 0:
+            tell(PROGRESS_EVERY)
+    tell(len(arriving) % PROGRESS_EVERY)
     return record.run(policy, seed, ratio, (time.perf_counter() - began) / max(1, len(arriving)))
 
 

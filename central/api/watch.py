@@ -263,14 +263,14 @@ class Reflector(Generic[T]):
         if event.type == "BOOKMARK":
             self._known.bookmark(self._whom(event).resource_version)
         elif event.type == "DELETED":
-            self._tell(self._whom(event), None)
+            self._notify(self._whom(event), None)
         else:
             obj = self._parse(event.object)
             if not obj.metadata.uid:
                 raise MalformedError(f"cannot watch {self._resource.path()}: an event without a uid")
-            self._tell(obj.metadata, obj)
+            self._notify(obj.metadata, obj)
 
-    def _tell(self, metadata: AnyMetadata, obj: T | Unreadable | None) -> None:
+    def _notify(self, metadata: AnyMetadata, obj: T | Unreadable | None) -> None:
         news = self._known.event(metadata, deleted=obj is None)
         if (gone := news.gone) is not None:
             self._unreadable.discard(gone.uid)

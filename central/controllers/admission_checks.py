@@ -239,13 +239,13 @@ class AdmissionChecks:
         if isinstance(found, AdmissionAnswer):
             places.release(uid)
             if found.state is not AnswerState.RETRY or self._has_settled(uid):
-                await self._say(workload, found, ())
+                await self._write_answer(workload, found, ())
             return
         holder = Holder(pod=PodUid(uid), namespace=workload.metadata.namespace, name=workload.metadata.name)
         if places.hold(uid, holder, found) is None:  # else another pod took devices meanwhile, and the next scan plans again
             count = sum(map(len, found.values()))
             message = f"there is room for all of {count} pods" if count else "no pod asks for a device"
-            await self._say(workload, AdmissionAnswer(state=AnswerState.READY, message=message), [*found])
+            await self._write_answer(workload, AdmissionAnswer(state=AnswerState.READY, message=message), [*found])
 
     def _has_settled(self, uid: str) -> bool:
         """Return whether the Workload has waited SETTLE_S for released devices; if not, it is planned again soon."""
@@ -255,7 +255,7 @@ class AdmissionChecks:
         self._settling[uid] = _Settling(until=until, again=now + RESCAN_S)
         return now >= until
 
-    async def _say(self, workload: Workload, answer: AdmissionAnswer, pod_sets: Sequence[str]) -> None:
+    async def _write_answer(self, workload: Workload, answer: AdmissionAnswer, pod_sets: Sequence[str]) -> None:
         metadata = workload.metadata
         body = render_answer(workload, self._queued.ours, answer, pod_sets, self._now())
         path = WORKLOADS.path(metadata.namespace, metadata.name, "status")

@@ -40,7 +40,7 @@ class HealthCondition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class HealthChange:
     """Hold the condition to write into a pod."""
 
     pod: Holder
@@ -64,41 +64,41 @@ class Conditions:
     """Keep the conditions of pods, by the newest version of each pod. Pods without a condition are not kept."""
 
     def __init__(self) -> None:
-        self._said: dict[PodUid, HealthCondition] = {}
+        self._written: dict[PodUid, HealthCondition] = {}
         self._changed: dict[str, None] = {}
 
     def get(self, uid: PodUid) -> HealthCondition | None:
-        return self._said.get(uid)
+        return self._written.get(uid)
 
-    def says(self, word: Word) -> bool:
-        said = self._said.get(word.pod.pod)
-        return said is not None and (said.healthy, said.message) == (word.healthy, word.message)
+    def is_written(self, change: HealthChange) -> bool:
+        said = self._written.get(change.pod.pod)
+        return said is not None and (said.healthy, said.message) == (change.healthy, change.message)
 
     def show(self, pod: Pod) -> None:
         """Store the condition as the API server has it."""
         condition = pod.status.healthy
-        before = self._said.get(pod.metadata.uid)
+        before = self._written.get(pod.metadata.uid)
         if condition is None and before is None:
             return
         version = version_of(pod.metadata.resource_version)
         if before is not None and version < before.version:
             return
         if condition is None:
-            del self._said[pod.metadata.uid]
+            del self._written[pod.metadata.uid]
         else:
             said = HealthCondition(healthy=condition.status == "True", message=condition.message, version=version)
-            self._said[pod.metadata.uid] = said
+            self._written[pod.metadata.uid] = said
         self._changed[pod.spec.node_name] = None
 
-    def put(self, word: Word, version: int) -> None:
+    def put(self, change: HealthChange, version: int) -> None:
         """Record that the condition was written. Earlier versions of the pod, which the watch may still show, are ignored."""
-        self._said[word.pod.pod] = HealthCondition(healthy=word.healthy, message=word.message, version=version)
+        self._written[change.pod.pod] = HealthCondition(healthy=change.healthy, message=change.message, version=version)
 
     def forget(self, uid: PodUid) -> None:
-        self._said.pop(uid, None)
+        self._written.pop(uid, None)
 
     def forget_all_but(self, uids: Collection[PodUid]) -> None:
-        self._said = {uid: said for uid, said in self._said.items() if uid in uids}
+        self._written = {uid: said for uid, said in self._written.items() if uid in uids}
 
     def take_changed(self) -> tuple[str, ...]:
         """Return the nodes of pods whose conditions changed since the last call."""
@@ -120,7 +120,7 @@ def concerns(capacity: NodeCapacity, holds: Iterable[tuple[PodUid, Taken]], cond
     return False
 
 
-def decide_words(capacity: NodeCapacity, holders: Iterable[Held], conditions: Conditions) -> Iterator[Word]:
+def decide_health_changes(capacity: NodeCapacity, holders: Iterable[Held], conditions: Conditions) -> Iterator[HealthChange]:
     """Yield the conditions to write. `holders`: pods on this node with their devices."""
     if not capacity.reported:
         return
@@ -131,7 +131,7 @@ def decide_words(capacity: NodeCapacity, holders: Iterable[Held], conditions: Co
         unhealthy = [words for device in sorted(devices) if (words := known.get(device, f"{device}: {_GONE}"))]
         if not devices or (not unhealthy and (said is None or said.healthy)):
             continue
-        word = Word(
+        change = HealthChange(
             pod=held.holder,
             node=capacity.name,
             healthy=not unhealthy,
@@ -140,8 +140,8 @@ def decide_words(capacity: NodeCapacity, holders: Iterable[Held], conditions: Co
             else f"on node {capacity.name}: all of its devices are healthy",
             turned=said is None or said.healthy == bool(unhealthy),
         )
-        if not conditions.says(word):
-            yield word
+        if not conditions.is_written(change):
+            yield change
 
 
 def _unhealthy_devices(capacity: NodeCapacity) -> dict[str, str]:

@@ -80,7 +80,7 @@ class Evictor:
         self._planner: asyncio.Task[None] | None = None
         self._busy: dict[PodUid, asyncio.Task[None]] = {}  # tasks that evict victims or wait for a budget, by preemptor
         self._without_plan = _WithoutPlan(None)
-        self._said: set[Clash] = set()
+        self._reported: set[Clash] = set()
 
     async def close(self) -> None:
         tasks = [*self._busy.values(), *([self._planner] if self._planner else [])]
@@ -239,12 +239,12 @@ class Evictor:
                 if not self._faults.sets_aside(Work.EVICTIONS, clash.device):
                     with self._faults.handling(Work.EVICTIONS, clash.device):
                         await self._end(clash)
-            self._said &= set(clashes)
+            self._reported &= set(clashes)
             await asyncio.sleep(SCAN_S)
 
     async def _end(self, clash: Clash) -> None:
-        if clash not in self._said:
-            self._said.add(clash)
+        if clash not in self._reported:
+            self._reported.add(clash)
             pods = ",".join(clash.pods)
             self._log.error(Event.BIND_CONFLICT, "pods hold one device", node=clash.node, device=clash.device, pods=pods)
         ledger = self._scheduler.ledger

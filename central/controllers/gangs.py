@@ -452,7 +452,7 @@ class GangKeeper:
             self._scheduler.pending.waits_for_gang(pod, now)
         self._requeue(pod.uid for pod in pods)
         if gang.search.reason is OfPod.GANG_WAITS_FOR_MEMBERS:
-            self._tell(gang)
+            self._requeue_waiting(gang)
 
     # ---- plans
 
@@ -478,12 +478,12 @@ class GangKeeper:
         current = self._gangs.get(gang.key) or current
         of_quota = current.search.reason in OF_QUOTA  # quotas change without a change of the ledger
         if current.search.reason is not OfPod.GANG_WAITS_FOR_MEMBERS:  # _call_members requeues the members of those gangs
-            current = self._tell(current)
+            current = self._requeue_waiting(current)
         pause_s = max(REST * (self._clock() - began), QUOTA_S if of_quota else 0.0)
         self._gangs.note(current, tried=None if of_quota else state, not_before=self._clock() + pause_s)
         return False
 
-    def _tell(self, gang: Gang) -> Gang:
+    def _requeue_waiting(self, gang: Gang) -> Gang:
         """Requeue the waiting members: once for each reason, so that the members' Events report it; and when the number of
         nodes changed, because kube-scheduler has not judged new nodes yet."""
         told = gang.search.reason, len(self._ledger.nodes())

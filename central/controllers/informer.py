@@ -58,13 +58,13 @@ class PodFeed:
         self._conditions = conditions
         self._log = log
         self._unassigned = unassigned
-        self._told: set[PodUid] = set()  # pods with a problem that is logged and recorded already
+        self._reported: set[PodUid] = set()  # pods with a problem that is logged and recorded already
 
     def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
         """Replace all pods. A pod that is known only from kube-scheduler's request ends here too, with its reservations, unless
         it is newer than the list."""
         listed = {PodUid(one.metadata.uid) for one in objects}
-        self._told &= listed
+        self._reported &= listed
         self._accepted = {uid: known for uid, known in self._accepted.items() if uid in listed}
         self._conditions.forget_all_but(listed)
         unlisted = [pod for pod in self._pending if pod.uid not in listed]
@@ -89,7 +89,7 @@ class PodFeed:
 
     def removed(self, gone: Ident, version: str) -> None:
         uid = PodUid(gone.uid)
-        self._told.discard(uid)
+        self._reported.discard(uid)
         self._accepted.pop(uid, None)
         self._conditions.forget(uid)
         self._pending.remove(uid)
@@ -164,8 +164,8 @@ class PodFeed:
         )
 
     def _first_time(self, uid: PodUid) -> bool:
-        first = uid not in self._told
-        self._told.add(uid)
+        first = uid not in self._reported
+        self._reported.add(uid)
         return first
 
 

@@ -12,7 +12,7 @@ from central.api.watch import Unreadable
 from central.loop.slices import in_slices
 from central.quota.model import Quota, QuotaDialect
 from central.quota.objects import ElasticQuota, read_quota, unreadable_quota
-from central.quota.status import NOTHING_SAID, QuotaStatus, read_status
+from central.quota.status import NO_STATUS, QuotaStatus, read_status
 from central.state.quotas import Quotas
 from lading.kube.resource import ELASTIC_QUOTAS, NAMESPACE_QUOTAS
 
@@ -26,26 +26,26 @@ class QuotaFeed:
     def __init__(self, quotas: Quotas, dialect: QuotaDialect) -> None:
         self._quotas = quotas
         self._dialect = dialect
-        self._said: dict[str, QuotaStatus] = {}
+        self._statuses: dict[str, QuotaStatus] = {}
 
-    def said(self, uid: str) -> QuotaStatus:
+    def status_of(self, uid: str) -> QuotaStatus:
         """Return the usage that the ElasticQuota object had when it was last observed."""
-        return self._said.get(uid, NOTHING_SAID)
+        return self._statuses.get(uid, NO_STATUS)
 
     def replaced(self, objects: Sequence[ElasticQuota | Unreadable], version: str) -> None:
-        self._said.clear()
+        self._statuses.clear()
         self._quotas.replace_quotas(self._dialect, {one.metadata.uid: self._read(one) for one in objects})
 
     def changed(self, obj: ElasticQuota | Unreadable) -> None:
         self._quotas.set_quota(obj.metadata.uid, self._read(obj))
 
     def removed(self, gone: Ident, version: str) -> None:
-        self._said.pop(gone.uid, None)
+        self._statuses.pop(gone.uid, None)
         self._quotas.remove_quota(self._dialect, gone.uid)
 
     def _read(self, obj: ElasticQuota | Unreadable) -> Quota:
         if isinstance(obj, ElasticQuota):
-            self._said[obj.metadata.uid] = read_status(obj)
+            self._statuses[obj.metadata.uid] = read_status(obj)
             return read_quota(self._dialect, obj)
         return unreadable_quota(self._dialect, obj.metadata.namespace, obj.metadata.name, obj.why)
 

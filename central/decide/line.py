@@ -41,7 +41,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     of: Literal["gangs", "pods"]
     ahead: tuple[Ahead, ...] = ()  # the first MOST_AHEAD of the queue
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         said = f"{_ordinal(self.position)} of {self.waiting} {self.of if self.waiting > 1 else self.of[:-1]} in line"
         named = ", ".join(f"{one.name} ({one.because})" for one in self.ahead)
         more = self.position - 1 - len(self.ahead)

@@ -629,7 +629,7 @@ class Scheduler:
         gen = pod.gen + 1
         conflict = self.ledger.claims.reserve(uid, node, placement.taken, gen, pod.holder, pod.cpu_memory)
         if conflict is not None:
-            return NotBound(why=_in_words(conflict, node))
+            return NotBound(why=_as_text(conflict, node))
         self.ledger.claims.forget_prediction(uid)  # the prediction may be for other cards or another node
         pod.gen = gen
         member_of = self.gangs.of(uid)
@@ -682,7 +682,7 @@ def _allow_all(gone: Collection[PodUid]) -> bool:
     return True
 
 
-def _in_words(conflict: Conflict, node: str) -> str:
+def _as_text(conflict: Conflict, node: str) -> str:
     holders: Sequence[str] = [f"{holder.namespace}/{holder.name}" for holder in conflict.holders]
     by = f", held by {', '.join(holders[:4])}" if holders else ""
     device = f" {conflict.device}{by}" if conflict.device else ""

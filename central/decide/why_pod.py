@@ -70,13 +70,13 @@ class GangWhy(msgspec.Struct, frozen=True, omit_defaults=True):
     nodes: list[str] = []  # nodes of the plan, or nodes where devices are kept or freed for the gang
     line: Line | None = None  # queue position of a gang that waits for a plan
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         roles = [
             f"{f'{role}: ' if role else ''}{self.exist.get(role, 0)} exist and {self.bound.get(role, 0)} are bound of {count}"
             for role, count in self.least.items()
         ]
         said = f"; {self.said} ({self.reason})" if self.reason else ""
-        line = f"; {self.line.in_words()}" if self.line is not None else ""
+        line = f"; {self.line.as_text()}" if self.line is not None else ""
         return f"{self.name} is {self.phase}: {', '.join(roles) or 'its minimum is not known'}{said}{line}"
 
 
@@ -198,7 +198,7 @@ def describe_request(pod: Pending) -> str:
     """Return in words the devices of each container, then the annotations that refine all of them. Unset annotations are left
     out."""
     request = pod.request
-    devices = [f"{container.name}: {', '.join(_devices_in_words(container, request))}" for container in request.containers]
+    devices = [f"{container.name}: {', '.join(_devices_as_text(container, request))}" for container in request.containers]
     bound_to = (
         (GPU_MODEL, " or ".join(request.gpu_models)),
         (TOPOLOGY, "" if request.scope is Scope.ANY else request.scope),
@@ -207,11 +207,11 @@ def describe_request(pod: Pending) -> str:
         (ISOLATION, request.isolation or ""),
     )
     return "; ".join(
-        [*devices, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_in_words(request.sharing)]
+        [*devices, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_as_text(request.sharing)]
     )
 
 
-def _devices_in_words(container: ContainerRequest, request: DeviceRequest) -> Iterator[str]:
+def _devices_as_text(container: ContainerRequest, request: DeviceRequest) -> Iterator[str]:
     if container.gpus:
         kind = (
             f"MIG instance{_s(container.gpus)} {request.mig_profile}"
@@ -237,7 +237,7 @@ def _word(key: str) -> str:
     return key.removeprefix(PREFIX)
 
 
-def _sharing_in_words(sharing: Sharing | None) -> list[str]:
+def _sharing_as_text(sharing: Sharing | None) -> list[str]:
     if sharing is None:
         return []
     rules = (

@@ -24,7 +24,7 @@ class Gangs:
         self._members: dict[GangKey, dict[PodUid, Member]] = {}  # members of stale gangs: later than in `_gangs`
         self.calls = Calls()
         self._of: dict[PodUid, GangKey] = {}
-        self._said: dict[PodUid, Membership] = {}  # memberships as the pods state them, without their objects
+        self._memberships: dict[PodUid, Membership] = {}  # memberships as the pods state them, without their objects
         self._by_source: dict[ObjectKey, dict[PodUid, None]] = {}  # the pods that name each object
         self._unvisited: dict[GangKey, None] = {}  # gangs that were created, changed or removed since they were last taken
         self._objects: dict[ObjectKey, GangObject] = {}
@@ -156,7 +156,7 @@ class Gangs:
 
     def _leave(self, uid: PodUid) -> None:
         key = self._of.pop(uid)
-        self._drop_said(uid)
+        self._drop_membership(uid)
         members = self._changing(key)
         self._ended.append((key, members.pop(uid)))
         if not members:
@@ -194,16 +194,16 @@ class Gangs:
         """Update the memberships of the pods that name this object."""
         for uid in [*self._by_source.get(source, ())]:
             member = self._current(self._of[uid])[uid]
-            self.put(replace(member, membership=self._said[uid]))
+            self.put(replace(member, membership=self._memberships[uid]))
 
     def _store(self, uid: PodUid, said: Membership) -> None:
-        self._drop_said(uid)
-        self._said[uid] = said
+        self._drop_membership(uid)
+        self._memberships[uid] = said
         if said.source is not None:
             self._by_source.setdefault(said.source, {})[uid] = None
 
-    def _drop_said(self, uid: PodUid) -> None:
-        said = self._said.pop(uid, None)
+    def _drop_membership(self, uid: PodUid) -> None:
+        said = self._memberships.pop(uid, None)
         if said is not None and said.source is not None:
             naming = self._by_source[said.source]
             del naming[uid]

@@ -67,7 +67,7 @@ async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Wait
         found = scheduler.gangs.of(pod.uid)
         gang = found[0] if found is not None and not found[0].ordinary else None
         if gang is not None and gang.key not in said_of:
-            said_of[gang.key] = view_gang(scheduler, gang, gangs.get(gang.key)).in_words()
+            said_of[gang.key] = view_gang(scheduler, gang, gangs.get(gang.key)).as_text()
         views.append(_view(scheduler, pod, reasons, now, lines.get(pod.uid), said_of[gang.key] if gang is not None else ""))
         await slices.pause()
     return Waiting(tuple(views), len(everybody))
@@ -87,7 +87,7 @@ def _view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], now: floa
         keeping_room_on=keeping_room_on,
         quota=pod.quota.shown if pod.quota is not None else "",
         gang=gang,
-        line=line.in_words() if line is not None else "",
+        line=line.as_text() if line is not None else "",
     )
 
 

@@ -84,13 +84,13 @@ def _render(key: str, amount: int) -> str:
     return str(amount // CARD) if amount % CARD == 0 else f"{amount}m"
 
 
-def in_words(key: str, amount: int) -> str:
+def as_text(key: str, amount: int) -> str:
     """Return the amount with its unit."""
     if key == MEMORY:
         return format_mib(amount)
     if key == RESOURCE_RDMA:
         return f"{amount} VFs"
-    unit = unit_in_words(key)
+    unit = unit_as_text(key)
     return f"{bare(key, amount)} {unit if amount != CARD else unit.replace('GPUs', 'GPU').replace('cores', 'core')}"
 
 
@@ -103,7 +103,7 @@ def bare(key: str, amount: int) -> str:
     return f"{amount // CARD}.{amount % CARD:03}".rstrip("0").rstrip(".")
 
 
-def unit_in_words(key: str) -> str:
+def unit_as_text(key: str) -> str:
     if key == MEMORY:
         return "of memory"
     if key == RESOURCE_RDMA:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from central.quota.amounts import bare, in_words, unit_in_words
+from central.quota.amounts import as_text, bare, unit_as_text
 from central.quota.model import FLAT, Amounts, Quota, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.request.reasons import OfPod
@@ -99,7 +99,7 @@ def _beyond_runtime(
         if (gang or larger) and lendable(snapshot, leaf.id, key) >= amount and has_turn(leaf.id):
             continue
         if larger:
-            share = f"{in_words(key, whole[key])} together are more than its {bare(key, runtime)}"
+            share = f"{as_text(key, whole[key])} together are more than its {bare(key, runtime)}"
             why = f"quota {leaf.id}: {share}; it may borrow them when they are free and it is its turn"
             yield QuotaRefusal(code=OfPod.QUOTA_TURN, quota=leaf.id, why=why)
         else:
@@ -134,4 +134,4 @@ def _ratio(snapshot: QuotaSnapshot, quota: Quota, key: str) -> Fraction | float:
 
 
 def _of(key: str, used: int, most: int) -> str:
-    return f"{bare(key, used)} of {bare(key, most)} {unit_in_words(key)}"
+    return f"{bare(key, used)} of {bare(key, most)} {unit_as_text(key)}"

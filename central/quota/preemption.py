@@ -44,7 +44,7 @@ def guaranteed_by(snapshot: QuotaSnapshot, quotas: Sequence[QuotaId], more: Amou
     return None
 
 
-def in_words(quotas: Sequence[QuotaId] | None, guaranteed: QuotaId | None) -> str:
+def as_text(quotas: Sequence[QuotaId] | None, guaranteed: QuotaId | None) -> str:
     """Describe the possible victims as text. `quotas` are those of the waiting pods; None if the pods have several."""
     if quotas is None:
         return "no pod, because its gang is of several quotas"

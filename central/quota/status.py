@@ -33,7 +33,7 @@ class QuotaStatus:
     used: Mapping[str, str] = field(default_factory=dict)
 
 
-NOTHING_SAID: Final = QuotaStatus()
+NO_STATUS: Final = QuotaStatus()
 
 
 def read_status(obj: ElasticQuota) -> QuotaStatus:

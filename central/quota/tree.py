@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from central.quota.amounts import in_words
+from central.quota.amounts import as_text
 from central.quota.model import BUILT_IN, DEFAULT, FLAT, ROOT, SYSTEM, Amounts, Owner, Quota, QuotaDialect, QuotaId
 
 SYSTEM_NAMESPACE: Final = "kube-system"
@@ -177,7 +177,7 @@ def _own_problem(quota: Quota) -> str:
         if quota.dialect is QuotaDialect.KOORDINATOR and key not in quota.max:
             return f"min has {key}, and max does not; add it to max"
         if key in quota.max and amount > quota.max[key]:
-            return f"min {in_words(key, amount)} is more than max {in_words(key, quota.max[key])}"
+            return f"min {as_text(key, amount)} is more than max {as_text(key, quota.max[key])}"
     return ""
 
 
@@ -195,7 +195,7 @@ def _problem_below(quota: Quota, above: Quota, guaranteed: Amounts) -> str:
         together = guaranteed.get(key, 0) + amount
         if together > above.min.get(key, 0):
             return (
-                f"min {in_words(key, amount)} and that of older children is {in_words(key, together)}, "
-                f"more than min {in_words(key, above.min.get(key, 0))} of its parent {above.name}"
+                f"min {as_text(key, amount)} and that of older children is {as_text(key, together)}, "
+                f"more than min {as_text(key, above.min.get(key, 0))} of its parent {above.name}"
             )
     return ""

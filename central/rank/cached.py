@@ -87,7 +87,7 @@ class CachedVerdicts(ABC):
         """Discard the verdict about a node until it is judged again."""
         self._hard.pop(name, None)
         self._open[name] = capacity
-        self._say(name, Missing.NOT_REACHED)
+        self._store(name, Missing.NOT_REACHED)
 
     def _close(self, name: str) -> None:
         self._open.pop(name, None)
@@ -99,7 +99,7 @@ class CachedVerdicts(ABC):
         self.fits.pop(name, None)
         self.reasons.pop(name, None)
 
-    def _say(self, name: str, missing: Missing | None, score: Score = ()) -> None:
+    def _store(self, name: str, missing: Missing | None, score: Score = ()) -> None:
         """Store the verdict about a node; None means that it fits."""
         if missing is None:
             self.fits[name] = score

@@ -127,20 +127,20 @@ class Tables:
         steps = [_amounts([need for need in needs if 0 < need <= FULL]) for needs in self._needs]
         size = len(self.kinds), len(self._cpu) + 1, len(self._memory) + 1
         shares = np.zeros((*size, max(map(len, steps), default=0) + 1), np.int64)
-        told_apart = min(self.most_cards, MOST_CARDS)
-        wholes = np.zeros((*size, told_apart + 1), np.int64)  # one table for all sets of requested models
+        distinct = min(self.most_cards, MOST_CARDS)
+        wholes = np.zeros((*size, distinct + 1), np.int64)  # one table for all sets of requested models
         ranks = np.zeros((len(self.kinds), FULL + 1), np.int64)
         for number, (kind, needs) in enumerate(zip(self.kinds, self._needs, strict=True)):
             ranks[number] = np.searchsorted(steps[number], np.arange(FULL + 1), "right")
             suits = np.array([not one.models or kind.model in one.models for one in self._pods], np.bool_)
             whole = suits & (gpus > 0) & (gpus <= self.most_cards)
-            np.add.at(wholes[number], (cpu[whole], memory[whole], np.minimum(gpus[whole], told_apart)), weights[whole])
+            np.add.at(wholes[number], (cpu[whole], memory[whole], np.minimum(gpus[whole], distinct)), weights[whole])
             needed = np.array(needs, np.int64)
             some = suits & (gpus == 0) & (needed > 0)
             step = steps[number].searchsorted(needed[some]) + 1
             np.add.at(shares[number], (cpu[some], memory[some], step), weights[some])
         for number in set(NUMBERS) - {one.gpus for one in self._pods}:
-            if number <= told_apart:
+            if number <= distinct:
                 wholes[:, 0, 0, number] += self._often
         for table in (shares, wholes):
             for axis in (1, 2, 3):

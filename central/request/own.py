@@ -34,7 +34,7 @@ from central.request.model import (
 )
 from central.request.pod import Amount, Container, Pod, starting_order
 from central.request.quantity import parse_quantity
-from lading.annotations import find_unknown, nearest_key, say_reserved
+from lading.annotations import describe_reserved, find_unknown, nearest_key
 from lading.devices.assignment import LABEL, MAX_MEMORY_MIB
 from lading.devices.identity import MIG_PROFILE_SHAPE
 from lading.devices.isolation import IsolationName
@@ -353,7 +353,7 @@ def _with_limit(request: ContainerRequest, annotations: Mapping[str, str]) -> Co
 
 def _check_given_by_central_alone(annotations: Mapping[str, str]) -> None:
     """Refuse annotations that the node refuses on a pod with an assignment, before the pod holds devices there."""
-    if reserved := say_reserved(annotations):
+    if reserved := describe_reserved(annotations):
         raise _MalformedRequestError(reserved)
     for key in annotations:
         if is_manual(key):

@@ -23,7 +23,7 @@ from central.quota.amounts import CARD, add, asked, held, model_key, total_of
 from central.quota.checks import Key, QuotaRefusal, check, lendable, turn_key
 from central.quota.divided import Divided
 from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, Owner, Quota, QuotaDialect, QuotaId, owner_of
-from central.quota.preemption import Preemption, guaranteed_by, in_words
+from central.quota.preemption import Preemption, as_text, guaranteed_by
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.tree import Tree, build
 from central.request.cpu_memory import CPU, MEMORY
@@ -290,7 +290,7 @@ class Quotas:
             return not any(self._check(quota, own, gang=len(pods) > 1, beside=back) for quota, own in each.items())
 
         lowest = min(self._priorities.get(quotas or (), ()), default=None) if takes else None
-        return Preemption(lowest=lowest, takes=may_go, allows=allows, said=in_words(quotas, guaranteed))
+        return Preemption(lowest=lowest, takes=may_go, allows=allows, said=as_text(quotas, guaranteed))
 
     def turn(self, uid: PodUid) -> Key:
         """Return the sort key of a pod's quota in the queue of gangs. The quota with the least used part of its guarantee is

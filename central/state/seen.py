@@ -39,7 +39,7 @@ class SeenPods:
         unreadable = {PodUid(one.metadata.uid) for one in objects if isinstance(one, Unreadable)}
         waiting = {one.metadata.uid: _slim(one) for one in objects if isinstance(one, Pod) and _waits(one)}
         self._pods = {uid: pod for uid, pod in self._pods.items() if uid in unreadable} | waiting
-        self._tell()
+        self._notify()
 
     def changed(self, obj: Pod | Unreadable) -> None:
         if isinstance(obj, Unreadable):
@@ -48,11 +48,11 @@ class SeenPods:
             self._pods[obj.metadata.uid] = _slim(obj)
         else:
             self._pods.pop(obj.metadata.uid, None)
-        self._tell()
+        self._notify()
 
     def removed(self, gone: Ident, version: str) -> None:
         self._pods.pop(PodUid(gone.uid), None)
-        self._tell()
+        self._notify()
 
     def get(self, uid: PodUid) -> Pod | None:
         return self._pods.get(uid)
@@ -71,7 +71,7 @@ class SeenPods:
         pod = self._pods.get(uid)
         return pod is not None and version_of(pod.metadata.resource_version) >= version
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, None
         if changed is not None:
             changed.set()

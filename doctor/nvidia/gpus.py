@@ -82,9 +82,9 @@ def decide_gpu_nodes(seen: CardsSeen) -> Iterator[Finding]:
     missing = [node for node in seen.bad_nodes if node.cause in (Cause.MISSING, Cause.NO_DRIVER)]
     wrong = [node for node in seen.bad_nodes if node.cause in (Cause.WRONG_NUMBER, Cause.NOT_A_CHAR_DEVICE)]
     if missing:
-        yield failed(_said(missing), mend=_makes(missing))
+        yield failed(_describe(missing), mend=_makes(missing))
     if wrong:
-        yield failed(_said(wrong), mend=f"rm -f {' '.join(node.path for node in wrong)}; {_makes(wrong)}")
+        yield failed(_describe(wrong), mend=f"rm -f {' '.join(node.path for node in wrong)}; {_makes(wrong)}")
     for node in seen.bad_nodes:
         if node not in missing and node not in wrong:
             yield failed(node.why, mend=f"ls -l {node.path}")
@@ -94,12 +94,12 @@ def decide_gpu_nodes(seen: CardsSeen) -> Iterator[Finding]:
         yield ok(f"/dev has {checked}, with the kernel's numbers")
 
 
-def _said(nodes: Sequence[BadNode]) -> str:
+def _describe(nodes: Sequence[BadNode]) -> str:
     """Describe device nodes; those with the same problem share one text."""
-    by_words: dict[str, list[str]] = {}
+    by_problem: dict[str, list[str]] = {}
     for node in nodes:
-        by_words.setdefault(node.why.replace(node.path, "{}", 1), []).append(node.path)
-    return "; ".join(words.format(first_few(paths, _NAMED)) if "{}" in words else words for words, paths in by_words.items())
+        by_problem.setdefault(node.why.replace(node.path, "{}", 1), []).append(node.path)
+    return "; ".join(words.format(first_few(paths, _NAMED)) if "{}" in words else words for words, paths in by_problem.items())
 
 
 def _makes(nodes: Sequence[BadNode]) -> str:

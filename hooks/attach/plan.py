@@ -309,7 +309,7 @@ def describe_release(row: Attachment) -> list[str]:
         words.append(f"move RDMA device {row.vf.ibdev} from {row.netns} to the host's network namespace")
     if step in {Step.RDMA_RETURNING, Step.RETURNING} and row.netdev is not None:
         words.append(f"move {row.ifname} from {row.netns} to the host's network namespace")
-    if changes := _words(reset_of(row)):
+    if changes := _describe(reset_of(row)):
         words.append(f"set VF {row.vf.index} of PF {row.vf.pf} back to {changes}")
     if row.netdev is not None:
         address = f", MAC {row.netdev.mac}" if row.netdev.mac else ""
@@ -318,5 +318,5 @@ def describe_release(row: Attachment) -> list[str]:
     return words
 
 
-def _words(config: VfConfig) -> str:
+def _describe(config: VfConfig) -> str:
     return ", ".join(f"{f.name} {value}" for f in fields(config) if (value := getattr(config, f.name)) is not None)

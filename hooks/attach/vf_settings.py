@@ -47,7 +47,7 @@ _VLAN_INFO: Final = struct.Struct("=III2s2x")  # padded at the struct's end
 
 _PROTOCOLS: Final = {b"\x81\x00": VlanProtocol.DOT1Q, b"\x88\xa8": VlanProtocol.DOT1AD}
 _LINK_STATES: Final = dict(enumerate((VfLinkState.AUTO, VfLinkState.ENABLE, VfLinkState.DISABLE)))  # IFLA_VF_LINK_STATE_*
-_NOT_TOLD: Final = 0xFFFFFFFF  # the kernel's value for a setting that the driver does not report
+_NOT_REPORTED: Final = 0xFFFFFFFF  # the kernel's value for a setting that the driver does not report
 
 
 def decide_changes(now: VfConfig, wanted: VfConfig) -> tuple[VfConfig, ...]:
@@ -144,7 +144,7 @@ def _parse_vf(told: Mapping[int, bytes]) -> VfConfig:
 
 
 def _parse_flag(payload: bytes | None) -> bool | None:
-    if payload is None or (value := _SETTING.unpack_from(payload)[1]) == _NOT_TOLD:
+    if payload is None or (value := _SETTING.unpack_from(payload)[1]) == _NOT_REPORTED:
         return None
     return bool(value)
 

@@ -18,7 +18,7 @@ from hooks.forms.signed import Central
 from hooks.model.assignment import Assignment, Refusal
 from hooks.model.trust import Trust
 from hooks.ports import Dialect
-from lading.annotations import find_unknown, nearest_key, say_reserved
+from lading.annotations import describe_reserved, find_unknown, nearest_key
 from lading.reasons import Reason
 from lading.vocabulary import MAX_KEYS, PREFIX, PodUid, is_manual
 
@@ -71,7 +71,7 @@ def _check_number(ours: list[str]) -> Refusal | None:
 
 def _check_keys(ours: list[str]) -> Refusal | None:
     """Check the keys alone, whatever their values are."""
-    if reserved := say_reserved(ours):
+    if reserved := describe_reserved(ours):
         return Refusal(reason=Reason.ANNOTATION_RESERVED, message=reserved)
     for key in ours:
         meant = _meant(key)

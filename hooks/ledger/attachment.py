@@ -36,7 +36,7 @@ _LARGEST_INTEGER: Final = 2**63 - 1  # SQLite's largest integer
 _LARGEST_U32: Final = 2**32 - 1
 # A container's annotation may name generations up to 2**48. Above them are as many as a node can ever use, and JSON's readers
 # hold each of them exactly (up to 2**53).
-_LARGEST_TOLD: Final = 2**48
+_MAX_REPORTED: Final = 2**48
 _LARGEST_GENERATION: Final = 2**53
 
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
@@ -67,8 +67,8 @@ def parse_attachment(text: str) -> Attachment:
 def parse_attachments(text: str) -> tuple[Attachment, ...]:
     found = decode(text, tuple[Attachment, ...], name="attachments")
     _check(text, found, render_attachments(found))
-    if any(one.generation > _LARGEST_TOLD for one in found):
-        raise StateError(f"cannot read an attachment: a generation after {_LARGEST_TOLD}")
+    if any(one.generation > _MAX_REPORTED for one in found):
+        raise StateError(f"cannot read an attachment: a generation after {_MAX_REPORTED}")
     return found
 
 

@@ -145,7 +145,7 @@ def _card(gpu: Gpu, holders: Sequence[Holder], unmanaged: Unmanaged) -> Iterator
     else:
         state = _unheld(gpu.unhealthy, used, otherwise=State.DIVIDED if gpu.mig_enabled else State.FREE)
     name = str(gpu.index) if gpu.index >= 0 else ""
-    yield Entry(kind=Kind.GPU, device=gpu.uuid, bdf=gpu.bdf, name=name, state=state, holders=own, notes=_said(notes))
+    yield Entry(kind=Kind.GPU, device=gpu.uuid, bdf=gpu.bdf, name=name, state=state, holders=own, notes=_nonempty(notes))
     for instance in gpu.mig:
         those = tuple(holder for holder in holders if holder.mig_uuid in {"", instance.uuid})
         if not instance.is_made and not those:
@@ -157,7 +157,7 @@ def _card(gpu: Gpu, holders: Sequence[Holder], unmanaged: Unmanaged) -> Iterator
             name=instance.profile,
             state=State.HELD if those else _unheld(gpu.unhealthy, used, otherwise=State.FREE),
             holders=those,
-            notes=_said([gpu.unhealthy, f"its card is used by {used}" if used else ""]),
+            notes=_nonempty([gpu.unhealthy, f"its card is used by {used}" if used else ""]),
         )
     known = {instance.uuid for instance in gpu.mig}
     yield from _gone_instances([holder for holder in holders if holder.mig_uuid not in known], gpu.bdf)
@@ -199,7 +199,7 @@ def _vf(vf: Vf, holders: Sequence[Holder], row: Attachment | None, *, stray: boo
         state=state,
         holders=tuple(holders),
         attachment=row,
-        notes=_said(notes),
+        notes=_nonempty(notes),
     )
 
 
@@ -211,7 +211,7 @@ def _gone_vf(bdf: PciAddress, holders: Sequence[Holder], row: Attachment | None)
         state=_state_of(row) if row else State.HELD,
         holders=tuple(holders),
         attachment=row,
-        notes=_said([_journaled(row, holders) if row else "", _GONE]),
+        notes=_nonempty([_journaled(row, holders) if row else "", _GONE]),
     )
 
 
@@ -230,5 +230,5 @@ def _journaled(row: Attachment, holders: Sequence[Holder]) -> str:
     return f"{row.ifname} in sandbox {row.sandbox[:_SHORT]}{pod} (generation {row.generation}){step}{failure}"
 
 
-def _said(notes: Iterable[str]) -> tuple[str, ...]:
+def _nonempty(notes: Iterable[str]) -> tuple[str, ...]:
     return tuple(filter(None, notes))

@@ -49,7 +49,7 @@ class ShareBypass:
     limit_mib: int = 0  # How.MEMORY
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         if self.how is How.MEMORY:
             return f"uses more memory of GPU {self.card} than its share of {self.limit_mib} MiB"
         named = first_few([*map(str, self.process_ids)], _NAMED)

@@ -37,7 +37,7 @@ class MigInstances(Preparer):
     _locks: dict[GpuUuid, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     _gone: set[str] = field(default_factory=set)  # removed since the newest reading, by the driver's name
     _left: bool = True  # there may be instances that no grant has; a daemon that was killed leaves some that no reading shows
-    _told: Mapping[str, str] = field(default_factory=dict)  # problems that are in the log
+    _logged: Mapping[str, str] = field(default_factory=dict)  # problems that are in the log
 
     def wants(self, answer: Answer) -> bool:
         return bool(answer.undivided)
@@ -75,9 +75,9 @@ class MigInstances(Preparer):
         self._left = False
         for gpu in left:
             problems |= await self._divide(gpu)
-        if problems and problems != self._told:
+        if problems and problems != self._logged:
             self.log.error(Event.MIG_FAILED, "; ".join(problems.values()))
-        self._told = problems
+        self._logged = problems
         return bool(left)
 
     async def _divide(self, gpu: Gpu) -> Mapping[str, str]:

@@ -34,7 +34,7 @@ def name_host_processes(host_root: Path, unmanaged: Unmanaged) -> Mapping[GpuUui
 
 @dataclass(slots=True)
 class _Dirt:
-    words: str
+    text: str
     since: int  # Unix time
     began: float  # seconds, on the clock that never goes back
     logged: bool = False
@@ -76,7 +76,7 @@ class HandOver:
     def not_given(self) -> Mapping[GpuUuid, str]:
         """Return the cards that no pod is given now, each with the reason: the step that it waits for, or its dirt and since
         when. A card that was dirty may have a holder by now."""
-        return {card: add_since(dirt.words, dirt.since) for card, dirt in self._dirty.items()} | dict(self.waits())
+        return {card: add_since(dirt.text, dirt.since) for card, dirt in self._dirty.items()} | dict(self.waits())
 
     def left(self, cards: Collection[GpuUuid]) -> None:
         """Begin the hand-over of cards that no grant holds any more."""
@@ -124,15 +124,15 @@ class HandOver:
         the card is clean. `now`: Unix time."""
         self._left = {card: at for card, at in self._left.items() if at >= began}
         before, self._dirty = self._dirty, {}
-        for card, words in found.items():
-            if not words or card in self._left:
+        for card, text in found.items():
+            if not text or card in self._left:
                 continue
-            dirt = before.get(card) or _Dirt(words, now, self.clock())
-            dirt.words = words
+            dirt = before.get(card) or _Dirt(text, now, self.clock())
+            dirt.text = text
             self._dirty[card] = dirt
             if not dirt.logged and self.clock() - dirt.began >= LASTS_S:
                 dirt.logged = True
-                self.log.warning(Event.DEVICE_DIRTY, words, device=card)
+                self.log.warning(Event.DEVICE_DIRTY, text, device=card)
         self._log_clean((card for card in before if card not in self._dirty), before)
 
     def _log_clean(self, cards: Iterable[GpuUuid], before: Mapping[GpuUuid, _Dirt]) -> None:

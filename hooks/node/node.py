@@ -94,7 +94,7 @@ class Node:
     _held: frozenset[GpuUuid] = frozenset()  # cards with a holder at the last check
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _node_log: NodeLog = field(init=False)
-    _told: Inventory = field(default_factory=Inventory)  # the inventory that was logged last
+    _logged: Inventory = field(default_factory=Inventory)  # the inventory that was logged last
 
     def __post_init__(self) -> None:
         self._node_log = NodeLog(self.log)
@@ -532,8 +532,8 @@ class Node:
 
     def inventory_changed(self, _: Inventory, new: Inventory) -> None:
         shown = self._shown(new)
-        self._node_log.changes(self._told, shown, self.ledger.grants())
-        self._told = shown
+        self._node_log.changes(self._logged, shown, self.ledger.grants())
+        self._logged = shown
         try:
             processes = read_cgroups(self.host_root, [pid for gpu in new.gpus for pid in gpu.process_ids])
         except HostError as e:

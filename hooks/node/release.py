@@ -77,5 +77,5 @@ async def _bring_back(row: Attachment, ledger: Ledger, attachments: Attachments)
     return words, now is None or now.generation != row.generation
 
 
-def said_by(ledger: Ledger) -> LedgerContent:
+def read_content(ledger: Ledger) -> LedgerContent:
     return LedgerContent(grants=ledger.grants(), attachments=ledger.journal.rows(), stopped=dict(ledger.tombstones()))

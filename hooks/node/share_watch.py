@@ -58,9 +58,9 @@ class ShareWatch:
         except Exception as e:  # noqa: BLE001 - whatever a driver comes up with, the node's own work goes on
             self._suspicions = Suspicions()  # a bypass must be found again in every check
             self._show(())
-            self._say(str(e) or type(e).__name__)
+            self._log_problem(str(e) or type(e).__name__)
             return
-        self._say("")
+        self._log_problem("")
         self._show(self._suspicions.settle(found, self.clock()))
 
     def _find(self, gpus: Sequence[Gpu], grants: Sequence[Grant]) -> tuple[ShareBypass, ...]:
@@ -93,7 +93,7 @@ class ShareWatch:
             if one.key not in before:
                 self.log.error(
                     Event.SHARE_BYPASSED,
-                    one.words,
+                    one.text,
                     pod_uid=one.pod,
                     namespace=one.namespace,
                     pod=one.pod_name,
@@ -102,7 +102,7 @@ class ShareWatch:
                 )
         self.node.share_bypasses = bypasses
 
-    def _say(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         if problem and not self._problem:
             self.log.warning(Event.SHARE_WATCH_FAILED, f"cannot see whether shares are bypassed: {problem}")
         self._problem = problem

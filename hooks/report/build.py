@@ -92,7 +92,7 @@ def build_status(
 def _waiting(gpus: Iterable[inventory.Gpu], held: Iterable[Grant], dirty: Mapping[GpuUuid, str]) -> Mapping[GpuUuid, str]:
     """Return the cards that wait because they are dirty. Neither one with a holder nor MIG instances do (grant/choose.py)."""
     others = {gpu.uuid for grant in held for gpu in grant.gpus} | {gpu.uuid for gpu in gpus if gpu.mig_enabled}
-    return {card: words for card, words in dirty.items() if card not in others}
+    return {card: text for card, text in dirty.items() if card not in others}
 
 
 def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, max_shares: int, used_by: str, dirty: str) -> Gpu:
@@ -189,7 +189,7 @@ def _bypass(one: share_bypass.ShareBypass) -> ShareBypass:
         container=_cut(one.container),
         namespace=_cut(one.namespace),
         pod_name=_cut(one.pod_name),
-        why=_cut(one.words),
+        why=_cut(one.text),
     )
 
 

@@ -49,7 +49,7 @@ async def clean(
     nodes: Mapping[str, str],
     *,
     timeout_s: float,
-    tell: Callable[[str], None],
+    announce: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> dict[str, str]:
@@ -68,10 +68,10 @@ async def clean(
                     await label(client, node, None)
                     del left[node]
                 else:
-                    left[node] = _said(pod) or left[node]
+                    left[node] = _termination_message(pod) or left[node]
         if not left or clock() + _AGAIN_S > until:
             break
-        tell(f"waiting: {len(left)} nodes are being cleaned")
+        announce(f"waiting: {len(left)} nodes are being cleaned")
         await sleep(_AGAIN_S)
     return left
 
@@ -86,7 +86,7 @@ def _is_ready(pod: Any) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-def _said(pod: Any) -> str:
+def _termination_message(pod: Any) -> str:
     """Return the termination message of the init container that removes Lading, if any."""
     for status in pod.get("status", {}).get("initContainerStatuses", []):
         for state in ("state", "lastState"):

@@ -39,11 +39,11 @@ async def await_ready(
     objects: Sequence[Manifest],
     *,
     timeout_s: float,
-    tell: Callable[[str], None],
+    announce: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> list[str]:
-    """Wait until all pods are ready. Return the objects that are not ready at the timeout, as text. `tell` gets changes of
+    """Wait until all pods are ready. Return the objects that are not ready at the timeout, as text. `announce` gets changes of
     them."""
     until, told = clock() + timeout_s, ""
     while True:
@@ -52,6 +52,6 @@ async def await_ready(
         if not lacking or clock() + AGAIN_S > until:
             return lacking
         if (words := "; ".join(lacking)) != told:
-            tell(f"waiting: {words}")
+            announce(f"waiting: {words}")
             told = words
         await sleep(AGAIN_S)

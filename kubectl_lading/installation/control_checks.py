@@ -12,7 +12,7 @@ from typing import Final
 from central.request.parse import managed_resources
 from kubectl_lading.installation.installation import Installation, Part, Replica, checks, several, unreadable
 from kubectl_lading.objects import Crd, Deployment, Lease, Unread
-from kubectl_lading.terminal.words import count, listed
+from kubectl_lading.terminal.format import count, listed
 from lading import nodedevices
 from lading.checks.model import Finding, degraded, note
 from lading.versions import Support, judge_api_server, judge_scheduler

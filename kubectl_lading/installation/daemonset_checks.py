@@ -12,7 +12,7 @@ from typing import Final
 from kubectl_lading.installation.control_checks import NAME_LABEL
 from kubectl_lading.installation.installation import Installation, Part, checks, several, unreadable
 from kubectl_lading.objects import DaemonSet, Unread
-from kubectl_lading.terminal.words import age, listed
+from kubectl_lading.terminal.format import age, listed
 from lading.checks.model import Finding, degraded, note
 from lading.versions import go_together
 from lading.vocabulary import NODES_NAMESPACE, NOT_READY

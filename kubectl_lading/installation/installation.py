@@ -27,7 +27,7 @@ from kubectl_lading.objects import (
     Report,
     Unread,
 )
-from kubectl_lading.terminal.words import listed
+from kubectl_lading.terminal.format import listed
 from lading.checks.model import Check, Finding, degraded, unknown
 
 T = TypeVar("T")
@@ -141,14 +141,14 @@ def checks(part: Part, *decide: Callable[[Installation], Iterable[Finding]]) -> 
 
 
 def several(
-    names: Sequence[str], what: str, *, mend: str = "", why: str = "", say: Callable[..., Finding] = degraded
+    names: Sequence[str], what: str, *, mend: str = "", why: str = "", finding: Callable[..., Finding] = degraded
 ) -> list[Finding]:
     """Return one finding about all of `names`; none without names. "(node is|nodes are) not reachable" becomes "2 nodes are not
     reachable: n1, n2". `{0}` in `mend` stands for the first name."""
     if not names:
         return []
     numbered = _CHOICE.sub(lambda found: found[1] if len(names) == 1 else found[2], what)
-    return [say(f"{len(names)} {numbered}: {listed(names)}", mend=mend.format(*names), why=why)]
+    return [finding(f"{len(names)} {numbered}: {listed(names)}", mend=mend.format(*names), why=why)]
 
 
 def unreadable(what: str, why: str) -> Finding:

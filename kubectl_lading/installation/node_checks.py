@@ -15,7 +15,7 @@ from typing import Final
 
 from kubectl_lading.installation.installation import Installation, Part, checks, several
 from kubectl_lading.objects import Report
-from kubectl_lading.terminal.words import count, listed
+from kubectl_lading.terminal.format import count, listed
 from lading.checks.model import Finding, degraded, note
 from lading.nodedevices import is_other_boot
 from lading.versions import go_together
@@ -34,7 +34,7 @@ def nodes_report(now: Installation) -> Iterator[Finding]:
         mend=_DOCTOR,
     )
     mend = "kubectl delete nodedevices {0}, if that node is gone for good"
-    yield from several(sorted(now.reports.keys() - now.nodes.keys()), "(report|reports) of no node", mend=mend, say=note)
+    yield from several(sorted(now.reports.keys() - now.nodes.keys()), "(report|reports) of no node", mend=mend, finding=note)
 
 
 def versions_in_step(now: Installation) -> Iterator[Finding]:
@@ -112,10 +112,10 @@ def devices_healthy(now: Installation) -> Iterator[Finding]:
     gpus = [(name, gpu) for name, report in sorted(now.reports.items()) for gpu in report.status.gpus]
     used = [f"{name}: {gpu.uuid} ({gpu.used_by})" for name, gpu in gpus if gpu.used_by]
     why = "they are not given to any pod meanwhile"
-    yield from several(used, "(GPU is|GPUs are) used without a grant", why=why, say=note)
+    yield from several(used, "(GPU is|GPUs are) used without a grant", why=why, finding=note)
     dirty = [f"{name}: {gpu.uuid} ({gpu.dirty})" for name, gpu in gpus if gpu.dirty]
     why = "they wait until they are clean, and are given to no pod before"
-    yield from several(dirty, "(GPU is|GPUs are) dirty", why=why, say=note)
+    yield from several(dirty, "(GPU is|GPUs are) dirty", why=why, finding=note)
 
 
 def _unhealthy(report: Report) -> list[str]:

@@ -18,8 +18,8 @@ from kubectl_lading.installation.status import EXIT, end_untold, read_view
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.installation.upgrade_checks import CHECKS, count_platform
 from kubectl_lading.objects import Deployment, Unread
+from kubectl_lading.terminal.format import count
 from kubectl_lading.terminal.output import show, table, text
-from kubectl_lading.terminal.words import count
 from lading import __version__
 from lading.checks.model import Finding, Verdict, worst, worst_first
 from lading.checks.run import decide_all

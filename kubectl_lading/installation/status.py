@@ -27,8 +27,8 @@ from lading.kube.client import KubeClient
 from lading.kube.errors import KubeError
 from lading.log import printable
 
-CANNOT_TELL: Final = 3
-EXIT: Final = {Verdict.UNKNOWN: CANNOT_TELL, Verdict.DEGRADED: 1}  # other worst verdicts: 0
+UNKNOWN_STATUS: Final = 3
+EXIT: Final = {Verdict.UNKNOWN: UNKNOWN_STATUS, Verdict.DEGRADED: 1}  # other worst verdicts: 0
 AGAIN_S: Final = 2.0  # seconds between two checks of --wait; each lists all pods
 
 
@@ -55,7 +55,7 @@ async def status(flags: Flags, wait: bool, timeout_s: float) -> None:
         seen = await wait_until_well(
             lambda: read_view(client, flags, view_status),
             timeout_s=timeout_s if wait else 0.0,
-            tell=lambda words: click.echo(words, err=True),
+            announce=lambda words: click.echo(words, err=True),
         )
     if isinstance(seen, Unread):
         end_untold(seen)
@@ -67,7 +67,7 @@ def end_untold(unread: Unread) -> NoReturn:
     """Exit with status 3, because the cluster itself cannot be read."""
     click.echo(f"error: cannot tell: {printable(unread.why)}", err=True)
     click.echo("hint:  kubectl get nodes,pods -A, with the same --context and --kubeconfig, has to work", err=True)
-    raise SystemExit(CANNOT_TELL)
+    raise SystemExit(UNKNOWN_STATUS)
 
 
 async def read_view(client: KubeClient, flags: Flags, view: Callable[[Installation], V]) -> V | Unread:
@@ -82,12 +82,12 @@ async def wait_until_well(
     read_view: ReadView,
     *,
     timeout_s: float,
-    tell: Callable[[str], None],
+    announce: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> StatusView | Unread:
-    """Check again until all is well, or until the timeout. Return the last result. `tell` gets a line about the open findings
-    whenever they change."""
+    """Check again until all is well, or until the timeout. Return the last result. `announce` gets a line about the open
+    findings whenever they change."""
     until = clock() + timeout_s
     told = ""
     while True:
@@ -96,7 +96,7 @@ async def wait_until_well(
             return seen
         waits = awaited(seen)
         if waits != told:
-            tell(f"waiting: {waits}")
+            announce(f"waiting: {waits}")
             told = waits
         await sleep(AGAIN_S)
 

@@ -14,7 +14,7 @@ import msgspec
 from kubectl_lading.installation import control_checks, daemonset_checks, node_checks
 from kubectl_lading.installation.installation import Installation, Part, SchedulerConfig
 from kubectl_lading.objects import DaemonSet, Deployment, Lease, Unread
-from kubectl_lading.terminal.words import age, count, listed
+from kubectl_lading.terminal.format import age, count, listed
 from lading import nodedevices
 from lading.checks.model import Finding, Verdict, worst, worst_first
 from lading.checks.run import decide_all

@@ -17,7 +17,7 @@ from kubectl_lading.installation import control_checks, daemonset_checks, node_c
 from kubectl_lading.installation.installation import Installation, Part, checks, several
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.objects import Crd, Deployment, Unread
-from kubectl_lading.terminal.words import count, listed
+from kubectl_lading.terminal.format import count, listed
 from lading import nodedevices
 from lading.checks.model import Finding, degraded, note, unknown
 from lading.versions import Judgement, Support, find_skews, go_together, judge_kubelet, judge_runtime, judge_step

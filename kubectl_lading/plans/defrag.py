@@ -25,9 +25,9 @@ from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
 from kubectl_lading.flags import Flags, Scope, command
 from kubectl_lading.objects import FullPod
+from kubectl_lading.terminal.format import count, listed
 from kubectl_lading.terminal.output import pairs, show, text
 from kubectl_lading.terminal.progress import Progress
-from kubectl_lading.terminal.words import count, listed
 from lading.kube.client import KubeClient
 from lading.kube.errors import NotFoundError
 from lading.kube.resource import PODS
@@ -139,7 +139,7 @@ async def _plan(cluster: Cluster, waiting: Sequence[Pending], movable: Mapping[P
         for steps, found in enumerate(plan_openings(cluster.scheduler, waiting, movable, allows=cluster.allows)):
             if found is not None:
                 openings.append(found)
-            progress.say(f"of {len(waiting)} pods, {steps} steps", len(openings))
+            progress.show_count(f"of {len(waiting)} pods, {steps} steps", len(openings))
             await asyncio.sleep(0)
     return openings
 

@@ -26,9 +26,9 @@ from kubectl_lading.plans.gang_objects import add_objects, read_gang_objects
 from kubectl_lading.plans.manifests import PriorityClass, admit, parse_manifest
 from kubectl_lading.plans.trial import Trial, Trials, Verdict
 from kubectl_lading.pods.waiting import SENTENCES
+from kubectl_lading.terminal.format import count
 from kubectl_lading.terminal.output import of_nodes, pairs, show, text, under, warn
 from kubectl_lading.terminal.progress import collect
-from kubectl_lading.terminal.words import count
 from lading.errors import ConfigError
 from lading.kube.resource import Resource
 
@@ -134,7 +134,7 @@ def _trial(alike: Sequence[Trial], verdicts: Sequence[Verdict], *, wide: bool) -
         yield pairs([*asks, *_reasons(trial, verdicts, wide=wide), *_preemption(trial), *notes])
         return
     yield Text.assemble(text(f"{name} would go to ", "head"), text(trial.node, "good"))
-    devices = [pair for container, some in trial.containers.items() for pair in under(container, some.in_words())]
+    devices = [pair for container, some in trial.containers.items() for pair in under(container, some.as_text())]
     yield pairs([*asks, *devices, *_distances(trial), *notes])
 
 
@@ -157,7 +157,7 @@ def _reasons(trial: Trial, verdicts: Sequence[Verdict], *, wide: bool) -> Iterat
 def _preemption(trial: Trial) -> Iterator[tuple[str, Text]]:
     """Yield the pod's preemption; without victims only for a pod with a priority, of which a user would expect one."""
     if trial.preemption is not None and (trial.preemption.victims or trial.priority):
-        yield "preemption", text(trial.preemption.in_words())
+        yield "preemption", text(trial.preemption.as_text())
 
 
 def _distances(trial: Trial) -> Iterable[tuple[str, Text]]:

@@ -14,8 +14,8 @@ from rich.text import Text
 from kubectl_lading.pods.given import GivenGpu
 from kubectl_lading.pods.pod_report import ContainerReport, PodReport, ReportedEvent, Signature, SignatureState
 from kubectl_lading.pods.situation import Stand
+from kubectl_lading.terminal.format import NONE, age, count, short_bdf, short_uuid
 from kubectl_lading.terminal.output import Cell, facts, now, table, text
-from kubectl_lading.terminal.words import NONE, age, count, short_bdf, short_uuid
 
 MOST_PAIRS: Final = 12  # maximum pairs of devices shown for one container; of more, only counts by distance are shown
 _STANDS: Final = {Stand.RUNNING: "good", Stand.REFUSED: "bad", Stand.MALFORMED: "bad"}

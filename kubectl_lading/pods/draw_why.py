@@ -17,8 +17,8 @@ from central.view.helps import Ending, NodeHelp
 from kubectl_lading.pods.given import Given
 from kubectl_lading.pods.situation import PodRefusal, Situation
 from kubectl_lading.pods.waiting import NEVER, SENTENCES, Wait
+from kubectl_lading.terminal.format import age, count, gib, listed, pod_name
 from kubectl_lading.terminal.output import indented, of_nodes, pairs, text, under
-from kubectl_lading.terminal.words import age, count, gib, listed, pod_name
 
 MOST_NODES: Final = 4  # maximum rows of nodes for one reason
 MOST_SETS: Final = 2  # maximum sets of pods whose end would suffice, for one node
@@ -47,7 +47,7 @@ def _lines(answer: WhyView, wide: bool) -> Iterator[RenderableType]:
     if wait is not None:
         yield pairs([("asks", text(wait.why.asks)), *_kube_scheduler(situation), *_state(wait)])
     if answer.devices:
-        yield pairs([pair for name, given in answer.devices.items() for pair in under(name, given.in_words())])
+        yield pairs([pair for name, given in answer.devices.items() for pair in under(name, given.as_text())])
     for refusal in situation.refusals:
         yield from _refusal(refusal)
     if situation.waits_for:
@@ -76,11 +76,11 @@ def _state(wait: Wait) -> Iterator[tuple[str, Text]]:
     if wait.why.state == "reserved":
         yield "now", text(f"its devices are reserved on node {wait.why.node}, and it is being bound", "good")
     if wait.why.gang is not None:
-        yield "gang", text(wait.why.gang.in_words(), "warn")
+        yield "gang", text(wait.why.gang.as_text(), "warn")
     if wait.why.quota:
         yield "now", text(f"its quota refuses it, on every node: {wait.why.quota}", "warn")
     if wait.why.line is not None:
-        yield "line", text(wait.why.line.in_words())
+        yield "line", text(wait.why.line.as_text())
     if wait.why.making_room_on:
         yield "now", text(f"central evicts pods of lower priority on node {wait.why.making_room_on} for it", "good")
     if wait.why.keeping_room_on:
@@ -146,7 +146,7 @@ def _table(wait: Wait, nodes: Sequence[NodeWhy], wide: bool) -> RenderableType:
     """Return the table of one reason's nodes; nodes with the same text share a row."""
     rows: dict[tuple[str, tuple[str, str]], list[str]] = {}
     for node in nodes:
-        rows.setdefault((node.detail, _ends_in_words(wait.help_on(node.node), wide)), []).append(node.node)
+        rows.setdefault((node.detail, _ends_as_text(wait.help_on(node.node), wide)), []).append(node.node)
     shown = list(rows.items()) if wide else list(rows.items())[:MOST_NODES]
     made: list[tuple[str, Text]] = []
     for (detail, (ends, style)), names in shown:
@@ -158,7 +158,7 @@ def _table(wait: Wait, nodes: Sequence[NodeWhy], wide: bool) -> RenderableType:
     return pairs(made, style="")
 
 
-def _ends_in_words(found: NodeHelp | None, wide: bool) -> tuple[str, str]:
+def _ends_as_text(found: NodeHelp | None, wide: bool) -> tuple[str, str]:
     """Return a text about the pods whose end would help on the node, and its style."""
     if found is None or not (found.together or found.stay):
         return "", ""
@@ -207,7 +207,7 @@ def _helps(wait: Wait) -> Iterator[tuple[str, Text]]:
     if wait.why.preempts:
         yield "preemption", text(f"evicts {wait.why.preempts}")
     elif wait.preemption is not None:
-        yield "preemption", text(wait.preemption.in_words())
+        yield "preemption", text(wait.preemption.as_text())
     for why, pods in wait.why.protected.items():
         yield "protected", text(f"{count(pods, 'pod')} of lower priority: {why}")
     some_would = any(one.together for one in wait.helps) or wait.not_looked_at

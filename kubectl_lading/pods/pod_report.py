@@ -119,7 +119,7 @@ def report_pod(
         healthy_said=healthy.message if healthy else "",
         reported=devices is not None,
         containers=tuple(_containers(pod, placed, devices)),
-        events=tuple(_said(event) for event in events),
+        events=tuple(_report_event(event) for event in events),
     )
 
 
@@ -195,7 +195,7 @@ def _as_placed(given: PlacedContainer, grant: Grant | None, devices: NodeDevices
     return PlacedContainer(gpus=tuple(gpus), vfs=tuple(vfs))
 
 
-def _said(event: PodEvent) -> ReportedEvent:
+def _report_event(event: PodEvent) -> ReportedEvent:
     return ReportedEvent(
         type=event.type,
         reason=event.reason,

@@ -25,7 +25,7 @@ from central.state.pending import Pending
 from central.view.helps import Ending, NodeHelp, find_helps
 from kubectl_lading.cluster import NOT_ALLOWED, Cluster
 from kubectl_lading.pods.situation import FIXES
-from kubectl_lading.terminal.words import pod_name
+from kubectl_lading.terminal.format import pod_name
 from lading.amounts import format_mib
 from lading.vocabulary import PodUid
 
@@ -37,7 +37,7 @@ class Preemption(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str = ""
     victims: tuple[Ending, ...] = ()
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         if not self.victims:
             return f"none: {self.said}"
         victims = ", ".join(f"{pod_name(one)} (priority {one.priority})" for one in self.victims)

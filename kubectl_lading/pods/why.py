@@ -32,9 +32,9 @@ from kubectl_lading.pods.listed import waits
 from kubectl_lading.pods.read_pod import read_events, read_pod
 from kubectl_lading.pods.situation import SCHEDULER, Stand, read_situation
 from kubectl_lading.pods.waiting import NEVER, Wait, explain_wait
+from kubectl_lading.terminal.format import NONE, age, count
 from kubectl_lading.terminal.output import Cell, now, show, table, text, warn
 from kubectl_lading.terminal.progress import collect
-from kubectl_lading.terminal.words import NONE, age, count
 from lading.kube.client import KubeClient
 
 SEARCHED_NODES: Final = 20  # maximum nodes for which pods whose end would help are searched
@@ -191,10 +191,10 @@ def draw_waiting(pods: Sequence[WaitingPod], *, everywhere: bool) -> Iterator[Re
 
 def _row(one: WaitingPod, *, everywhere: bool) -> list[Cell]:
     since = age(now() - one.created) if one.created else NONE
-    return [*([one.namespace] if everywhere else []), one.pod, since, str(one.priority), _said(one), one.asks or NONE]
+    return [*([one.namespace] if everywhere else []), one.pod, since, str(one.priority), _describe(one), one.asks or NONE]
 
 
-def _said(one: WaitingPod) -> Text:
+def _describe(one: WaitingPod) -> Text:
     """Return why the pod waits: the number of nodes by reason. Fitting nodes come first, nodes that can never fit last."""
     if one.stand is Stand.MALFORMED:  # only `why POD` shows the message
         return text(one.stand.value, "bad")

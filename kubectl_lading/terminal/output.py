@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kubectl_lading.flags import Output
-from kubectl_lading.terminal.words import counts_in_words, listed
+from kubectl_lading.terminal.format import counts_as_text, listed
 from lading.log import printable
 
 Cell = str | Text
@@ -30,7 +30,7 @@ _NARROW: Final = 16  # minimum width, in columns, of a cell whose text continues
 STYLES: Final = {"head": "bold", "good": "green", "warn": "yellow", "bad": "red", "dim": "bright_black"}
 
 
-COUNTS: Final = Text(f"GPUS, VFS: {counts_in_words()}", style=STYLES["dim"])
+COUNTS: Final = Text(f"GPUS, VFS: {counts_as_text()}", style=STYLES["dim"])
 MOST_NAMES: Final = 6  # maximum node names shown for one text; more nodes are counted
 _LONGEST: Final = 32  # maximum width of a subject, in columns
 _DEEP: Final = 2

@@ -24,8 +24,8 @@ from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.completion import complete_nodes
 from kubectl_lading.flags import Flags, command
 from kubectl_lading.run import not_found
+from kubectl_lading.terminal.format import pod_name
 from kubectl_lading.terminal.output import show, table, text
-from kubectl_lading.terminal.words import pod_name
 from kubectl_lading.where.device_names import Device, Kind, devices_of, find_device
 from lading.cordon import EVERYTHING, Cordon
 from lading.errors import ConfigError, LadingError
@@ -163,11 +163,11 @@ def _vfs_below(reports: Mapping[str, NodeDevices], device: Device) -> set[str]:
 
 
 def draw(changes: Sequence[Change]) -> Table | Text:
-    rows = [(one.node, one.device, _said(one), ", ".join(one.held_by) or "no pod") for one in changes]
+    rows = [(one.node, one.device, _describe(one), ", ".join(one.held_by) or "no pod") for one in changes]
     return table([head for head, _ in COLUMNS], rows)
 
 
-def _said(change: Change) -> Text:
+def _describe(change: Change) -> Text:
     now = "cordoned" if change.cordoned else "in service"
     if change.cordoned == change.before:
         return text(f"{now}, as before", "dim")

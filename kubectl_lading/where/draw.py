@@ -12,8 +12,8 @@ from typing import Final
 from rich.text import Text
 
 from central.view.model import DeviceState, GpuView, GroupView, HolderView, MigView, NodeView, PfView, VfView
+from kubectl_lading.terminal.format import NONE, count, gib, of_gib, pod_name, short_bdf, short_uuid, use_of
 from kubectl_lading.terminal.output import text
-from kubectl_lading.terminal.words import NONE, count, gib, of_gib, pod_name, short_bdf, short_uuid, use_of
 
 _GAP: Final = 2
 _BAR: Final = 8  # length of a bar, in columns

@@ -15,8 +15,8 @@ from central.view.model import DeviceState, GpuView, HolderView, Past
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, command
+from kubectl_lading.terminal.format import DISTANCES, NONE, age, gib, pod_name, use_of
 from kubectl_lading.terminal.output import facts, now, show, table, text
-from kubectl_lading.terminal.words import DISTANCES, NONE, age, gib, pod_name, use_of
 from kubectl_lading.where.device_names import find_card
 from lading.nodedevices import NodeDevices
 

@@ -15,8 +15,8 @@ from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.completion import complete_nodes
 from kubectl_lading.flags import Flags, Output, command
 from kubectl_lading.run import not_found
+from kubectl_lading.terminal.format import age, count
 from kubectl_lading.terminal.output import console, now, show, text
-from kubectl_lading.terminal.words import age, count
 from kubectl_lading.where.draw import draw_topology
 
 COLUMNS: Final = (

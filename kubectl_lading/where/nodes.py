@@ -18,12 +18,12 @@ from central.view.pods import used
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.terminal.format import NONE, age, count, counts, counts_as_text, of_gib, percent, use_as_text
 from kubectl_lading.terminal.output import COUNTS, Cell, now, show, table, text, warn
-from kubectl_lading.terminal.words import NONE, age, count, counts, counts_in_words, of_gib, percent, use_in_words
 
 COLUMNS: Final = (
-    ("GPUS", f"Cards: {counts_in_words()}. Held is in whole or in part; a node that assigns nothing now has no free ones."),
-    ("VFS", f"RDMA VFs: {counts_in_words()}."),
+    ("GPUS", f"Cards: {counts_as_text()}. Held is in whole or in part; a node that assigns nothing now has no free ones."),
+    ("VFS", f"RDMA VFs: {counts_as_text()}."),
     ("HELD", "Of all cards: memory that pods were given / there is, and percent of compute. A share without percent counts 0."),
     ("USED", "Memory that the driver saw in use when the node last looked, and how busy the cards were; - where not reported."),
     ("HEALTH", "What is wrong, or ok."),
@@ -83,7 +83,7 @@ def _row(name: str, views: Sequence[NodeView]) -> Iterator[Cell]:
     yield counts(sums.gpu_counts)
     yield counts(sums.vf_counts)
     yield f"{of_gib(sums.held_mib, sums.memory_mib)} {percent(sums.held_percent, sums.core_percent)}" if gpus else NONE
-    yield use_in_words(*used(gpus))
+    yield use_as_text(*used(gpus))
 
 
 def _health(view: NodeView) -> Text:

@@ -23,9 +23,9 @@ from kubectl_lading.cluster import read_cluster
 from kubectl_lading.flags import Flags, Output, Scope, command, refuse
 from kubectl_lading.lists import Listed, read_list
 from kubectl_lading.run import not_found
+from kubectl_lading.terminal.format import NONE
 from kubectl_lading.terminal.output import Cell, show, table, text, warn
 from kubectl_lading.terminal.progress import Progress
-from kubectl_lading.terminal.words import NONE
 from lading.amounts import format_mib
 from lading.kube.client import KubeClient
 from lading.kube.errors import ForbiddenError, NotFoundError

@@ -31,7 +31,7 @@ class Readings:
         return found
 
 
-async def said_by(check: str, reading: Awaitable[T]) -> T:
+async def read_shared(check: str, reading: Awaitable[T]) -> T:
     """Return a reading that several checks need. If it fails, raise ElsewhereError: only `check` reports the cause."""
     try:
         return await reading

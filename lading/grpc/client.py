@@ -80,7 +80,7 @@ class _Connection(asyncio.Protocol):
         self.settled.cancel()  # no call was made yet
         self._exchange = Exchange(limit=limit)
         self._transport: asyncio.Transport | None = None
-        self._told_lost = lost
+        self._on_lost = lost
 
     @property
     def reusable(self) -> bool:
@@ -122,7 +122,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(ConnectionResetError(errno.ECONNRESET, "the connection was closed"))
-        self._told_lost(self)
+        self._on_lost(self)
 
     def _fail(self, error: OSError) -> None:
         if not self.settled.done():

@@ -5,7 +5,7 @@ from selenium.webdriver.common.keys import Keys
 
 from central.view.build import node_view
 from central.view.pods import view_pods
-from kubectl_lading.pods.pods import held_in_words, idle_in_words, used_in_words
+from kubectl_lading.pods.pods import held_as_text, idle_as_text, used_as_text
 from kubectl_lading.pods.top import MAKERS, Of, TopRow
 from lading.nodedevices import Use
 from lading.vocabulary import GpuUuid, PciAddress
@@ -181,7 +181,7 @@ def test_the_page_and_the_command_say_the_same_of_use(tab_on: OpenTab, view: str
 
 def told(row: TopRow) -> list[str]:
     share = row.share
-    known = (share.gpus or "-", share.vfs or "-", held_in_words(share), used_in_words(share), idle_in_words(share))
+    known = (share.gpus or "-", share.vfs or "-", held_as_text(share), used_as_text(share), idle_as_text(share))
     return [str(cell) for cell in known]
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from doctor.read import read_said
+from doctor.read import read_reply
 from doctor.ready import MENDS, DaemonReply, decide_ready
 from hooks.daemon.readiness import decide_ready as readiness_of_hooks
 from hooks.node.bypass import Bypassed
@@ -95,11 +95,11 @@ def test_reading() -> None:
     async def scenario() -> DaemonReply:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            return await read_said("d", f"127.0.0.1:{port}")
+            return await read_reply("d", f"127.0.0.1:{port}")
 
     told = asyncio.run(scenario())
     assert (told.readyz, told.metrics) == (b"/readyz", "/metrics")
-    no_one = asyncio.run(read_said("d", told.address))
+    no_one = asyncio.run(read_reply("d", told.address))
     assert (no_one.readyz, no_one.metrics) == (None, None)
 
 
@@ -115,6 +115,6 @@ def test_a_server_whose_answer_never_ends_is_cut_off(monkeypatch: pytest.MonkeyP
 
     async def scenario() -> DaemonReply:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            return await read_said("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            return await read_reply("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
 
     assert len(asyncio.run(scenario()).readyz or b"") <= 100_000

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from central.assignment.model import Part, Taken
-from central.controllers.conditions import Conditions, Word, concerns, decide_words
+from central.controllers.conditions import Conditions, HealthChange, concerns, decide_health_changes
 from central.controllers.event_reasons import EventReason
 from central.ledger.capacity import card_capacities, inventory_of, vf_capacities
 from central.ledger.model import Claim, Held, Holder, NodeCapacity
@@ -50,10 +50,10 @@ def held(what: Taken, claim: Claim = Claim.BOUND, *, name: str = "a") -> Held:
     return Held(holder=holder, claims={claim: what}, taken=what)
 
 
-def words(there: NodeCapacity, *holders: Held, conditions: Conditions | None = None) -> list[Word]:
+def words(there: NodeCapacity, *holders: Held, conditions: Conditions | None = None) -> list[HealthChange]:
     """Only pods of concern are notified."""
     known = conditions or Conditions()
-    found = list(decide_words(there, holders, known))
+    found = list(decide_health_changes(there, holders, known))
     assert concerns(there, [(one.holder.pod, one.taken) for one in holders], known) >= bool(found)
     return found
 
@@ -64,7 +64,7 @@ def shown(status: str, message: str, *, version: int = 1, name: str = "a") -> Po
     return Pod(metadata=metadata, spec=PodSpec(node_name="n1"), status=Status(conditions=conditions))
 
 
-def after(word: Word) -> Conditions:
+def after(word: HealthChange) -> Conditions:
     """The pod has the condition, as the API server shows it."""
     conditions = Conditions()
     rendered = word.render_condition("2026-11-21T00:00:00Z")
@@ -170,10 +170,10 @@ def test_a_late_look_at_a_pod_does_not_undo_what_was_said() -> None:
     conditions = Conditions()
     conditions.put(word, version=7)
     conditions.show(shown("", "", version=6))
-    assert conditions.says(word)
+    assert conditions.is_written(word)
     assert conditions.take_changed() == ()
     conditions.show(shown("", "", version=8))  # someone took it away
-    assert (conditions.says(word), conditions.take_changed(), conditions.take_changed()) == (False, ("n1",), ())
+    assert (conditions.is_written(word), conditions.take_changed(), conditions.take_changed()) == (False, ("n1",), ())
 
 
 def test_of_pods_that_are_gone_nothing_is_kept() -> None:

@@ -43,10 +43,10 @@ def test_a_pod_is_told_what_is_ahead_and_why() -> None:
     waits(world, "urgent", "a", age=6, priority=3)
     waits(world, "mine", "a", age=7)
     waits(world, "last", "a", age=8)
-    said = line_of(world, "mine").in_words()
+    said = line_of(world, "mine").as_text()
     assert said == "4th of 5 pods in line; ahead: a/urgent (of higher priority), c/less (its namespace has less), a/old (older)"
-    assert line_of(world, "last").in_words().endswith("a/old (older) and 1 more")
-    assert line_of(world, "urgent").in_words() == "1st of 5 pods in line"
+    assert line_of(world, "last").as_text().endswith("a/old (older) and 1 more")
+    assert line_of(world, "urgent").as_text() == "1st of 5 pods in line"
     assert why_pending(world.scheduler, world.pending_pod("mine"), 0.0).line == line_of(world, "mine")
 
 
@@ -64,8 +64,8 @@ def test_pods_that_a_quota_refuses_wait_in_its_line() -> None:
     waits(world, "free", "a")
     for age in (1, 2):
         waits(world, f"limited{age}", "b", age=age, labels={"quota.scheduling.koordinator.sh/name": "q"})
-    assert line_of(world, "limited2").in_words() == "2nd of 2 pods in line; ahead: b/limited1 (older)"
-    assert line_of(world, "free").in_words() == "1st of 1 pod in line"
+    assert line_of(world, "limited2").as_text() == "2nd of 2 pods in line; ahead: b/limited1 (older)"
+    assert line_of(world, "free").as_text() == "1st of 1 pod in line"
 
 
 def test_a_gang_is_told_what_is_ahead_and_why() -> None:
@@ -79,8 +79,8 @@ def test_a_gang_is_told_what_is_ahead_and_why() -> None:
     assert found is not None
     assert found.line is not None
     said = "4th of 4 gangs in line; ahead: a/urgent (of higher priority), c/less (its namespace has less), a/old (older)"
-    assert found.line.in_words() == said
-    assert said in found.in_words()
+    assert found.line.as_text() == said
+    assert said in found.as_text()
     assert pod_line(world.scheduler, world.pending_pod("mine-0")) is None
     assert line_of(world, "alone").waiting == 1
 
@@ -108,5 +108,5 @@ def test_a_gang_without_all_members_is_in_no_line() -> None:
 
 def test_ordinals() -> None:
     numbers = (1, 2, 3, 4, 11, 12, 13, 21, 112)
-    words = [Line(position=number, waiting=200, of="pods").in_words().split()[0] for number in numbers]
+    words = [Line(position=number, waiting=200, of="pods").as_text().split()[0] for number in numbers]
     assert words == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]

@@ -3,7 +3,7 @@
 import pytest
 
 from central.assignment.model import Part, Taken
-from central.quota.amounts import asked, held, in_words, model_key, parse_amounts, render_amounts
+from central.quota.amounts import as_text, asked, held, model_key, parse_amounts, render_amounts
 from central.request.cpu_memory import CPU, MEMORY
 from central.request.model import ContainerRequest, CpuMemory, DeviceRequest, Role, Share
 from lading.nodedevices import Gpu, MigInstance
@@ -120,4 +120,4 @@ def test_amounts_are_written_as_they_are_read() -> None:
     ],
 )
 def test_in_words(key: str, amount: int, words: str) -> None:
-    assert in_words(key, amount) == words
+    assert as_text(key, amount) == words

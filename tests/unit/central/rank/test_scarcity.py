@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from central.rank.scarcity import LEAST, MOST, MOST_TOLD, RAREST, PodGroupKind, WorkloadGroups, differ
+from central.rank.scarcity import LEAST, MAX_GROUPED, MOST, RAREST, PodGroupKind, WorkloadGroups, differ
 from central.rank.workload import PodKind, workload_of
 from central.request.model import NO_CPU_MEMORY, CpuMemory
 
@@ -59,10 +59,12 @@ def test_pods_that_only_few_nodes_can_take_count_by_the_places_there() -> None:
 
 
 def test_only_the_most_frequent_kinds_are_told_apart_by_what_else_they_ask_for() -> None:
-    kinds = {PodKind(gpus=2, cpu_memory=CpuMemory(1000 * number, 0)): 1000.0 - number for number in range(1, MOST_TOLD + 9)}
+    kinds = {PodKind(gpus=2, cpu_memory=CpuMemory(1000 * number, 0)): 1000.0 - number for number in range(1, MAX_GROUPED + 9)}
     groups = WorkloadGroups(workload_of(kinds)).of_kind
-    assert groups[:MOST_TOLD] == [PodGroupKind(2, cpu_memory=CpuMemory(1000 * number, 0)) for number in range(1, MOST_TOLD + 1)]
-    assert groups[MOST_TOLD:] == [PodGroupKind(2, cpu_memory=NO_CPU_MEMORY)] * 8
+    assert groups[:MAX_GROUPED] == [
+        PodGroupKind(2, cpu_memory=CpuMemory(1000 * number, 0)) for number in range(1, MAX_GROUPED + 1)
+    ]
+    assert groups[MAX_GROUPED:] == [PodGroupKind(2, cpu_memory=NO_CPU_MEMORY)] * 8
 
 
 @pytest.mark.parametrize(("of_model", "expected"), [(100.0, 1.0), (25.0, 4.0), (0.0, RAREST), (1.5, RAREST)])

@@ -125,5 +125,5 @@ def test_a_suspicion_that_was_gone_begins_anew() -> None:
 
 
 def test_words_name_a_few_processes() -> None:
-    assert bypass(1, 2, 3, 4, 5).words.endswith("process 1, 2, 3 and 2 more")
-    assert "1000 MiB" in replace(bypass(), how=How.MEMORY, limit_mib=1000).words
+    assert bypass(1, 2, 3, 4, 5).text.endswith("process 1, 2, 3 and 2 more")
+    assert "1000 MiB" in replace(bypass(), how=How.MEMORY, limit_mib=1000).text

@@ -14,7 +14,7 @@ from hooks.model.assignment import GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step, WantedVf
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
-from hooks.node.release import Outcome, carry_out, find_release, said_by
+from hooks.node.release import Outcome, carry_out, find_release, read_content
 from hooks.node.release_decision import Release
 from lading.errors import ConfigError, RuntimeUnavailableError
 from lading.log import Event, Log
@@ -70,7 +70,7 @@ class Room:
         return attached[0]
 
     async def find_release(self, device: str = CARD) -> Release:
-        return await find_release(device, self.inventory, lambda: said_by(self.ledger), self.runtime.lists)
+        return await find_release(device, self.inventory, lambda: read_content(self.ledger), self.runtime.lists)
 
     async def release(self, device: str = CARD) -> tuple[Release, Outcome]:
         found = await self.find_release(device)

@@ -205,7 +205,7 @@ class Looks:
     def wait(self, timeout_s: float) -> StatusView | Unread:
         return asyncio.run(
             wait_until_well(
-                self.read_view, timeout_s=timeout_s, tell=self.told.append, clock=lambda: self.now, sleep=self.sleep
+                self.read_view, timeout_s=timeout_s, announce=self.told.append, clock=lambda: self.now, sleep=self.sleep
             )
         )
 

@@ -11,7 +11,7 @@ from central.search.topology import Distance
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.pod_report import PodReport, SignatureState, report_pod
 from kubectl_lading.pods.situation import Stand
-from kubectl_lading.terminal.words import DISTANCES
+from kubectl_lading.terminal.format import DISTANCES
 from lading.kube.resource import NODE_DEVICES
 from lading.nodedevices import NodeDevices
 from lading.signature import load_public_keys

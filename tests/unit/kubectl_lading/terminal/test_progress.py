@@ -12,7 +12,7 @@ def said(capsys: pytest.CaptureFixture[str], *, lasts_s: float, pods: int = 7) -
     async def story() -> None:
         with Progress("reading") as progress:
             if pods:
-                progress.say("pods", pods)
+                progress.show_count("pods", pods)
             await asyncio.sleep(lasts_s)
         await asyncio.sleep(1000)
 
@@ -47,7 +47,7 @@ def told(*calls: tuple[str, float]) -> list[str]:
     said: list[str] = []
 
     async def story() -> None:
-        patience = Patience(SERVER, tell=said.append)
+        patience = Patience(SERVER, announce=said.append)
         await asyncio.gather(*(lasting(patience, call, seconds) for call, seconds in calls))
         await asyncio.sleep(100)  # nothing is waited for
 
@@ -77,7 +77,7 @@ def test_a_call_that_fails_is_over() -> None:
     said: list[str] = []
 
     async def story() -> None:
-        patience = Patience(SERVER, tell=said.append)
+        patience = Patience(SERVER, announce=said.append)
         with pytest.raises(OSError, match="broken"), patience.around("get /a"):
             raise OSError("broken")
         await asyncio.sleep(100)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import pytest
 
 from lading.checks.model import Check, Finding, Verdict, note, ok, worst, worst_first
-from lading.checks.reading import ElsewhereError, Readings, said_by
+from lading.checks.reading import ElsewhereError, Readings, read_shared
 from lading.checks.run import decide_all, run_checks
 from lading.errors import ConfigError, HostError
 
@@ -119,4 +119,4 @@ def test_a_failure_is_said_by_one_check(error: Exception) -> None:
         raise error
 
     with pytest.raises(ElsewhereError, match="runtime"):
-        asyncio.run(said_by("runtime", broken()))
+        asyncio.run(read_shared("runtime", broken()))
