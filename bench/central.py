@@ -64,7 +64,7 @@ SIZES: Final = (1000, 5000, 15000)
 PODS: Final = 600  # for each figure
 AT_A_TIME: Final = 16
 AHEAD: Final = 4 * AT_A_TIME  # requested before they are bound: central keeps a prediction for 5 s
-SEEN_S: Final = 60.0
+OBSERVED_S: Final = 60.0
 PODS_PATH: Final = PODS_OF.path("default")
 # At 5,000 nodes.
 LIMITS: Final = {
@@ -195,7 +195,7 @@ class Asker:
         for group, count in enumerate(counts):
             groups.append([_create(connection, f"asked-{group}-{number}", number) for number in range(count)])
         last = json.loads(groups[-1][-1])["metadata"]["name"]
-        until = time.monotonic() + SEEN_S
+        until = time.monotonic() + OBSERVED_S
         while _status(started.page_port, f"/v1/why/default/{last}") != 200:
             if time.monotonic() > until:
                 raise HostError(f"cannot measure: central does not see pod {last}")

@@ -140,7 +140,7 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> DiverseFigures:
         first_s = time.monotonic() - began
         scheduler.apply(decision)
         not_reached = _not_reached({**decision.answer.fails, **decision.answer.never})
-        reasons = scheduler.known_reasons(request) or {}  # central updates this mapping
+        reasons = scheduler.cached_reasons(request) or {}  # central updates this mapping
         async with asyncio.timeout(MOST_S):
             while _not_reached(reasons):  # noqa: ASYNC110  the waker sets no event
                 await asyncio.sleep(0.05)

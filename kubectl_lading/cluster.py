@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Reflector, Unreadable
 from central.controllers.conditions import Conditions
 from central.controllers.gangs import GangFeed

@@ -84,14 +84,14 @@ class LogWindow:
     """Read the new lines of some logs since the last read."""
 
     logs: Sequence[Path]
-    _seen: dict[Path, int] = field(default_factory=dict)
+    _observed: dict[Path, int] = field(default_factory=dict)
 
     def new_lines(self) -> list[str]:
         out = []
         for log in self.logs:
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-            out += [f"{log.stem}: {line}" for line in lines[self._seen.get(log, 0) :]]
-            self._seen[log] = len(lines)
+            out += [f"{log.stem}: {line}" for line in lines[self._observed.get(log, 0) :]]
+            self._observed[log] = len(lines)
         return out
 
 

@@ -35,7 +35,7 @@ _LARGEST: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenLink:
+class ObservedLink:
     index: int
     name: str
     mac: str
@@ -82,12 +82,12 @@ def open_socket(netns: Path, *, listening: bool = False) -> socket.socket:
     return opened[0]
 
 
-def list_links(sock: socket.socket) -> list[SeenLink]:
+def list_links(sock: socket.socket) -> list[ObservedLink]:
     """Return all links of the socket's namespace."""
     return list(_ask(sock, _DUMP, _LINK.pack(0, 0, 0, 0, 0)))
 
 
-def find_link(sock: socket.socket, index: int, *, netnsid: int | None = None) -> SeenLink | None:
+def find_link(sock: socket.socket, index: int, *, netnsid: int | None = None) -> ObservedLink | None:
     """Return a link of the socket's namespace, or of another by that one's number; None where either does not exist."""
     target = b"" if netnsid is None else _ATTRIBUTE.pack(8, _TARGET_NETNSID) + struct.pack("=i", netnsid)
     try:
@@ -103,7 +103,7 @@ def drain(sock: socket.socket) -> None:
             sock.recv(_LARGEST, socket.MSG_DONTWAIT)
 
 
-def _ask(sock: socket.socket, flags: int, content: bytes) -> Iterator[SeenLink]:
+def _ask(sock: socket.socket, flags: int, content: bytes) -> Iterator[ObservedLink]:
     sock.send(_HEADER.pack(_HEADER.size + len(content), _GETLINK, _REQUEST | flags, 1, 0) + content)
     more = True
     while more:
@@ -119,11 +119,11 @@ def _ask(sock: socket.socket, flags: int, content: bytes) -> Iterator[SeenLink]:
                 yield _parse_link(body)
 
 
-def _parse_link(body: bytes) -> SeenLink:
+def _parse_link(body: bytes) -> ObservedLink:
     _, _, index, flags, _ = _LINK.unpack_from(body)
     found = dict(_attributes(body[_LINK.size :]))
     nsid = found.get(_PEER_NETNSID)
-    return SeenLink(
+    return ObservedLink(
         index=index,
         name=found[_IFNAME].rstrip(b"\0").decode(),
         mac=found.get(_ADDRESS, b"").hex(":"),

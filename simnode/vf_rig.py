@@ -28,7 +28,7 @@ from lading.errors import HostError
 from simnode import leftovers
 from simnode.build import SimNode
 from simnode.child import Block, replace_text
-from simnode.links import SeenLink, drain, find_link, list_links, open_socket, render_kept
+from simnode.links import ObservedLink, drain, find_link, list_links, open_socket, render_kept
 from simnode.patience import wait_until
 from simnode.vf_folder import RigFolder, mirror, read_json, settle_rdma
 from simnode.vf_table import PfState, VfState, VfTable
@@ -57,7 +57,7 @@ class Whereabouts:
     mtu: int
     up: bool
     at_home: bool
-    kept: Mapping[str, str] = field(default_factory=dict)  # other settings that go with the device (`links.SeenLink`)
+    kept: Mapping[str, str] = field(default_factory=dict)  # other settings that go with the device (`links.ObservedLink`)
 
 
 def vf_profile(*, pfs: int, vfs: int) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class VfRig(Block):
                 return {}
             return {ibdev: at["netns"] for ibdev, at in read_json(self.folder.rdma).items()}
 
-    def host_links(self) -> list[SeenLink]:
+    def host_links(self) -> list[ObservedLink]:
         """Return all links of the host's namespace."""
         with self.folder.locked():
             return list_links(self._asking)

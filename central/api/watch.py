@@ -24,7 +24,7 @@ from typing import Final, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-from central.api.known import AnyMetadata, Ident, Known
+from central.api.cached_objects import AnyMetadata, CachedObjects, Ident
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from lading.kube.backoff import Backoff
@@ -152,7 +152,7 @@ class Reflector(Generic[T]):
         self._sink = sink
         self._log = log
         self._sleep = sleep
-        self._known = Known()
+        self._cached = CachedObjects()
         self._backoff = Backoff()
         self._unreadable: set[str] = set()  # uids that are already logged
         self._failing = False  # calls fail, and the failure is logged
@@ -206,7 +206,7 @@ class Reflector(Generic[T]):
         self._backoff.succeeded()
         if not self.absent:
             self.absent = True
-            self._known.listed((), "")
+            self._cached.listed((), "")
             self._sink.replaced((), "")
             self.synced.set()
             self.settled.set()
@@ -222,7 +222,7 @@ class Reflector(Generic[T]):
                 objects += map(self._parse, page.items)
                 await self._prepare_all(objects[-len(page.items) :] if page.items else [])
                 version = page.resource_version
-        self._known.listed((o.metadata for o in objects), version)
+        self._cached.listed((o.metadata for o in objects), version)
         present = {o.metadata.uid for o in objects if isinstance(o, Unreadable)}
         self._unreadable &= present
         self._replace(objects, version)
@@ -246,7 +246,7 @@ class Reflector(Generic[T]):
         store was restored from a backup and counts versions anew (tried with 1.36)."""
         loop = asyncio.get_running_loop()
         began, silent = loop.time(), True
-        events = self._client.watch(self._resource.path(), resource_version=self._known.reached)
+        events = self._client.watch(self._resource.path(), resource_version=self._cached.reached)
         async with contextlib.aclosing(events):
             async for event in events:
                 self._heard_at = loop.time()
@@ -261,7 +261,7 @@ class Reflector(Generic[T]):
 
     def _take(self, event: WatchEvent) -> None:
         if event.type == "BOOKMARK":
-            self._known.bookmark(self._whom(event).resource_version)
+            self._cached.bookmark(self._whom(event).resource_version)
         elif event.type == "DELETED":
             self._notify(self._whom(event), None)
         else:
@@ -271,7 +271,7 @@ class Reflector(Generic[T]):
             self._notify(obj.metadata, obj)
 
     def _notify(self, metadata: AnyMetadata, obj: T | Unreadable | None) -> None:
-        news = self._known.event(metadata, deleted=obj is None)
+        news = self._cached.event(metadata, deleted=obj is None)
         if (gone := news.gone) is not None:
             self._unreadable.discard(gone.uid)
             self._call(gone, lambda: self._sink.removed(gone, metadata.resource_version), at_once=True)

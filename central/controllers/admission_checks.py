@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.kueue import CONTROLLER, AdmissionCheck, ResourceFlavor, Workload
 from central.api.watch import Unreadable
 from central.decide.workloads import WorkloadPlanner

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.pod_groups import GangKind, PodGroup
 from central.api.times import parse_seconds
 from central.api.watch import Unreadable
@@ -141,10 +141,10 @@ class GangObjectFeed:
         self._starts = starts
         self._gangs = starts.gangs
         self._read = kind.read
-        self._known: dict[str, set[ObjectKey]] = {}  # keys in `gangs`, by uid of the watched object
+        self._keys_of: dict[str, set[ObjectKey]] = {}  # keys in `gangs`, by uid of the watched object
 
     def replaced(self, objects: Sequence[PodGroup | Unreadable], version: str) -> None:
-        for uid in self._known.keys() - {one.metadata.uid for one in objects}:
+        for uid in self._keys_of.keys() - {one.metadata.uid for one in objects}:
             self._forget(uid)
         for one in objects:
             self.changed(one)
@@ -154,9 +154,9 @@ class GangObjectFeed:
             return
         said = list(self._read(obj))
         now = {one.key for one in said}
-        for key in self._known.get(obj.metadata.uid, set()) - now:
+        for key in self._keys_of.get(obj.metadata.uid, set()) - now:
             self._gangs.remove_object(key)
-        self._known[obj.metadata.uid] = now
+        self._keys_of[obj.metadata.uid] = now
         for one in said:
             self._gangs.put_object(one)
         self._starts.follow()
@@ -165,7 +165,7 @@ class GangObjectFeed:
         self._forget(gone.uid)
 
     def _forget(self, uid: str) -> None:
-        for key in self._known.pop(uid, set()):
+        for key in self._keys_of.pop(uid, set()):
             self._gangs.remove_object(key)
         self._starts.follow()
 
@@ -458,7 +458,7 @@ class GangKeeper:
 
     def is_due(self, gang: Gang) -> bool:
         """Return whether a plan may be found now, because something changed since the last search."""
-        lacks = gang.finishing and gang.life.stage is not Stage.ABANDONED and gang.known and not gang.covered
+        lacks = gang.finishing and gang.life.stage is not Stage.ABANDONED and gang.has_minimum and not gang.covered
         now, search = self._clock(), gang.search
         if not (gang.phase is Phase.QUEUED or lacks) or now < max(search.not_before, gang.life.resumes):
             return False

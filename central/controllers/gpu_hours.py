@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Unreadable
 from central.assignment.model import Part
 from central.ledger.ledger import Ledger
@@ -93,7 +93,7 @@ class GpuHours:
         self._pending = pending
         self._use = use
         self._clock = clock
-        self._seen = -1
+        self._observed = -1
         self._nodes: dict[str, _Node] = {}
         self._now = _Node()  # all nodes together
         self._waiting: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class GpuHours:
     async def scan(self) -> None:
         slices = Slices(self._clock)
         self._pass_time()
-        names, self._seen = self._ledger.claims_changed_since(self._seen)
+        names, self._observed = self._ledger.claims_changed_since(self._observed)
         busy, self._use.changed_nodes = self._use.changed_nodes, set()
         for name in {*names, *busy}:
             with self._faults.handling(Work.GPU_HOURS, name):  # a node that fails counts as before

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.objects import Node
 from central.api.times import parse_seconds
 from central.api.watch import Unreadable
@@ -252,32 +252,32 @@ class BudgetFeed:
     """Handle PodDisruptionBudgets. For an object that cannot be decoded, its last state counts."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Budget] = {}  # budgets by uid
+        self._by_uid: dict[str, Budget] = {}  # budgets by uid
         self._budgets = NO_BUDGETS
         self._stale = False
 
     def replaced(self, objects: Sequence[Budget | Unreadable], version: str) -> None:
-        before, self._known = self._known, {}
+        before, self._by_uid = self._by_uid, {}
         for one in objects:
             if isinstance(one, Unreadable):
-                self._known |= {uid: before[uid] for uid in [one.metadata.uid] if uid in before}
+                self._by_uid |= {uid: before[uid] for uid in [one.metadata.uid] if uid in before}
             else:
-                self._known[one.metadata.uid] = one
+                self._by_uid[one.metadata.uid] = one
         self._stale = True
 
     def changed(self, obj: Budget | Unreadable) -> None:
         if not isinstance(obj, Unreadable):
-            self._known[obj.metadata.uid] = obj
+            self._by_uid[obj.metadata.uid] = obj
             self._stale = True
 
     def removed(self, gone: Ident, version: str) -> None:
-        self._known.pop(gone.uid, None)
+        self._by_uid.pop(gone.uid, None)
         self._stale = True
 
     def budgets(self) -> Budgets:
         """Return all budgets as they are now."""
         if self._stale:
-            self._budgets, self._stale = Budgets.of(self._known.values()), False
+            self._budgets, self._stale = Budgets.of(self._by_uid.values()), False
         return self._budgets
 
 

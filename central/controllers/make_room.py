@@ -154,7 +154,7 @@ class RoomMaker:
         if kept is None or kept.gang != gang.key:
             kept = _GangReservation(gang=gang.key, attempts=Attempts(patience_s=self._patience_s))
         before, abandoned = {*kept.reservations}, kept.attempts.abandoned
-        staying = [node for node, reservation in kept.reservations.items() if not reservation.is_seen(now)]
+        staying = [node for node, reservation in kept.reservations.items() if not reservation.is_observed(now)]
         over = {node for node, reservation in kept.reservations.items() if reservation.is_over(now)}
         found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, {*abandoned, *over}))
         if found is None and (abandoned or over):  # all other nodes were tried, or cannot fit the gang

@@ -27,7 +27,7 @@ from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from central.decide.preempt import can_preempt
-from central.decide.reservation import SEEN_S, Attempts, NodeReservation
+from central.decide.reservation import OBSERVED_S, Attempts, NodeReservation
 from central.decide.scheduler import Scheduler
 from central.ledger.claims import NOMINATION_S
 from central.ledger.model import Claim, NodeCapacity
@@ -108,7 +108,7 @@ class Patience:
             waiting = [one for uid in self._named if (one := self._scheduler.pending.get(uid))]
             del self._named[max(waiting, key=self._scheduler.tenants.line()).uid]
         kept = self._kept.get(pod.uid)
-        if kept is not None and kept.node not in names and self._clock() - kept.enough_at >= SEEN_S:
+        if kept is not None and kept.node not in names and self._clock() - kept.enough_at >= OBSERVED_S:
             if len(names) > 1 or kept.guessed:
                 self._attempts_of(pod.uid).abandon(kept.node, self._clock() + self._patience_s)
             kept.guessed = True  # a single name may be kube-scheduler's guess; its next request then names all nodes
@@ -257,7 +257,7 @@ class Patience:
         for uid, _ in ledger.facts_on(capacity.name):
             held = ledger.cpu_memory_of(uid, capacity.name)
             cpu_milli, memory_mib = cpu_milli + held.cpu_milli, memory_mib + held.memory_mib
-        return not capacity.resources_known or (cpu_memory.cpu_milli <= cpu_milli and cpu_memory.memory_mib <= memory_mib)
+        return not capacity.resources_reported or (cpu_memory.cpu_milli <= cpu_milli and cpu_memory.memory_mib <= memory_mib)
 
     def _keep_on(self, uid: PodUid, kept: _Kept) -> int | None:
         """Nominate devices on the node so that as few pods as possible have to end. Return their number; None: the pod cannot

@@ -91,7 +91,7 @@ class ClusterStatistics:
         self._numbers = Interner()
         self._parts = [_Part(columns=Columns(numbers=self._numbers))]
         self._part_of: dict[str, _Part] = {}
-        self._seen_capacities = self._seen_loads = -1
+        self._observed_capacities = self._observed_loads = -1
 
     async def run(self) -> None:
         """Run until it is cancelled."""
@@ -115,15 +115,15 @@ class ClusterStatistics:
 
     async def _catch_up(self, slices: Slices) -> None:
         ledger = self._ledger
-        version, names = ledger.version, ledger.changed_since(self._seen_capacities)
-        if self._seen_capacities < 0:
-            self._seen_loads = ledger.loads_version  # each NodeCapacity has its node's cpu and memory
+        version, names = ledger.version, ledger.changed_since(self._observed_capacities)
+        if self._observed_capacities < 0:
+            self._observed_loads = ledger.loads_version  # each NodeCapacity has its node's cpu and memory
         for name in names:
             with self._faults.handling(Work.STATISTICS, name):  # a node that fails counts as before
                 self._count_node(ledger.capacity(name))
             await slices.pause()
-        self._seen_capacities = version  # nodes that changed meanwhile are counted again next time
-        loads, self._seen_loads = ledger.loads_changed_since(self._seen_loads)
+        self._observed_capacities = version  # nodes that changed meanwhile are counted again next time
+        loads, self._observed_loads = ledger.loads_changed_since(self._observed_loads)
         for load in loads:
             part = self._part_of.get(load[0])
             if part is not None:

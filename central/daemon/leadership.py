@@ -70,10 +70,10 @@ from central.state.budgets import Budget
 from central.state.counts import Counts
 from central.state.node_reports import Reports
 from central.state.nodes import Nodes
+from central.state.observed_pods import ObservedPods
 from central.state.pending import Pending, PendingPods
 from central.state.quotas import Quotas
-from central.state.seen import SeenPods
-from central.state.topology import KNOWN_KEYS, TopologyLabels
+from central.state.topology import CACHED_KEYS, TopologyLabels
 from central.view.quotas import view_quotas
 from lading.kube.client import KubeClient
 from lading.kube.resource import ADMISSION_CHECKS, BUDGETS, FLAVORS, NODE_DEVICES, NODES, PODS, WORKLOADS
@@ -117,7 +117,7 @@ class Leadership:
         patience_s: float = 0.0,
         plan_share: Fraction = ALL_DEVICES,
         finish_s: float = FINISH_S,
-        topology_keys: Iterable[str] = KNOWN_KEYS,
+        topology_keys: Iterable[str] = CACHED_KEYS,
         bypassed: Bypassed = Bypassed.REPORT,
         quota_status: bool = True,
         quota_delay_s: float = 0.0,
@@ -201,7 +201,7 @@ class Leadership:
         queued = Queued(WorkloadPlaces(self.ledger, clock=clock))
         accepts = signer.accepts if signer else lambda text, signature: True
         feed = PodFeed(self.ledger, self.pending, conditions, log=log, unassigned=self._unassigned, accepts=accepts)
-        self.seen = SeenPods(self.ledger.is_settled)
+        self.seen = ObservedPods(self.ledger.is_settled)
         self._pods = Reflector(
             client,
             PODS,

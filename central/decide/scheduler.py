@@ -548,7 +548,7 @@ class Scheduler:
             self.verdicts.place(self.ledger.capacity(node), Shape(request=request)), Placement
         )
 
-    def known_reasons(self, request: DeviceRequest) -> Mapping[str, str] | None:
+    def cached_reasons(self, request: DeviceRequest) -> Mapping[str, str] | None:
         """Return the reason for each node where the request does not fit, and an empty text for other nodes. Return None if the
         request has no cached verdicts. No verdict is computed."""
         return self.judged(request).reasons if request in self.verdicts else None

@@ -97,7 +97,7 @@ class Gang:
     version: int = 0  # grows with each change of a member, or of the gang's object
     terms: Terms = field(default_factory=Terms)
     roles: tuple[str, ...] = ("",)
-    known: bool = False  # the minimum of each role is known
+    has_minimum: bool = False  # the minimum of each role is known
     # True once each role had its minimum bound, or a member runs for longer than a start takes; False when no member runs.
     started: bool = False
     life: Life = _NOT_BEGUN
@@ -131,7 +131,7 @@ class Gang:
             self,
             members={**members, **changed} if changed else members,
             roles=roles,
-            known=first is not None and all(role in least for role in roles),
+            has_minimum=first is not None and all(role in least for role in roles),
             terms=replace(first or Terms(), least=least),
         )
         running = [member for member in gang.members.values() if member.runs]
@@ -222,13 +222,13 @@ class Gang:
     @property
     def _whole(self) -> bool:
         """Return whether the minimum of each role is bound."""
-        return self.known and not any(self.lacking().values())
+        return self.has_minimum and not any(self.lacking().values())
 
     @property
     def covered(self) -> bool:
         """Return whether each member that has to start is bound or has a planned node."""
         planned = self.planned()
-        return self.known and all(planned[role] >= count for role, count in self.lacking().items())
+        return self.has_minimum and all(planned[role] >= count for role, count in self.lacking().items())
 
     @property
     def _counts_bound(self) -> bool:
@@ -238,7 +238,7 @@ class Gang:
     def complete(self) -> bool:
         """Return whether the minimum of each role exists."""
         have = self.existing()
-        return self.known and all(have[role] >= count for role, count in self.terms.least.items())
+        return self.has_minimum and all(have[role] >= count for role, count in self.terms.least.items())
 
     @property
     def finishing(self) -> bool:
@@ -259,7 +259,7 @@ class Gang:
 
     @property
     def at_barrier(self) -> bool:
-        return self.known and all(arrived >= lacking for _, lacking, arrived in self.required())
+        return self.has_minimum and all(arrived >= lacking for _, lacking, arrived in self.required())
 
     # ---- its place in the queue
 

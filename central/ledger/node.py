@@ -94,7 +94,7 @@ class LedgerNode:
             self._stale = None
         elif self._left != left:
             self._capacity = replace(
-                self._capacity, cpu_milli=left.cpu_milli, memory_mib=left.memory_mib, resources_known=left.known
+                self._capacity, cpu_milli=left.cpu_milli, memory_mib=left.memory_mib, resources_reported=left.reported
             )
         self._left = left
         return self._capacity
@@ -129,7 +129,7 @@ class LedgerNode:
             rebooted=self.rebooted,
             cpu_milli=left.cpu_milli,
             memory_mib=left.memory_mib,
-            resources_known=left.known,
+            resources_reported=left.reported,
         )
 
     def touch(self, version: int) -> None:

@@ -61,7 +61,7 @@ class Live:
         self._changes = Changes()
         self._waiting = Waiting()
         self._waiting_changed = 0  # version of the last change of the pending pods
-        self._claims_seen = self._reports_seen = -1
+        self._observed_claims = self._observed_reports = -1
         self._busy = asyncio.Lock()
         self._caught_up_at = self._waited_at = float("-inf")
 
@@ -74,12 +74,12 @@ class Live:
             if self._clock() - self._caught_up_at < EVERY_S:
                 return
             slices = Slices(self._clock, slice_s=SLICE_S, rest_s=REST_S, quiet_s=QUIET_S)
-            claimed, claims_seen = self._ledger.claims_changed_since(self._claims_seen)
-            reported, reports_seen = self._reports.changed_since(self._reports_seen)
+            claimed, observed_claims = self._ledger.claims_changed_since(self._observed_claims)
+            reported, observed_reports = self._reports.changed_since(self._observed_reports)
             for name in dict.fromkeys([*claimed, *reported]):
                 self._update_node(name)
                 await slices.pause()
-            self._claims_seen, self._reports_seen = claims_seen, reports_seen
+            self._observed_claims, self._observed_reports = observed_claims, observed_reports
             if self._clock() - self._waited_at >= PENDING_EVERY_S:
                 await self._update_waiting(slices)
             self._caught_up_at = self._clock()

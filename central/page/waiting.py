@@ -97,7 +97,7 @@ def count_reasons(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
 
 
 def _count(scheduler: Scheduler, ask: DeviceRequest) -> dict[str, int]:
-    return _by_code((scheduler.known_reasons(ask) or {}).values())
+    return _by_code((scheduler.cached_reasons(ask) or {}).values())
 
 
 def _count_in_group(scheduler: Scheduler, pod: Pending) -> dict[str, int]:

@@ -69,7 +69,7 @@ def build(quotas: Iterable[Quota]) -> Tree:
 
 class _Building:
     def __init__(self, quotas: Sequence[Quota]) -> None:
-        self._known: dict[QuotaId, Quota] = {}
+        self._readable: dict[QuotaId, Quota] = {}
         self._problems: dict[QuotaId, str] = {}
         self._accepted: dict[QuotaId, Quota] = {}
         self._groups: dict[QuotaId, tuple[QuotaId, ...]] = {}
@@ -82,13 +82,13 @@ class _Building:
     def _add(self, quota: Quota) -> None:
         if quota.id == ROOT:
             return  # Koordinator's object of the whole cluster; central sums the nodes instead
-        if quota.id in self._known:
-            other = self._known[quota.id]
+        if quota.id in self._readable:
+            other = self._readable[quota.id]
             self._problems[QuotaId(f"{quota.namespace}/{quota.name}")] = (
                 f"namespace {other.namespace} has an older quota {other.name}; names are unique in the cluster"
             )
             return
-        self._known[quota.id] = quota
+        self._readable[quota.id] = quota
         if quota.flat:
             first = self._flat.setdefault(quota.namespace, quota.id)
             if first != quota.id:
@@ -110,7 +110,7 @@ class _Building:
             if members:
                 self._groups[parent] = members
                 parents += members
-        for quota in self._known.values():
+        for quota in self._readable.values():
             if quota.id not in self._accepted and quota.id not in self._problems:
                 self._problems[quota.id] = self._why_not_reached(quota)
 
@@ -140,20 +140,20 @@ class _Building:
 
     def _why_not_reached(self, quota: Quota) -> str:
         seen, parent = {quota.id}, quota.parent
-        while parent in self._known and parent not in seen:
+        while parent in self._readable and parent not in seen:
             if len(seen) > MOST_LEVELS:
                 return TOO_DEEP
             if parent in self._problems:
                 return f"its parent {parent} is refused"
             seen.add(parent)
-            parent = self._known[parent].parent
+            parent = self._readable[parent].parent
         if parent in seen:
             return f"its parents form a circle: {quota.parent} is below {quota.name}"
         return f"its parent {parent} does not exist" if parent == quota.parent else f"a parent of it, {parent}, does not exist"
 
     def tree(self) -> Tree:
         by_namespace: dict[str, QuotaId] = {}
-        koordinator = [quota for quota in self._known.values() if quota.dialect is QuotaDialect.KOORDINATOR]
+        koordinator = [quota for quota in self._readable.values() if quota.dialect is QuotaDialect.KOORDINATOR]
         for quota in koordinator:
             for namespace in quota.namespaces:
                 by_namespace.setdefault(namespace, quota.id)

@@ -132,20 +132,20 @@ class Recent(Generic[K, V]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._known: OrderedDict[K, V] = OrderedDict()
+        self._values: OrderedDict[K, V] = OrderedDict()
 
     def __contains__(self, key: K) -> bool:
-        return key in self._known
+        return key in self._values
 
     def get(self, key: K) -> V | None:
         """Return the cached value, or None."""
-        return self._known.get(key)
+        return self._values.get(key)
 
     def of(self, key: K, make: Callable[[], V]) -> V:
-        value = self._known.get(key)
+        value = self._values.get(key)
         if value is None:
-            value = self._known[key] = make()
-            if len(self._known) > self._most:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
+            value = self._values[key] = make()
+            if len(self._values) > self._most:
+                self._values.popitem(last=False)
+        self._values.move_to_end(key)
         return value

@@ -107,7 +107,7 @@ class Columns:
         kind = next((Kind(card.gpu.model, card.gpu.usable_mib) for card in capacity.cards if not card.gpu.mig_enabled), Kind())
         self.kind[row] = self._number_of(kind)
         self._classify(row)
-        self._set_load(row, capacity.cpu_milli, capacity.memory_mib, capacity.resources_known)
+        self._set_load(row, capacity.cpu_milli, capacity.memory_mib, capacity.resources_reported)
         self.tick += 1
         self.devices_changed[row] = self.changed[row] = self.tick
 
@@ -163,7 +163,7 @@ class Columns:
 
     def has_load(self, row: int, capacity: NodeCapacity) -> bool:
         """Return whether this `NodeCapacity` has the cpu and memory of the row."""
-        return _load_of(capacity.cpu_milli, capacity.memory_mib, capacity.resources_known) == (*self.left[:, row].tolist(),)
+        return _load_of(capacity.cpu_milli, capacity.memory_mib, capacity.resources_reported) == (*self.left[:, row].tolist(),)
 
     def states(self, rows: Ints) -> States:
         return States(self.left[:, rows], self.kind[rows], self.cards[rows, FREE])
@@ -316,7 +316,7 @@ class Followed:
         self.columns = columns
         self._capacities = capacities
         self._loads = loads
-        self._seen_capacities = self._seen_loads = -1
+        self._observed_capacities = self._observed_loads = -1
         self._stale: dict[str, NodeCapacity | None] = {}  # changed nodes that are not in the columns yet
         self._asked = 0
         self._failed: dict[str, _Failed] = {}
@@ -326,7 +326,7 @@ class Followed:
         error in central's code), the node counts as one without a report. It is read again after twice as many catch-ups each
         time."""
         self._asked += 1
-        changed, self._seen_capacities = self._capacities(self._seen_capacities)
+        changed, self._observed_capacities = self._capacities(self._observed_capacities)
         self._stale.update(changed)
         for name in [name for name, failed in self._failed.items() if name in self._stale or failed.until <= self._asked]:
             self._stale.setdefault(name, self._failed[name].capacity)
@@ -350,10 +350,10 @@ class Followed:
 
     def catch_up(self) -> Columns:
         exhaust(self.catching_up())
-        loads, version = self._loads(self._seen_loads)
+        loads, version = self._loads(self._observed_loads)
         for load in loads:
             self.columns.load(*load)
-        self._seen_loads = version
+        self._observed_loads = version
         return self.columns
 
 

@@ -45,7 +45,7 @@ class CountedVerdicts(CachedVerdicts):
         self.wish = wish_of(request)
         self._partition = demand.partition
         self._columns = columns
-        self._seen = -1
+        self._observed = -1
         self._names: list[str] = []  # node names, by row
         self._missing: Ints = np.zeros(0, np.int64)  # FITS, or the number of the reason, by row
         self._cards = np.zeros((0, 0), np.bool_)  # suitable cards, if the row was counted, by row and slot
@@ -57,17 +57,17 @@ class CountedVerdicts(CachedVerdicts):
 
     def catch_up(self) -> None:
         columns = self._columns
-        if self._seen == columns.tick:
+        if self._observed == columns.tick:
             return
         self._make_room()
-        rows = columns.changed_since(self._seen, devices_only=True)
+        rows = columns.changed_since(self._observed, devices_only=True)
         self._rename(rows.tolist())
         if len(rows) > FEW or self.wish is None:
             self._search_rows_of(rows)
         elif new := self._recall(rows.tolist()):
             self._search_rows_of(np.array(new))
             self._remember(new)
-        self._seen = columns.tick  # set last, once all changed rows are judged
+        self._observed = columns.tick  # set last, once all changed rows are judged
 
     def _recall(self, rows: Sequence[int]) -> list[int]:
         """Copy the results of rows that are equal to counted ones, and return the other rows."""

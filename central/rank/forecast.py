@@ -62,7 +62,7 @@ class TurnoverShare:
     def __init__(self, steps: int = STEPS, *, learns: bool = True) -> None:
         self.steps = steps  # the share in force, in steps of 1 / STEPS
         self._learns = learns
-        self._seen: Turnover | None = None
+        self._observed: Turnover | None = None
         self._bound = self._ended = TURNOVER_PRIOR_PODS
 
     @property
@@ -72,7 +72,7 @@ class TurnoverShare:
     def scan(self, now: Turnover) -> bool:
         """Update the estimate with the events since the last call. Return whether the share in force changed. Events before the
         first call, or of another ledger, are not in the estimate."""
-        seen, self._seen = self._seen, now
+        seen, self._observed = self._observed, now
         if not self._learns or seen is None or now == seen or now.bound < seen.bound or now.ended < seen.ended:
             return False
         bound, ended = now.bound - seen.bound, now.ended - seen.ended
@@ -94,7 +94,7 @@ class Forecast:
         self._learns = learns
         self._prior = prior or OURS
         self._prior_pods = PRIOR_PODS if prior else FIRST_PODS
-        self._seen: OrderedDict[PodUid, None] = OrderedDict()
+        self._observed: OrderedDict[PodUid, None] = OrderedDict()
         self._growth = 2.0 ** (1.0 / HALF_LIFE)
         self._weight = 1.0  # weight of the last pod; it grows with each pod, so that older ones count less
         self._weights: dict[PodKind, float] = {}
@@ -113,11 +113,11 @@ class Forecast:
 
     def arrived(self, uid: PodUid, shape: Shape) -> bool:
         """Learn from an arrived pod, and return whether `workload` changed."""
-        if not self._learns or uid in self._seen:
+        if not self._learns or uid in self._observed:
             return False
-        self._seen[uid] = None
-        if len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
+        self._observed[uid] = None
+        if len(self._observed) > REMEMBERED:
+            self._observed.popitem(last=False)
         self._learn(kind_of(shape))
         if self.learned < self._recheck_at:
             return False

@@ -42,8 +42,8 @@ class _Scores:
     judged: int = 0  # tick of the verdicts that the scores reflect
     scores: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # for one share: the slot of the best card
-    known: dict[Hashable, tuple[int, int]] = field(default_factory=dict)  # cached score and slot, by ShapeScores._key
-    kinds: int = 0  # number of kinds of nodes for which `known` is valid
+    cached: dict[Hashable, tuple[int, int]] = field(default_factory=dict)  # cached score and slot, by ShapeScores._key
+    kinds: int = 0  # number of kinds of nodes for which `cached` is valid
 
     def make_room(self, rows: int) -> None:
         more = rows - len(self.scores)
@@ -83,21 +83,21 @@ class ShapeScores:
 
     def _recall(self, rows: Sequence[int], scores: _Scores) -> list[int]:
         """Copy the scores of rows that are equal to scored ones, and return the other rows."""
-        if scores.kinds != len(self._columns.kinds) or len(scores.known) >= VERDICTS:
-            scores.known.clear()
+        if scores.kinds != len(self._columns.kinds) or len(scores.cached) >= VERDICTS:
+            scores.cached.clear()
             scores.kinds = len(self._columns.kinds)
         rest = []
         for row in rows:
-            known = scores.known.get(self._key(row))
-            if known is None:
+            cached = scores.cached.get(self._key(row))
+            if cached is None:
                 rest.append(row)
             else:
-                scores.scores[row], scores.slots[row] = known
+                scores.scores[row], scores.slots[row] = cached
         return rest
 
     def _remember(self, rows: Sequence[int], scores: _Scores) -> None:
         for row in rows:
-            scores.known[self._key(row)] = int(scores.scores[row]), int(scores.slots[row])
+            scores.cached[self._key(row)] = int(scores.scores[row]), int(scores.slots[row])
 
     def _key(self, row: int) -> Hashable:
         columns = self._columns
@@ -215,7 +215,7 @@ class Counting:
         if wish is None or wish.cards or len(capacity.cards) == 1:
             return capacity
         columns, row = self._found(capacity)
-        slot = self._known_slot(columns, row[0], verdicts, shape.cpu_memory)
+        slot = self._cached_slot(columns, row[0], verdicts, shape.cpu_memory)
         if slot is None:
             found = fits(columns, row, wish)
             if found.missing[0] != FITS or columns.needs_search[row[0]]:
@@ -229,7 +229,7 @@ class Counting:
         card = min((capacity.cards[number] for number in equal), key=lambda card: (len(card.gpu.bdf), card.gpu.bdf))
         return replace(capacity, cards=(card,))
 
-    def _known_slot(self, columns: Columns, row: int, verdicts: CachedVerdicts | None, cpu_memory: CpuMemory) -> int | None:
+    def _cached_slot(self, columns: Columns, row: int, verdicts: CachedVerdicts | None, cpu_memory: CpuMemory) -> int | None:
         scores = self._shapes.get((verdicts, cpu_memory)) if verdicts is not None else None
         return scores.slot(row, self.scoring) if scores is not None and columns is self.columns else None
 
@@ -238,8 +238,8 @@ class Counting:
         out."""
         columns = self.columns
         row = columns.row_of.get(capacity.name, -1)
-        known = columns.capacities[row] if row >= 0 else None
-        if known is not None and known.cards is capacity.cards and columns.has_load(row, capacity):
+        cached = columns.capacities[row] if row >= 0 else None
+        if cached is not None and cached.cards is capacity.cards and columns.has_load(row, capacity):
             return columns, np.array([row])
         return columns.of_capacity(capacity), np.zeros(1, np.int64)
 

@@ -34,11 +34,11 @@ class SearchedVerdicts(CachedVerdicts):
 
         super().__init__(search, equivalence_for(read_demand(request, policy_of(request, policy), limits)))
         self._capacities = capacities
-        self._seen = -1  # version of the ledger that the verdicts reflect
+        self._observed = -1  # version of the ledger that the verdicts reflect
         self._heap: list[tuple[Score, str]] = []  # reversed score and node; stale if `fits` differs
 
     def catch_up(self) -> None:
-        changed, self._seen = self._capacities(self._seen)
+        changed, self._observed = self._capacities(self._observed)
         for name, capacity in changed:
             if capacity is None:
                 self._drop(name)

@@ -97,7 +97,7 @@ class Quotas:
         self._tree = Tree()
         self._stale = False  # the tree has to be rebuilt
         self._counts = False  # all pods are counted
-        self._seen = self._capacities_seen = self._loads_seen = -1
+        self._observed = self._observed_capacities = self._observed_loads = -1
         self._uncounted: dict[str, None] = {}  # nodes that have to be counted
         self._changed: set[PodUid] = set()
         self._held: dict[PodUid, dict[str, Amounts]] = {}  # held amounts by pod and node
@@ -355,7 +355,7 @@ class Quotas:
         self._tree = build(self._quotas.values())
         self._stale = False
         self._begin_sums()
-        names, self._seen = self._ledger.claims_changed_since(self._seen)
+        names, self._observed = self._ledger.claims_changed_since(self._observed)
         for name in names:
             self._count_node(name)
             yield
@@ -370,7 +370,7 @@ class Quotas:
     def _catch_up(self) -> None:
         if self._stale:
             self._rebuild()
-        names, self._seen = self._ledger.claims_changed_since(self._seen)
+        names, self._observed = self._ledger.claims_changed_since(self._observed)
         self._uncounted.update(dict.fromkeys(names))
         while self._uncounted:
             self._count_node(self._uncounted.popitem()[0])
@@ -507,9 +507,9 @@ class Quotas:
 
     def _measure(self) -> Steps:
         """Read the capacity of changed nodes, in steps."""
-        changed, self._capacities_seen = self._ledger.capacities_changed_since(self._capacities_seen)
+        changed, self._observed_capacities = self._ledger.capacities_changed_since(self._observed_capacities)
         capacities = dict(changed)
-        loads, self._loads_seen = self._ledger.loads_changed_since(self._loads_seen)
+        loads, self._observed_loads = self._ledger.loads_changed_since(self._observed_loads)
         different = False
         for name in {*capacities, *(load[0] for load in loads)}:
             capacity = capacities[name] if name in capacities else self._ledger.capacity(name)

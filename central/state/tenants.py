@@ -50,7 +50,7 @@ class Tenants:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._uncounted: dict[str, None] = {}  # nodes that changed
-        self._seen = -1
+        self._observed = -1
         self._nodes: dict[str, _Node] = {}
         self._has = NONE
         self._held: dict[str, DeviceAmounts] = {}
@@ -122,7 +122,7 @@ class Tenants:
 
     def catching_up(self) -> Steps:
         """Count the nodes that changed, one in each step."""
-        names, self._seen = self._ledger.claims_changed_since(self._seen)
+        names, self._observed = self._ledger.claims_changed_since(self._observed)
         self._uncounted.update(dict.fromkeys(names))
         while self._uncounted:  # after an exception about one node, the other nodes are still counted
             self._count(self._uncounted.popitem()[0])

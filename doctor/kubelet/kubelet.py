@@ -71,7 +71,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletSeen:
+class KubeletReading:
     process: Process | None = None
     running: Command | None = None  # command of the running process; None: kubelet does not run
     unit: Unit = field(default_factory=Unit)
@@ -123,7 +123,7 @@ class Route:
     """Hold kubelet, the proxy's socket, and the socket of the runtime behind the proxy. kubelet should use the proxy's socket,
     or the runtime's with `direct` (front_end = nri, without a proxy)."""
 
-    kubelet: KubeletSeen
+    kubelet: KubeletReading
     proxy: str
     runtime: str
     direct: bool = False

@@ -16,7 +16,7 @@ from typing import Any, Final
 import yaml
 
 from doctor.kubelet.distribution import Distribution, Option, Service, distribution_of, flags, kubelet_words, merge, option
-from doctor.kubelet.kubelet import KEY, Command, KubeletSeen, Setting, last_flag, traced
+from doctor.kubelet.kubelet import KEY, Command, KubeletReading, Setting, last_flag, traced
 from doctor.kubelet.unit import Unit, Word, parse_units
 from doctor.processes import Process, find_processes, read_process
 from lading.errors import ConfigError
@@ -25,7 +25,7 @@ from lading.errors import ConfigError
 UNITS: Final = tuple(f"{name}.service" for name in ("kubelet", "k3s", "k3s-agent", "k3s-*", "rke2-server", "rke2-agent"))
 
 
-def read_kubelet(host_root: Path, shown: str | None) -> KubeletSeen:
+def read_kubelet(host_root: Path, shown: str | None) -> KubeletReading:
     """Read kubelet. `shown`: what `systemctl show` prints about UNITS; None if systemd does not answer. Blocks. Raises
     PermissionError for a file without permission to read, ConfigError for a malformed one."""
     process = next(iter(find_processes(host_root / "proc", "kubelet")), None)
@@ -33,7 +33,7 @@ def read_kubelet(host_root: Path, shown: str | None) -> KubeletSeen:
     unit = next((one for one in units if one.name == "kubelet"), Unit())
     if chosen := _choose(units, kubelet=process is not None, alone=process is None and not unit.files):
         return _of_service(host_root, *chosen, process)
-    return KubeletSeen(
+    return KubeletReading(
         process=process,
         running=_running(host_root, process, unit.planned),
         unit=unit,
@@ -56,7 +56,7 @@ def _running(host_root: Path, process: Process | None, planned: Sequence[Word]) 
     return Command(words=words, config=_read_config(host_root, words)) if words else None
 
 
-def _of_service(host_root: Path, distribution: Distribution, unit: Unit, kubelet: Process | None) -> KubeletSeen:
+def _of_service(host_root: Path, distribution: Distribution, unit: Unit, kubelet: Process | None) -> KubeletReading:
     """Read the kubelet of K3s or RKE2. RKE2's process shows kubelet's command line. The kubelet inside K3s is assumed to have
     the settings in the files of K3s."""
     service = _read_service(host_root, distribution, unit)
@@ -66,7 +66,7 @@ def _of_service(host_root: Path, distribution: Distribution, unit: Unit, kubelet
         config[KEY] = Setting(value=service.own_endpoint.value, source=service.own_endpoint.file)
     planned = Command(words=words, config=config)
     inside = distribution is Distribution.K3S
-    return KubeletSeen(
+    return KubeletReading(
         process=read_process(host_root / "proc", unit.pid) if inside and unit.pid else kubelet,
         running=(planned if unit.pid else None) if inside else _running(host_root, kubelet, words),
         unit=unit,

@@ -79,7 +79,7 @@ async def connect(kubeconfig: str) -> AsyncIterator["KubeClient"]:
         yield client
 
 
-class _Seen(NamedTuple):
+class _Observed(NamedTuple):
     """Hold the inputs of a status: while they are the same, the status is."""
 
     inventory: Inventory
@@ -116,8 +116,8 @@ class Reporter:
         self._clock = clock
         self._chance = chance
         self._backoff = Backoff(limit_s=BACKOFF_LIMIT_S, chance=chance)
-        self._seen: _Seen | None = None
-        self._built = Status()  # status built from `_seen`
+        self._observed: _Observed | None = None
+        self._built = Status()  # status built from `_observed`
         self._use_interval_s = use_interval_s
         self._use: tuple[Use, ...] = ()  # the use to report
         self._used_at = 0
@@ -158,10 +158,10 @@ class Reporter:
         due = self._clock() >= self._renew_at
         ledger = node.ledger
         dirty = node.hand_over.not_given()
-        seen = _Seen(inventory, ledger.grants(), ledger.history.past(), node.share_bypasses, dirty, node.reconciled)
-        if seen != self._seen or due:
+        seen = _Observed(inventory, ledger.grants(), ledger.history.past(), node.share_bypasses, dirty, node.reconciled)
+        if seen != self._observed or due:
             self._built = self._build(seen)
-            self._seen = seen
+            self._observed = seen
         self._read_use(inventory)
         status = msgspec.structs.replace(self._built, use=self._use, used_at=self._used_at)
         if not due and self._applied and status == msgspec.structs.replace(self._applied, used_at=self._used_at):
@@ -177,7 +177,7 @@ class Reporter:
         age_s = self._node.watch.age_s if self._node.watch else 0.0
         self._used_at = max(0, int(self._node.clock() - age_s)) if self._use else 0
 
-    def _build(self, seen: _Seen) -> Status:
+    def _build(self, seen: _Observed) -> Status:
         return build_status(
             seen.inventory,
             seen.grants,

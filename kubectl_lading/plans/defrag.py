@@ -98,11 +98,11 @@ async def _advise(client: KubeClient, cluster: Cluster, waiting: Sequence[Pendin
         moved = [move.pod.uid for opening in openings for move in opening.moves]
         beside = [uid for uid in _beside(cluster, openings) if uid in movable and uid not in movers]
         movers |= await _movers(client, [movable[uid] for uid in beside])
-        may_not = forbidden(_known(moved, movers), budgets)
+        may_not = forbidden(_movable(moved, movers), budgets)
         may_not |= {uid: "it has ended" for uid in moved if uid not in movers}
         if not may_not:
             break
-        for pod in _known([uid for uid in beside if uid not in may_not], movers):
+        for pod in _movable([uid for uid in beside if uid not in may_not], movers):
             may_not |= forbidden([pod], budgets)
         stay |= {f"{movable[uid].namespace}/{movable[uid].name}": why for uid, why in may_not.items()}
         movable = {uid: pod for uid, pod in movable.items() if uid not in may_not}
@@ -118,7 +118,7 @@ def _beside(cluster: Cluster, openings: Sequence[Opening]) -> list[PodUid]:
     return [record.uid for name in nodes for record in cluster.ledger.bound_on(name)]
 
 
-def _known(uids: Sequence[PodUid], movers: Mapping[PodUid, FullPod]) -> list[FullPod]:
+def _movable(uids: Sequence[PodUid], movers: Mapping[PodUid, FullPod]) -> list[FullPod]:
     return [movers[uid] for uid in uids if uid in movers]
 
 

@@ -122,7 +122,7 @@ def _host(name: str, cluster: Cluster) -> tuple[str, str]:
     capacity = cluster.ledger.capacity(name)
     node = cluster.nodes.get(name)
     size = allocatable_of(node.status.allocatable) if node else None
-    if size is None or not capacity.resources_known:
+    if size is None or not capacity.resources_reported:
         return NONE, NONE
     cpu, all_cpu = (size.cpu_milli - capacity.cpu_milli) / 1000, size.cpu_milli / 1000
     return f"{cpu:g}/{all_cpu:g}", of_gib(size.memory_mib - capacity.memory_mib, size.memory_mib)

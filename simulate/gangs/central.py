@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.controllers.gangs import GangFeed, GangKeeper
 from central.decide.gangs import GangPlanner
 from central.decide.scheduler import Reservation

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Reflector, Unreadable
 from central.daemon.lease import Election, KubeLease, LeaseTerms
 from central.request.pod import Pod

@@ -74,7 +74,7 @@ ENTRIES: tuple[tuple[type, str], ...] = (
     (informer.NodeFeed, "changed"),
     (informer.NodeFeed, "_facts_of"),
     (informer.BudgetFeed, "changed"),
-    (seen.SeenPods, "changed"),
+    (seen.ObservedPods, "changed"),
     (gangs.GangFeed, "changed"),
     (gangs.GangFeed, "_end"),
     (gangs.GangObjectFeed, "changed"),

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.pod_groups import GANG_KINDS, PodGroup
 from central.controllers.event_reasons import EventReason
 from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper, GangObjectFeed
@@ -268,7 +268,7 @@ class Changes(RuleBasedStateMachine):
                 continue
             if words.get("node") or member.uid in gang.life.places:
                 there[member.membership.role] += 1
-        assert gang.known, "a start without a minimum"
+        assert gang.has_minimum, "a start without a minimum"
         assert all(there[role] >= least for role, least in gang.terms.least.items()), "a start in part"
 
     # ---- time
@@ -386,7 +386,9 @@ class Changes(RuleBasedStateMachine):
             self.each_claim_of_a_plan_has_a_plan_that_names_it()
             self.each_plan_has_an_end_and_enough_places()
         for gang in self.world.scheduler.gangs:
-            assert gang.ordinary or not gang.known or not any(gang.bound().values()), "a gang bound in part outlives its time"
+            assert gang.ordinary or not gang.has_minimum or not any(gang.bound().values()), (
+                "a gang bound in part outlives its time"
+            )
         for name in [*self.truth]:
             self.end(name)
         self.scan()

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper
 from central.decide.gangs import GangPlanner
 from central.decide.scheduler import Reservation

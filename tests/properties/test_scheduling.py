@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.assignment.annotation import OwnAssignment, parse_own
 from central.decide.scheduler import PREDICTION_S, Bound, NotBound, Reservation
 from central.ledger.facts import UNREPORTED_S

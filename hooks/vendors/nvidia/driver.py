@@ -98,10 +98,10 @@ def _mounts(driver_root: Path, files: dict[str, Path]) -> tuple[DriverMount, ...
     )
 
 
-def name_on_host(mounts: Iterable[DriverMount], *, seen_at: Path, driver_root: Path) -> tuple[DriverMount, ...]:
-    """Return mounts that were found below `seen_at` with their paths on the host, below `driver_root`."""
+def name_on_host(mounts: Iterable[DriverMount], *, mounted_at: Path, driver_root: Path) -> tuple[DriverMount, ...]:
+    """Return mounts that were found below `mounted_at` with their paths on the host, below `driver_root`."""
     return tuple(
-        replace(mount, host_path=str(driver_root / Path(mount.host_path).relative_to(seen_at)), seen_at=mount.host_path)
+        replace(mount, host_path=str(driver_root / Path(mount.host_path).relative_to(mounted_at)), mounted_at=mount.host_path)
         for mount in mounts
     )
 

@@ -56,17 +56,17 @@ class LimitProbe:
     loaded; after another failure, the next call of `scan` tests again."""
 
     required: bool = False  # the configuration requires the driver's limits, so that a failure is a problem
-    _known: dict[tuple[str, GpuUuid], str] = field(default_factory=dict)  # errors, or empty, by driver version and card
+    _tested: dict[tuple[str, GpuUuid], str] = field(default_factory=dict)  # errors, or empty, by driver version and card
 
     def scan(
         self, host_root: Path, gpus: Sequence[Gpu], version: str, *, library: Path | None
     ) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
         """Return the cards with `limits_memory` set, and a problem for each failed card if the limits are required."""
         cards = [gpu.uuid for gpu in gpus if not gpu.mig_enabled]
-        found = {card: self._known[version, card] for card in cards if (version, card) in self._known}
+        found = {card: self._tested[version, card] for card in cards if (version, card) in self._tested}
         if untried := [card for card in cards if card not in found]:
             tried = _try(host_root, untried, library)
-            self._known |= {(version, card): one.why for card, one in tried.items() if one.lasts}
+            self._tested |= {(version, card): one.why for card, one in tried.items() if one.lasts}
             found |= {card: one.why for card, one in tried.items()}
         limited = tuple(replace(gpu, limits_memory=found.get(gpu.uuid) == "") for gpu in gpus)
         words = (f"the driver does not limit the memory of GPU {card}: {why}" for card, why in found.items() if why)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.objects import Node
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed

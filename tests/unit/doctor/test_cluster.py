@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from doctor.api import ask, parse_configz, read_api, read_configz, rights_of
-from doctor.cluster import PLUGINS, ApiSeen, NameSeen, PluginsSeen, decide_api, decide_name, decide_plugins
+from doctor.cluster import PLUGINS, ApiReading, NameReading, PluginsReading, decide_api, decide_name, decide_plugins
 from doctor.read_node import read_plugins
 from lading.checks.model import Verdict
 from lading.errors import ConfigError, HostError
@@ -61,26 +61,26 @@ def test_plugins_that_serve(root: Path, tmp_path: Path) -> None:
     ],
 )
 def test_other_plugins(sockets: tuple[str, ...], coexist: bool, state: Verdict) -> None:
-    assert only(decide_plugins(PluginsSeen(sockets=sockets, coexist=coexist))).verdict is state
+    assert only(decide_plugins(PluginsReading(sockets=sockets, coexist=coexist))).verdict is state
 
 
 @pytest.mark.parametrize(("configured", "state"), [("n1", Verdict.OK), ("n2", Verdict.WARNING), ("", Verdict.SKIPPED)])
 def test_the_nodes_name(configured: str, state: Verdict) -> None:
-    assert only(decide_name(NameSeen(configured=configured, kubelets="n1"))).verdict is state
+    assert only(decide_name(NameReading(configured=configured, kubelets="n1"))).verdict is state
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
+    ("reading", "expected"),
     [
-        (ApiSeen(node_name="n1", node=True, served=True), [Verdict.OK]),
-        (ApiSeen(node_name="n1", asked=False), [Verdict.SKIPPED]),
-        (ApiSeen(node_name="n1", node=False, served=True), [Verdict.FAILED]),
-        (ApiSeen(node_name="n1", node=True, served=False), [Verdict.FAILED]),
-        (ApiSeen(node_name="n1", node=True, served=True, denied=("patch x",)), [Verdict.FAILED]),
+        (ApiReading(node_name="n1", node=True, served=True), [Verdict.OK]),
+        (ApiReading(node_name="n1", asked=False), [Verdict.SKIPPED]),
+        (ApiReading(node_name="n1", node=False, served=True), [Verdict.FAILED]),
+        (ApiReading(node_name="n1", node=True, served=False), [Verdict.FAILED]),
+        (ApiReading(node_name="n1", node=True, served=True, denied=("patch x",)), [Verdict.FAILED]),
     ],
 )
-def test_the_api_server(seen: ApiSeen, expected: list[Verdict]) -> None:
-    assert states(decide_api(seen)) == expected
+def test_the_api_server(reading: ApiReading, expected: list[Verdict]) -> None:
+    assert states(decide_api(reading)) == expected
 
 
 class Server:
@@ -111,8 +111,8 @@ class Server:
 
 def test_rights_are_asked_one_by_one() -> None:
     server = Server(there={"/api/v1/nodes/n1"}, allowed={"get", "create"})
-    seen = asyncio.run(ask(server, "n1", rights_of(taints=False)))
-    assert (seen.node, seen.served, seen.denied) == (True, False, ("patch nodedevices/status.devices.lading.dev",))
+    reading = asyncio.run(ask(server, "n1", rights_of(taints=False)))
+    assert (reading.node, reading.served, reading.denied) == (True, False, ("patch nodedevices/status.devices.lading.dev",))
     assert [(asked["verb"], asked.get("name")) for asked in server.reviewed] == [
         ("get", "n1"),
         ("create", None),

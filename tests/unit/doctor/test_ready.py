@@ -16,16 +16,16 @@ from tests.unit.doctor.verdicts import states
 METRICS = 'lading_build_info{version="1.2.3"} 1.0\nlading_proxy_connections 5.0\n'
 
 
-def said(*conditions: dict[str, object]) -> DaemonReply:
+def reply(*conditions: dict[str, object]) -> DaemonReply:
     return DaemonReply(daemon="d", address="127.0.0.1:1", readyz=json.dumps({"conditions": conditions}).encode())
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (said({"name": "a", "ok": True}), [Verdict.OK]),
-        (said({"name": "a", "ok": False, "why": "w"}, {"name": "b", "ok": True}), [Verdict.FAILED]),
-        (said({"name": "a", "ok": False, "required": False}), [Verdict.WARNING]),
+        (reply({"name": "a", "ok": True}), [Verdict.OK]),
+        (reply({"name": "a", "ok": False, "why": "w"}, {"name": "b", "ok": True}), [Verdict.FAILED]),
+        (reply({"name": "a", "ok": False, "required": False}), [Verdict.WARNING]),
         (DaemonReply(daemon="d", address=""), [Verdict.SKIPPED]),
         (DaemonReply(daemon="d", address="127.0.0.1:1"), [Verdict.WARNING]),
         (DaemonReply(daemon="d", address="127.0.0.1:1", readyz=b"<html>"), [Verdict.WARNING]),
@@ -36,7 +36,7 @@ def test_conditions(given: DaemonReply, expected: list[Verdict]) -> None:
 
 
 def test_what_is_not_ready_is_named_with_what_mends_it() -> None:
-    given = said(
+    given = reply(
         {"name": "hook 50.json", "ok": False, "why": "silent"}, {"name": "newer", "ok": False, "why": "w", "required": False}
     )
     hook, newer = decide_ready(given)

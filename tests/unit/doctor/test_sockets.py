@@ -8,13 +8,13 @@ import pytest
 
 from doctor.processes import Process, find_processes, read_process
 from doctor.read import read_listener, read_socket
-from doctor.sockets import SocketSeen, decide_socket
+from doctor.sockets import SocketReading, decide_socket
 from lading.checks.model import Verdict
 from lading.errors import HostError
 from lading.sockets import Access
 from tests.unit.doctor.verdicts import only, states
 
-WELL = SocketSeen(
+WELL = SocketReading(
     path=Path("/run/lading/x.sock"),
     daemon="lading-x",
     wanted=Access(0, 0, 0o600),
@@ -66,20 +66,20 @@ def test_a_sticky_folder_lets_no_one_replace_it() -> None:
 # ---- read
 
 
-def seen(path: Path) -> SocketSeen:
+def reading(path: Path) -> SocketReading:
     return asyncio.run(read_socket(path, daemon="d", wanted=Access(0, 0, 0o600)))
 
 
 def test_what_is_at_a_path(tmp_path: Path) -> None:
-    assert seen(tmp_path / "none").found is None
+    assert reading(tmp_path / "none").found is None
     (tmp_path / "file").touch()
-    assert seen(tmp_path / "file").is_socket is False
+    assert reading(tmp_path / "file").is_socket is False
 
 
 def test_who_listens_and_answers(tmp_path: Path) -> None:
     path = tmp_path / "s"
 
-    async def scenario() -> SocketSeen:
+    async def scenario() -> SocketReading:
         async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"hello")
             writer.close()

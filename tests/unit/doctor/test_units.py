@@ -100,5 +100,5 @@ def test_a_systemd_that_does_not_answer_does_not_hide_kubelet(tmp_path: Path, mo
     monkeypatch.setattr("doctor.host.show_units", hang)
     (tmp_path / "proc/812").mkdir(parents=True)
     (tmp_path / "proc/812/cmdline").write_text("kubelet\0")
-    seen = asyncio.run(Host(hooks=Settings(), proxy=ProxySettings(), configs={}, root=tmp_path).kubelet())
-    assert (str(seen.process), seen.by_systemd) == ("kubelet (pid 812)", False)
+    reading = asyncio.run(Host(hooks=Settings(), proxy=ProxySettings(), configs={}, root=tmp_path).kubelet())
+    assert (str(reading.process), reading.by_systemd) == ("kubelet (pid 812)", False)

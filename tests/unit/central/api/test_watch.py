@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import ABSENT_S, Reflector, Unreadable
 from central.request.pod import Pod
 from lading.kube.client import KubeClient

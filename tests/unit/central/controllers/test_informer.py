@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Unreadable
 from central.decide.scheduler import Reservation
 from central.ledger.model import Claim
@@ -298,7 +298,7 @@ def test_a_grant_of_a_pod_that_no_one_knows_holds_its_card() -> None:
 
 def left_of(made: World, node: str = "n1") -> tuple[int, int]:
     capacity = made.ledger.capacity(node)
-    assert capacity.resources_known
+    assert capacity.resources_reported
     return capacity.cpu_milli, capacity.memory_mib
 
 
@@ -354,13 +354,13 @@ def test_pods_before_their_node_and_its_devices() -> None:
 def test_a_node_says_what_it_has_or_does_not(allocatable: dict[str, str]) -> None:
     made = with_load()
     made.readiness("n1", True, allocatable=allocatable)
-    assert made.ledger.capacity("n1").resources_known == (len(allocatable) == 2)
+    assert made.ledger.capacity("n1").resources_reported == (len(allocatable) == 2)
 
 
 def test_a_node_that_is_gone_has_no_cpu_to_tell_of() -> None:
     made = with_load()
     made.node_feed.removed(Ident("", "n1", "uid-n1"), str(made.next_version()))
-    assert not made.ledger.capacity("n1").resources_known
+    assert not made.ledger.capacity("n1").resources_reported
     made = with_load()
     made.node_feed.replaced([], str(made.next_version()))
-    assert not made.ledger.capacity("n1").resources_known
+    assert not made.ledger.capacity("n1").resources_reported

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from central.controllers.patience import MOST_ABANDONED, REMEMBERED, SCAN_S, TRIED
-from central.decide.reservation import PATIENCES, SEEN_S
+from central.decide.reservation import OBSERVED_S, PATIENCES
 from central.decide.why_pod import why_pending
 from central.ledger.claims import NOMINATION_S
 from lading.log import Event
@@ -325,7 +325,7 @@ async def vetoes(one: Led, node: str, *named: str) -> None:
     """The cpu of the node is free, and kube-scheduler leaves it out all the same."""
     assert kept_on(one, "large") == node
     await end(one, f"{node}-0")
-    await one.pause(SEEN_S)
+    await one.pause(OBSERVED_S)
     assert one.filter("large", *named) == []
     await one.pause(2 * SCAN_S)
 

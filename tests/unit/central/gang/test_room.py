@@ -14,7 +14,7 @@ from central.controllers.event_reasons import EventReason
 from central.controllers.gangs import BARRIER_S
 from central.decide.gang_room import Made, evicting
 from central.decide.gangs import GangPlanner
-from central.decide.reservation import SEEN_S
+from central.decide.reservation import OBSERVED_S
 from central.decide.victims import Protection
 from central.gang.gang import Gang
 from central.request.gang import Terms
@@ -162,7 +162,7 @@ def test_a_node_that_kube_scheduler_does_not_name_once_it_has_room_is_left(tmp_p
         await scheduler.run(PATIENCE_S + 5)
         assert {claim.node for claim in one.leadership.ledger.nominations()} == {"n1"}
         await one.remove_pod(first)
-        await scheduler.run(2 * SEEN_S)
+        await scheduler.run(2 * OBSERVED_S)
         assert {claim.node for claim in one.leadership.ledger.nominations()} == {"n2"}
         await one.remove_pod(second)
         await scheduler.run(10)

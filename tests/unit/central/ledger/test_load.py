@@ -28,7 +28,7 @@ def ledger() -> Ledger:
 
 def left(books: Ledger, name: str = "n1") -> tuple[int, int]:
     capacity = books.capacity(name)
-    assert capacity.resources_known
+    assert capacity.resources_reported
     return NODE.cpu_milli - capacity.cpu_milli, NODE.memory_mib - capacity.memory_mib
 
 
@@ -139,18 +139,18 @@ def test_more_than_there_is_leaves_nothing() -> None:
     books = ledger()
     books.facts.set_load(PodLoad(PodUid("other"), "n1", CpuMemory(70_000, 1)))
     capacity = books.capacity("n1")
-    assert (capacity.cpu_milli, capacity.memory_mib, capacity.resources_known) == (0, 255_999, True)
+    assert (capacity.cpu_milli, capacity.memory_mib, capacity.resources_reported) == (0, 255_999, True)
 
 
 def test_what_a_node_does_not_say_is_not_known() -> None:
     books = Ledger()
     books.facts.set_report(report("n1"))
-    assert not books.capacity("n1").resources_known
+    assert not books.capacity("n1").resources_reported
     books.facts.set_node("n1", NodeFacts(allocatable=NODE), 5)
     books.facts.set_node("n1", NodeFacts(allocatable=ONE), 4)  # late
     assert left(books) == (0, 0)
     books.facts.set_node("n1", NodeFacts(), 6)
-    assert not books.capacity("n1").resources_known
+    assert not books.capacity("n1").resources_reported
 
 
 def test_a_list_takes_away_what_is_not_in_it() -> None:
@@ -161,7 +161,7 @@ def test_a_list_takes_away_what_is_not_in_it() -> None:
     books.facts.replace_pods([], 5, loads=[PodLoad(PodUid("stays"), "n1", ONE)])
     assert left(books) == (2000, 4096)
     books.facts.replace_nodes({}, 9)
-    assert not books.capacity("n1").resources_known
+    assert not books.capacity("n1").resources_reported
 
 
 def test_a_grant_alone_has_no_requests() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.controllers.gangs import GangFeed
 from central.page import live as module
 from central.page.live import EVERY_S, Live

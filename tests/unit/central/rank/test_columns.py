@@ -17,7 +17,7 @@ from tests.unit.central.ledger.facts import READY, report, share, uid
 
 
 def sized(one: NodeCapacity, cpu_milli: int = 8000, memory_mib: int = 4096) -> NodeCapacity:
-    return replace(one, cpu_milli=cpu_milli, memory_mib=memory_mib, resources_known=True)
+    return replace(one, cpu_milli=cpu_milli, memory_mib=memory_mib, resources_reported=True)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ class Capacities:
             version=len(self.changes),
             cpu_milli=cpu_milli,
             memory_mib=65_536,
-            resources_known=True,
+            resources_reported=True,
             partitions=PARTITIONS if parted else (),
             isolations=OFFERED if isolated else (),
         )

@@ -53,7 +53,7 @@ def some_capacity(draw: st.DrawFn, name: str) -> NodeCapacity:
     words = [missing != flag for flag in ("reported", "reconciled", "reachable", "booted")]
     one = capacity(*cards, name=name, reported=words[0], reconciled=words[1], reachable=words[2], rebooted=not words[3])
     isolations = draw(st.sampled_from(OFFERED))
-    return replace(one, cpu_milli=cpu, memory_mib=memory, resources_known=True, isolations=isolations)
+    return replace(one, cpu_milli=cpu, memory_mib=memory, resources_reported=True, isolations=isolations)
 
 
 some_capacities = st.integers(1, 5).flatmap(lambda count: st.tuples(*[some_capacity(f"n{number}") for number in range(count)]))

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Unreadable
 from central.controllers.informer import BudgetFeed
 from central.ledger.model import PodRecord

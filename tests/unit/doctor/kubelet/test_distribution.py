@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from doctor.kubelet.distribution import CONTAINERD, Option, flags, kubelet_words, merge
-from doctor.kubelet.kubelet import KubeletSeen, Route, decide_endpoint
+from doctor.kubelet.kubelet import KubeletReading, Route, decide_endpoint
 from doctor.kubelet.read_kubelet import read_kubelet
 from doctor.kubelet.unit import Word
-from doctor.runtime import CgroupDrivers, RuntimeSeen, decide_cgroup_driver
+from doctor.runtime import CgroupDrivers, RuntimeReading, decide_cgroup_driver
 from lading.checks.model import Finding, Verdict
 from lading.errors import ConfigError
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -36,7 +36,7 @@ RKE2_SERVER = ("/usr/local/bin/rke2 server",)
 RKE2_KUBELET = ("/var/lib/rancher/rke2/bin/kubelet", "--node-labels=")
 
 
-def node(root: Path, files: dict[str, str], *processes: Sequence[str]) -> KubeletSeen:
+def node(root: Path, files: dict[str, str], *processes: Sequence[str]) -> KubeletReading:
     """Write the files, and a process for each command line; a K3s or RKE2 without a unit in `files` gets its usual one."""
     pids = {}
     for pid, argv in enumerate(processes, start=100):
@@ -54,13 +54,13 @@ def node(root: Path, files: dict[str, str], *processes: Sequence[str]) -> Kubele
     return read_again(root, pids)
 
 
-def read_again(root: Path, pids: Mapping[str, int], *, ago_s: float = -60) -> KubeletSeen:
+def read_again(root: Path, pids: Mapping[str, int], *, ago_s: float = -60) -> KubeletReading:
     """Read the node with units that were started so many seconds ago, by default after all files were written."""
     return read_kubelet(root, systemctl.show_all(root, pids, started_s=time.monotonic() - ago_s))
 
 
-def judged(seen: KubeletSeen, *, runtime: str = CONTAINERD) -> Finding:
-    return only(decide_endpoint(Route(kubelet=seen, proxy="/run/lading/cri.sock", runtime=runtime)))
+def judged(reading: KubeletReading, *, runtime: str = CONTAINERD) -> Finding:
+    return only(decide_endpoint(Route(kubelet=reading, proxy="/run/lading/cri.sock", runtime=runtime)))
 
 
 @pytest.mark.parametrize(
@@ -156,19 +156,19 @@ def test_the_runtime_behind_the_proxy_is_the_distributions(tmp_path: Path) -> No
 
 
 def test_its_own_setting_turns_off_the_runtime_that_the_proxy_asks(tmp_path: Path) -> None:
-    seen = node(tmp_path, INSTALLED | {CONFIG: f"container-runtime-endpoint: {OURS}"}, SERVER)
-    verdict = judged(seen)
+    reading = node(tmp_path, INSTALLED | {CONFIG: f"container-runtime-endpoint: {OURS}"}, SERVER)
+    verdict = judged(reading)
     assert verdict.verdict is Verdict.FAILED
     assert f"/{CONFIG}" in verdict.what
-    assert judged(seen, runtime="/run/containerd/containerd.sock").verdict is Verdict.OK  # one of the machine's own
+    assert judged(reading, runtime="/run/containerd/containerd.sock").verdict is Verdict.OK  # one of the machine's own
 
 
 def test_a_setting_of_after_its_start_may_not_count_yet(tmp_path: Path) -> None:
     node(tmp_path, INSTALLED | {CONFIG: f"kubelet-arg: [{ARG}]"}, SERVER)
-    seen = read_again(tmp_path, {"k3s.service": 100}, ago_s=100)
-    assert seen.service is not None
-    assert seen.service.changed in {f"/{CONFIG}", f"/{UNIT}"}
-    verdict = judged(seen)
+    reading = read_again(tmp_path, {"k3s.service": 100}, ago_s=100)
+    assert reading.service is not None
+    assert reading.service.changed in {f"/{CONFIG}", f"/{UNIT}"}
+    verdict = judged(reading)
     assert (verdict.verdict, verdict.mend) == (Verdict.WARNING, "systemctl restart k3s")
     for name in (CONFIG, UNIT):
         os.utime(tmp_path / name, (time.time() - 200, time.time() - 200))
@@ -177,11 +177,11 @@ def test_a_setting_of_after_its_start_may_not_count_yet(tmp_path: Path) -> None:
 
 def test_kubelet_itself_knows_whether_a_later_setting_counts(tmp_path: Path) -> None:
     node(tmp_path, INSTALLED | {CONFIG: f"kubelet-arg: [{ARG}]"}, SERVER)
-    seen = read_again(tmp_path, {"k3s.service": 100}, ago_s=100)
-    assert seen.running is not None
+    reading = read_again(tmp_path, {"k3s.service": 100}, ago_s=100)
+    assert reading.running is not None
     for endpoint, verdict in ((OURS, Verdict.OK), (f"unix://{CONTAINERD}", Verdict.FAILED)):
-        running = replace(seen.running, configz={"containerRuntimeEndpoint": endpoint})
-        found = judged(replace(seen, running=running))
+        running = replace(reading.running, configz={"containerRuntimeEndpoint": endpoint})
+        found = judged(replace(reading, running=running))
         assert found.verdict is verdict
         assert found.mend == ("" if verdict is Verdict.OK else "systemctl restart k3s")
 
@@ -206,7 +206,7 @@ def test_the_nodes_name(tmp_path: Path, files: dict[str, str], name: str) -> Non
 
 
 def test_the_cgroup_driver(tmp_path: Path) -> None:
-    runtime = RuntimeSeen(endpoint=Path(CONTAINERD), version=cri.VersionResponse(), status=cri.StatusResponse())
+    runtime = RuntimeReading(endpoint=Path(CONTAINERD), version=cri.VersionResponse(), status=cri.StatusResponse())
     unknown = node(tmp_path, INSTALLED, SERVER)
     verdict = only(decide_cgroup_driver(CgroupDrivers(kubelet=unknown, runtime=runtime)))
     assert verdict.verdict is Verdict.SKIPPED

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Mapping
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.request.pod import Pod
-from central.state.seen import SeenPods
+from central.state.observed_pods import ObservedPods
 from lading.vocabulary import PodUid
 from tests.fakes.kube_objects import NAMESPACE, WHOLE, decoded, pod
 from tests.fakes.simulated_time import run_simulated
@@ -16,12 +16,12 @@ def version(number: int, limits: Mapping[str, str] = WHOLE, *, node: str = "") -
     return decoded(pod("a", limits, version=number, node=node))
 
 
-def found(seen: SeenPods, sent: Pod) -> Pod | None:
+def found(seen: ObservedPods, sent: Pod) -> Pod | None:
     return run_simulated(seen.find(sent))
 
 
-def seen_pods(*settled: str) -> SeenPods:
-    return SeenPods(lambda uid: uid in map(uid_of, settled))
+def seen_pods(*settled: str) -> ObservedPods:
+    return ObservedPods(lambda uid: uid in map(uid_of, settled))
 
 
 def test_a_request_gets_the_pod_of_the_watch_and_nothing_of_its_own_copy() -> None:

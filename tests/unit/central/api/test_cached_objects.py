@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.api.known import Ident, Known, News
+from central.api.cached_objects import CachedObjects, Ident, News
 
 NOTHING = News(None, False)
 
@@ -19,8 +19,8 @@ class Meta:
     namespace: str = "ns"
 
 
-def known(*objects: Meta, version: str = "100") -> Known:
-    one = Known()
+def known(*objects: Meta, version: str = "100") -> CachedObjects:
+    one = CachedObjects()
     one.listed(objects, version)
     return one
 

@@ -43,7 +43,7 @@ class News(NamedTuple):
 _NO_NEWS = News(None, False)
 
 
-class Known:
+class CachedObjects:
     """Keep the cached objects' uids. `reached`: the version from which the watch continues, as the server wrote it."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Keep unbound pods as observed by central's watch. central decides requests by these pods, never by the caller's copy.
 
 kube-scheduler's watch may be ahead of central's by a moment. So `find` waits for the requested pod in the requested version. If
-that version does not arrive within SEEN_WITHIN_S, `find` returns the last observed version.
+that version does not arrive within OBSERVED_WITHIN_S, `find` returns the last observed version.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ from typing import Final
 
 import msgspec
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Unreadable
 from central.ledger.model import version_of
 from central.request.gang import FOREIGN_PREFIXES
 from central.request.pod import Pod
 from lading.vocabulary import NETWORKS, PREFIX, PodUid
 
-SEEN_WITHIN_S: Final = 1.0  # maximum wait in seconds; kube-scheduler's request ends after 5 s
+OBSERVED_WITHIN_S: Final = 1.0  # maximum wait in seconds; kube-scheduler's request ends after 5 s
 READ: Final = (PREFIX, NETWORKS, *FOREIGN_PREFIXES)  # prefixes of the annotations that central reads of a waiting pod
 
 
-class SeenPods:
+class ObservedPods:
     """Keep the unbound pods of the watch."""
 
     def __init__(self, settled: Callable[[PodUid], bool]) -> None:
@@ -61,7 +61,7 @@ class SeenPods:
         """Return the pod as observed by the watch; None if it does not wait, or does not exist."""
         uid, version = sent.metadata.uid, version_of(sent.metadata.resource_version)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SEEN_WITHIN_S):
+            async with asyncio.timeout(OBSERVED_WITHIN_S):
                 while not (self._has(uid, version) or self._settled(uid)):
                     self._changed = self._changed or asyncio.Event()
                     await self._changed.wait()
