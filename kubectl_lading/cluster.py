@@ -188,8 +188,8 @@ class _Kept(Generic[N]):
         self._objects[obj.metadata.uid] = obj
         self._news.set()
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._objects.pop(gone.uid, None)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._objects.pop(deleted.uid, None)
         self._news.set()
 
 

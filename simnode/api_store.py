@@ -158,8 +158,8 @@ class Store:
         return self._keep(path, _identified(path, obj, {"uid": uid}), "MODIFIED" if before else "ADDED")
 
     def remove(self, path: str) -> Object:
-        gone = self.objects.pop(path)
-        return self._keep(path, gone, "DELETED")
+        removed = self.objects.pop(path)
+        return self._keep(path, removed, "DELETED")
 
     def compact(self) -> None:
         """Discard all versions and lists so far."""

@@ -123,7 +123,7 @@ class Stage:
         await self._await(bound, f"a node for {name}")
         return self.calls.outcomes[uid].at
 
-    async def await_gone(self, names: Iterable[str]) -> None:
+    async def await_ended(self, names: Iterable[str]) -> None:
         paths = {PODS.path(NAMESPACE, name) for name in names}
         await self._await(lambda: not paths & self.store.objects.keys(), f"the end of {', '.join(sorted(names))}")
 
@@ -217,7 +217,7 @@ class Story:
     async def _a_pod_is_urgent(self) -> None:
         out, stage = self._out, self._stage
         before = stage.decision("notebook")
-        gone = set(stage.agents.released)
+        released = set(stage.agents.released)
         out.step(f"create pod urgent: it requests the card on {before.node} that notebook shares, with a higher priority")
         began = time.monotonic()
         uid = await stage.create(URGENT)
@@ -226,7 +226,7 @@ class Story:
         self._table(stage.decision("urgent"))
         told = [f"{one['reason']}, pod {one['involvedObject']['name']}: {one['message']}" for one in stage.events()]
         out.shown("events", told)
-        evicted = set(stage.agents.released) - gone
+        evicted = set(stage.agents.released) - released
         whole = tuple(GivenGpu(uuid=gpu.uuid, bdf=gpu.bdf) for gpu in before.containers[0].gpus)
         out.check("notebook was evicted, and no other pod", evicted == {before.uid})
         out.note(f"bound {took:.1f} s after it came")
@@ -247,7 +247,7 @@ class Story:
         )
         for name, uid in zip(names, uids, strict=True):
             await stage.client.delete(PODS.path(NAMESPACE, name), uid=uid)
-        await stage.await_gone(names)
+        await stage.await_ended(names)
         gangs = {pod["metadata"]["name"]: await stage.create(pod) for pod in jobs(gangs=True)}
         for name in ("left-0", "left-1"):
             await stage.await_bound(gangs[name], name)

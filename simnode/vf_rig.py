@@ -259,9 +259,9 @@ class VfRig(Block):
             if link is not None:
                 seen[bdf] = Whereabouts(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, at_home=at_home, kept=link.kept)
         self._last.update(seen)
-        gone = {bdf for bdf in self.stand_ins if bdf not in seen and f"{_OTHER_END}{bdf}" not in aliased}
+        missing = {bdf for bdf in self.stand_ins if bdf not in seen and f"{_OTHER_END}{bdf}" not in aliased}
         now = time.monotonic()
-        self._missing_since = {bdf: self._missing_since.get(bdf, now) for bdf in gone}
+        self._missing_since = {bdf: self._missing_since.get(bdf, now) for bdf in missing}
         return seen
 
     def _bring_back(self) -> float:

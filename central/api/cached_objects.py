@@ -36,7 +36,7 @@ class Ident(NamedTuple):
 
 
 class News(NamedTuple):
-    gone: Ident | None
+    deleted: Ident | None
     there: bool  # the event's object is new or changed
 
 

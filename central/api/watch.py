@@ -65,7 +65,7 @@ class Sink(Protocol[T_contra]):
     def changed(self, obj: "T_contra | Unreadable") -> None:
         """Take in an object that is new or has changed."""
 
-    def removed(self, gone: Ident, version: str) -> None:
+    def removed(self, deleted: Ident, version: str) -> None:
         """Remove an object that was deleted at `version` or before."""
 
 
@@ -83,9 +83,9 @@ class Sinks(Generic[T]):
         for sink in self._sinks:
             sink.changed(obj)
 
-    def removed(self, gone: Ident, version: str) -> None:
+    def removed(self, deleted: Ident, version: str) -> None:
         for sink in self._sinks:
-            sink.removed(gone, version)
+            sink.removed(deleted, version)
 
 
 _OBJECT: Final = msgspec.json.Decoder(Object)  # for a bookmark, a deletion, or an object that cannot be decoded otherwise
@@ -272,9 +272,9 @@ class Reflector(Generic[T]):
 
     def _notify(self, metadata: AnyMetadata, obj: T | Unreadable | None) -> None:
         news = self._cached.event(metadata, deleted=obj is None)
-        if (gone := news.gone) is not None:
-            self._unreadable.discard(gone.uid)
-            self._call(gone, lambda: self._sink.removed(gone, metadata.resource_version), at_once=True)
+        if (deleted := news.deleted) is not None:
+            self._unreadable.discard(deleted.uid)
+            self._call(deleted, lambda: self._sink.removed(deleted, metadata.resource_version), at_once=True)
         if news.there and obj is not None:
             if not isinstance(obj, Unreadable):
                 self._unreadable.discard(obj.metadata.uid)

@@ -101,8 +101,8 @@ class NamedFeed(Generic[Kept]):
         if isinstance(obj, self._kind) and self._counts(obj):
             self._kept[obj.metadata.name] = obj
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._kept.pop(gone.name, None)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._kept.pop(deleted.name, None)
 
 
 class WorkloadFeed:
@@ -122,8 +122,8 @@ class WorkloadFeed:
         if isinstance(obj, Workload):
             self._queued.put(obj)
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._queued.remove(gone.uid)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._queued.remove(deleted.uid)
 
 
 class PlaceFeed:
@@ -144,7 +144,7 @@ class PlaceFeed:
             holder = Holder(pod=metadata.uid, namespace=metadata.namespace, name=metadata.name)
             self._places.give(holder, metadata.annotations[WORKLOAD], bound=bool(obj.spec.node_name))
 
-    def removed(self, gone: Ident, version: str) -> None:
+    def removed(self, deleted: Ident, version: str) -> None:
         """Do nothing: the ledger releases the pod's devices."""
 
 

@@ -27,7 +27,7 @@ from lading.vocabulary import PodUid
 # An Event's message has at most 1,024 characters, and so has one reason in a report; a pod has up to some 30 devices.
 _LONGEST_REASON: Final = 120
 _NAMED: Final = 4
-_GONE: Final = "its node does not report it any more"
+_NOT_REPORTED: Final = "its node does not report it any more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ def decide_health_changes(capacity: NodeCapacity, holders: Iterable[Held], condi
     for held in holders:
         devices = _devices_of(held, known)
         said = conditions.get(held.holder.pod)
-        unhealthy = [words for device in sorted(devices) if (words := known.get(device, f"{device}: {_GONE}"))]
+        unhealthy = [words for device in sorted(devices) if (words := known.get(device, f"{device}: {_NOT_REPORTED}"))]
         if not devices or (not unhealthy and (said is None or said.healthy)):
             continue
         change = HealthChange(

@@ -126,8 +126,8 @@ class GangFeed:
         started, wait_s = pod.status.start_time, said.terms.wait_s if said.terms else None
         return started is not None and self._now() - parse_seconds(started) > finish_s(wait_s, self._finish_s) + CLOCKS_S
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._end(PodUid(gone.uid))
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._end(PodUid(deleted.uid))
 
     def _end(self, uid: PodUid) -> None:
         self._gangs.remove(uid)
@@ -161,8 +161,8 @@ class GangObjectFeed:
             self._gangs.put_object(one)
         self._starts.follow()
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._forget(gone.uid)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._forget(deleted.uid)
 
     def _forget(self, uid: str) -> None:
         for key in self._keys_of.pop(uid, set()):

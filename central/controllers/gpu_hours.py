@@ -47,8 +47,8 @@ class UseFeed:
         self.changed_nodes: set[str] = set()
 
     def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
-        for gone in self.busy.keys() - {one.metadata.name for one in objects}:
-            self._set(gone, {})
+        for deleted in self.busy.keys() - {one.metadata.name for one in objects}:
+            self._set(deleted, {})
         for one in objects:
             self.changed(one)
 
@@ -56,8 +56,8 @@ class UseFeed:
         if not isinstance(obj, Unreadable):
             self._set(obj.metadata.name, {use.uuid: use.busy_percent for use in obj.status.use if use.busy_percent})
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._set(gone.name, {})
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._set(deleted.name, {})
 
     def _set(self, node: str, busy: Mapping[GpuUuid, int]) -> None:
         if self.busy.get(node, {}) == busy:

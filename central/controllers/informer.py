@@ -68,9 +68,9 @@ class PodFeed:
         self._accepted = {uid: known for uid, known in self._accepted.items() if uid in listed}
         self._conditions.forget_all_but(listed)
         unlisted = [pod for pod in self._pending if pod.uid not in listed]
-        for gone in [pod.uid for pod in unlisted if version_of(pod.resource_version) <= version_of(version)]:
-            self._pending.remove(gone)
-            self._ledger.facts.remove_pod(gone)
+        for deleted in [pod.uid for pod in unlisted if version_of(pod.resource_version) <= version_of(version)]:
+            self._pending.remove(deleted)
+            self._ledger.facts.remove_pod(deleted)
         readable = [one for one in objects if isinstance(one, Pod)]
         self._ledger.facts.replace_other_claims({one.metadata.uid: claim for one in readable if (claim := _other_claim(one))})
         said = [self._record(one) for one in objects]
@@ -87,8 +87,8 @@ class PodFeed:
             case PodLoad() as load:
                 self._ledger.facts.set_load(load)
 
-    def removed(self, gone: Ident, version: str) -> None:
-        uid = PodUid(gone.uid)
+    def removed(self, deleted: Ident, version: str) -> None:
+        uid = PodUid(deleted.uid)
         self._reported.discard(uid)
         self._accepted.pop(uid, None)
         self._conditions.forget(uid)
@@ -198,10 +198,10 @@ class DevicesFeed:
             if self._reports is not None:
                 self._reports.set(obj)
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._ledger.facts.remove_report(gone.name, version_of(version))
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._ledger.facts.remove_report(deleted.name, version_of(version))
         if self._reports is not None:
-            self._reports.remove(gone.name)
+            self._reports.remove(deleted.name)
 
 
 class NodeFeed:
@@ -241,11 +241,11 @@ class NodeFeed:
             self._topology.set(name, labels)
             self._nodes.set(traits_of(name, labels, spec.taints, unschedulable=spec.unschedulable))
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._topology.remove(gone.name)
-        self._nodes.remove(gone.name)
-        self._ledger.facts.set_offered(gone.name, frozenset())
-        self._ledger.facts.remove_node(gone.name, version_of(version))
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._topology.remove(deleted.name)
+        self._nodes.remove(deleted.name)
+        self._ledger.facts.set_offered(deleted.name, frozenset())
+        self._ledger.facts.remove_node(deleted.name, version_of(version))
 
 
 class BudgetFeed:
@@ -270,8 +270,8 @@ class BudgetFeed:
             self._by_uid[obj.metadata.uid] = obj
             self._stale = True
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._by_uid.pop(gone.uid, None)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._by_uid.pop(deleted.uid, None)
         self._stale = True
 
     def budgets(self) -> Budgets:

@@ -194,11 +194,11 @@ class RoomMaker:
             current = self._current(gang)
         if made is None or current is None or not self._planner.can_start(current, made.where):
             return False
-        victims = [record for uid in made.gone if (record := self._ledger.pod(uid)) is not None and not record.deleting]
+        victims = [record for uid in made.evicted if (record := self._ledger.pod(uid)) is not None and not record.deleting]
         until = self._clock() + max((victim.grace_s for victim in victims), default=0) + NOMINATION_S
         for planned in made.where.values():
             self._scheduler.take_from_lower(planned.node, planned.placement.taken, current.priority)
-        self._nominate(current, made.where, until, victims=frozenset(made.gone))
+        self._nominate(current, made.where, until, victims=frozenset(made.evicted))
         self._scheduler.gangs.note(current, evicting=True)
         try:
             await self._evict_all(current, victims, reason)

@@ -268,17 +268,17 @@ class Patience:
         enough = scheduler.ledger.without(uid).capacity(name).has_resources(pod.cpu_memory)
         kept.enough_at = min(kept.enough_at, self._clock()) if enough else math.inf
         holders = sorted(scheduler.ledger.facts_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
-        gone: list[PodUid] = []
+        evicted: list[PodUid] = []
         for other in [uid, *(holder for holder, _ in holders if holder != uid)]:
-            gone.append(other)
-            state = scheduler.ledger.without(*gone)
+            evicted.append(other)
+            state = scheduler.ledger.without(*evicted)
             placement = scheduler.fit_pod(pod.shape, name, state)
             if placement is not None:
                 until = self._clock() + KEPT_S
                 scheduler.ledger.claims.nominate(
                     uid, name, placement.taken, until, pod.holder, cpu_memory=pod.cpu_memory, evicts=False
                 )
-                kept.complete_at = min(kept.complete_at, self._clock()) if len(gone) == 1 else math.inf
-                kept.reservation.observe(len(gone) - 1, self._clock())
-                return len(gone) - 1
+                kept.complete_at = min(kept.complete_at, self._clock()) if len(evicted) == 1 else math.inf
+                kept.reservation.observe(len(evicted) - 1, self._clock())
+                return len(evicted) - 1
         return None

@@ -39,9 +39,9 @@ class QuotaFeed:
     def changed(self, obj: ElasticQuota | Unreadable) -> None:
         self._quotas.set_quota(obj.metadata.uid, self._read(obj))
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._statuses.pop(gone.uid, None)
-        self._quotas.remove_quota(self._dialect, gone.uid)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._statuses.pop(deleted.uid, None)
+        self._quotas.remove_quota(self._dialect, deleted.uid)
 
     def _read(self, obj: ElasticQuota | Unreadable) -> Quota:
         if isinstance(obj, ElasticQuota):

@@ -44,8 +44,8 @@ class BypassFeed:
 
     def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
         names = {one.metadata.name for one in objects}
-        for gone in self.reported.keys() - names:
-            del self.reported[gone]
+        for deleted in self.reported.keys() - names:
+            del self.reported[deleted]
         for one in objects:
             self.changed(one)
 
@@ -57,8 +57,8 @@ class BypassFeed:
         else:
             self.reported.pop(obj.metadata.name, None)
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self.reported.pop(gone.name, None)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self.reported.pop(deleted.name, None)
 
 
 class BypassEnder:

@@ -208,14 +208,14 @@ class TakeBack:
         return {name: sorted(units, key=importance) for name, units in sorted(found.items())}
 
     def _enough(self, pod: Pending, name: str) -> Enough:
-        def enough(gone: Collection[PodUid]) -> Generator[None, None, bool]:
+        def enough(ended: Collection[PodUid]) -> Generator[None, None, bool]:
             yield
-            return self._placement(pod, name, gone) is not None
+            return self._placement(pod, name, ended) is not None
 
         return enough
 
-    def _placement(self, pod: Pending, name: str, gone: Collection[PodUid]) -> Placement | None:
+    def _placement(self, pod: Pending, name: str, ended: Collection[PodUid]) -> Placement | None:
         """Return the pod's placement on the node without these pods and without pods that are ending."""
         ending = [record.uid for record in self._scheduler.ledger.bound_on(name) if record.deleting]
-        state = self._scheduler.ledger.without(pod.uid, *gone, *ending)
+        state = self._scheduler.ledger.without(pod.uid, *ended, *ending)
         return self._scheduler.fit_devices(pod.shape, name, state)

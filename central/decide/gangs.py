@@ -122,8 +122,8 @@ class GangPlanner:
         """Search a plan as if `lower`, the claims for pods of lower priority, were free."""
         last = dict.fromkeys(claim.node for one in lower for claim in one.claims)
         wants = yield from self._wants(gang, [*first, *surplus], pods, names, last)
-        gone = [uid for one in lower for uid in one.uids]
-        state = self.scheduler.ledger.without(*pods, *gang.life.kept, *gone)
+        evicted = [uid for one in lower for uid in one.uids]
+        state = self.scheduler.ledger.without(*pods, *gang.life.kept, *evicted)
         rails = running_rails(gang, self.scheduler.ledger)
         return (yield from find_plan(wants[: len(first)], wants[len(first) :], state, self.place, topology, rails=rails))
 

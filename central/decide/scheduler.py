@@ -384,8 +384,10 @@ class Scheduler:
             ending: list[Yielding] = []
             for one in (one for one in lower if not within_quota or one.is_on((name,))):
                 ending.append(one)
-                gone = [uid for held in ending for uid in held.uids]
-                placement = self.fit_devices(pod.shape, name, self.ledger.without(pod.uid, *gone)) if allows(gone) else None
+                evicted = [uid for held in ending for uid in held.uids]
+                placement = (
+                    self.fit_devices(pod.shape, name, self.ledger.without(pod.uid, *evicted)) if allows(evicted) else None
+                )
                 if placement is not None:
                     if within_quota:
                         ending = [held for held in ending if held.overlaps(name, placement.taken)]
@@ -473,9 +475,13 @@ class Scheduler:
             return
         pending = self.pending.get(own)
         rule = self.preemption([pending] if pending is not None else [])
-        for name, gone in victims.items():
-            allowed = all(map(rule.takes, gone)) and rule.allows(gone)
-            if gone and allowed and self.fit_devices(Shape(request=request), name, self.ledger.without(own, *gone)) is not None:
+        for name, evicted in victims.items():
+            allowed = all(map(rule.takes, evicted)) and rule.allows(evicted)
+            if (
+                evicted
+                and allowed
+                and self.fit_devices(Shape(request=request), name, self.ledger.without(own, *evicted)) is not None
+            ):
                 suffice.append(name)
             yield
 
@@ -484,7 +490,7 @@ class Scheduler:
         rule = self.quotas.preemption(pods)
         if rule is not None:
             return rule
-        return Preemption(lowest=self.ledger.lowest_priority(), takes=lambda uid: True, allows=lambda gone: True)
+        return Preemption(lowest=self.ledger.lowest_priority(), takes=lambda uid: True, allows=lambda evicted: True)
 
     def judged(self, request: DeviceRequest) -> CachedVerdicts:
         """Return the verdicts about nodes for the request, after judging further nodes for at most one slice of time."""
@@ -678,7 +684,7 @@ class Scheduler:
         return NotBound(why=OfBinding.BINDING_UNCLEAR.about(why))
 
 
-def _allow_all(gone: Collection[PodUid]) -> bool:
+def _allow_all(evicted: Collection[PodUid]) -> bool:
     return True
 
 

@@ -259,7 +259,7 @@ class ExtenderServer:
         _note_pod(request, args.Pod)
         pod = await self._find(args.Pod)
         said = args.NodeNameToMetaVictims or {}
-        victims = {name: [PodUid(one.UID) for one in gone.Pods or ()] for name, gone in said.items()}
+        victims = {name: [PodUid(one.UID) for one in listed.Pods or ()] for name, listed in said.items()}
         suffice = await self._verbs.preempt(pod, victims) if pod is not None else ()
         self._check_leads()
         return self._json(PreemptResult(NodeNameToMetaVictims={name: said[name] for name in suffice}))

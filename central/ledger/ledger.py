@@ -76,7 +76,7 @@ class Ledger:
 
     def without(self, *pods: PodUid) -> Overlay:
         """Return the cluster as if these pods held nothing: for a pod's own claims, and for victims."""
-        return Overlay(books=self._books, gone=frozenset(pods))
+        return Overlay(books=self._books, removed=frozenset(pods))
 
     def empty_nodes(self) -> EmptyNodes:
         """Return the cluster as if no pod held a device, with all devices and nodes in order."""

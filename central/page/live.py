@@ -89,9 +89,9 @@ class Live:
         now = None if view is None else _encode(view)
         if now == self._nodes.get(name):
             return
-        gone = self._totals_of.pop(name, _NONE)
+        before = self._totals_of.pop(name, _NONE)
         come = _NONE if view is None else msgspec.structs.astuple(totals([view]))
-        self._sum = tuple(total - less + more for total, less, more in zip(self._sum, gone, come, strict=True))
+        self._sum = tuple(total - less + more for total, less, more in zip(self._sum, before, come, strict=True))
         if now is None:
             del self._nodes[name]
         else:
@@ -130,8 +130,8 @@ class Live:
         if leadership != self._name or not _NUMBER.fullmatch(number) or int(number) > self._changes.version:
             return None
         names = self._changes.since(int(number))
-        gone = [name for name in names if name and name not in self._nodes]
-        head = {"revision": self.revision, "after": revision, "totals": self._totals(), "gone": gone}
+        removed = [name for name in names if name and name not in self._nodes]
+        head = {"revision": self.revision, "after": revision, "totals": self._totals(), "gone": removed}
         if self._waiting_changed > int(number):
             head |= self._pending()
         return self._joined(head, [self._nodes[name] for name in names if name in self._nodes])

@@ -50,8 +50,8 @@ class ObservedPods:
             self._pods.pop(obj.metadata.uid, None)
         self._notify()
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._pods.pop(PodUid(gone.uid), None)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._pods.pop(PodUid(deleted.uid), None)
         self._notify()
 
     def get(self, uid: PodUid) -> Pod | None:

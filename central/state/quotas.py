@@ -283,8 +283,8 @@ class Quotas:
             counted = self._counted.get(uid, NOTHING)
             return not counted.held or (takes and counted.quotas == quotas and counted.owner.preemptible)
 
-        def allows(gone: Collection[PodUid]) -> bool:
-            given = [counted.held for uid in gone if (counted := self._counted.get(uid, NOTHING)).quotas == quotas]
+        def allows(ended: Collection[PodUid]) -> bool:
+            given = [counted.held for uid in ended if (counted := self._counted.get(uid, NOTHING)).quotas == quotas]
             back = {key: -amount for key, amount in total_of(given).items()}
             each = {quota: [one for one in waiting if quota in one.quotas] for one in waiting for quota in one.quotas}
             return not any(self._check(quota, own, gang=len(pods) > 1, beside=back) for quota, own in each.items())

@@ -108,7 +108,7 @@ def _somewhere(search: _Search, state: Overlay, pod: Pending) -> Put | None:
     that the plan changed, then others."""
     fits = search.scheduler.judged(pod.request).fits
     best = search.scheduler.verdicts.best(pod.shape, search.scheduler.ledger.nodes())
-    freed = {record.node for uid in state.gone if (record := search.scheduler.ledger.pod(uid)) and record.node}
+    freed = {record.node for uid in state.removed if (record := search.scheduler.ledger.pod(uid)) and record.node}
     first = dict.fromkeys(name for name in (best, *state.put, *sorted(freed)) if name)
     others = (name for name in sorted(fits) if name not in first)
     for count, name in enumerate((*first, *others)):
@@ -178,7 +178,7 @@ def _sets(records: Sequence[PodRecord], most: int) -> Iterator[tuple[PodRecord, 
 def _may_move(search: _Search, record: PodRecord) -> bool:
     one = search.movable.get(record.uid)
     grouped = one is not None and one.request.sharing is not None and bool(one.request.sharing.affinity)
-    return one is not None and not grouped and record.uid not in search.state.gone
+    return one is not None and not grouped and record.uid not in search.state.removed
 
 
 def _try(search: _Search, pod: Pending, name: str, going: Sequence[PodRecord]) -> Opening | None:

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from hooks.attach import plan
 from hooks.attach.acts import calls_of
-from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
+from hooks.attach.kernel import Kernel, KernelError, NetnsMissingError
 from hooks.attach.plan import ObservedDevices, Stuck
 from hooks.model.attachment import Attachment, Link, RdmaDevice, Step
 from lading.errors import LadingError
@@ -93,12 +93,12 @@ def _find_in_pod(kernel: Kernel, row: Attachment) -> Link | None:
     try:
         links = (kernel.link(row.netns, name) for name in plan.names_in_pod(row))
         return next((link for link in links if link is not None and plan.is_own(row, link)), None)
-    except NetnsGoneError:
+    except NetnsMissingError:
         return None
 
 
 def _find_ibdev_in_pod(kernel: Kernel, row: Attachment) -> RdmaDevice | None:
     try:
         return plan.find_own_ibdev(row, kernel.rdma_devices(row.netns))
-    except NetnsGoneError:
+    except NetnsMissingError:
         return None

@@ -37,7 +37,7 @@ def find_cards(devices: GrantedDevices, inventory: Inventory) -> list[Card] | Re
     for one in devices.gpus:
         gpu = by_uuid.get(one.uuid)
         if gpu is None:
-            return _gone(one.uuid)
+            return _missing_card(one.uuid)
         if gpu.unhealthy or gpu.node is None:
             why = gpu.unhealthy or "it has no device node"
             return Refusal(
@@ -46,7 +46,7 @@ def find_cards(devices: GrantedDevices, inventory: Inventory) -> list[Card] | Re
             )
         mig = next((instance for instance in gpu.mig if instance.uuid == one.mig_uuid), None)
         if one.mig_uuid and mig is None:
-            return _gone(one.mig_uuid)
+            return _missing_card(one.mig_uuid)
         cards.append(Card(granted=one, gpu=gpu, node=gpu.node, mig=mig))
     return sorted(cards, key=_order)
 
@@ -111,7 +111,7 @@ def hide_cards(
     return merge(vendor.hide(container, coexist=policy.coexist) for vendor in vendors if vendor.name not in of)
 
 
-def _gone(name: str) -> Refusal:
+def _missing_card(name: str) -> Refusal:
     return Refusal(
         reason=Reason.DEVICE_UNKNOWN,
         message=f"cannot give {name}: this container was granted it, and the node does not have it any more; recreate the pod",

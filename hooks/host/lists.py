@@ -46,8 +46,8 @@ async def read_lists(
     configured = {} if configured is None else configured
     going: set[str] = set()
     guarded = {sandbox.id for sandbox in sandboxes if any(key.startswith(prefixes) for key in sandbox.annotations)}
-    for gone in configured.keys() - {container.id for container in containers}:
-        del configured[gone]
+    for removed in configured.keys() - {container.id for container in containers}:
+        del configured[removed]
     for container in containers:
         if container.pod_sandbox_id in guarded and GRANT not in container.annotations and container.id not in configured:
             status = await runtime.container_status(container.id)

@@ -79,12 +79,12 @@ class History:
         """Delete at most STEP rows: rows that ended before this time, or the oldest rows above the limit MOST. Return whether
         there may be more. Rows of present holders stay, however old they are."""
         with self._transaction() as db:
-            gone = db.execute(_OLDEST, (before, STEP)).fetchall()
-            if len(gone) < min(excess := self._rows - MOST, STEP):
-                gone = db.execute(_OLDEST, (_EVER, min(excess, STEP))).fetchall()
-            db.executemany("DELETE FROM history WHERE id = ?", gone)
-        self._rows -= len(gone)
-        return len(gone) == STEP
+            old = db.execute(_OLDEST, (before, STEP)).fetchall()
+            if len(old) < min(excess := self._rows - MOST, STEP):
+                old = db.execute(_OLDEST, (_EVER, min(excess, STEP))).fetchall()
+            db.executemany("DELETE FROM history WHERE id = ?", old)
+        self._rows -= len(old)
+        return len(old) == STEP
 
 
 def write_period(db: sqlite3.Connection, period: Period) -> int:

@@ -19,8 +19,8 @@ from hooks.model.inventory import Gpu, Inventory, Vf
 from lading.vocabulary import GpuUuid, PciAddress, SandboxId
 
 _SHORT: Final = 12  # characters of a sandbox's id, as crictl shows it
-_GONE: Final = "the node does not have it (any more)"
-_ALL_GONE: Final = "the runtime lists no pod at all: free at {time} UTC if that remains so"
+_MISSING: Final = "the node does not have it (any more)"
+_NO_PODS: Final = "the runtime lists no pod at all: free at {time} UTC if that remains so"
 _STOPPED: Final = "its sandbox is stopped: free once its containers have exited and its VFs are back"
 
 
@@ -71,7 +71,7 @@ class Holder:
     @property
     def note(self) -> str:
         if self.stopped_at is None and self.empty_until is not None:
-            return _ALL_GONE.format(time=datetime.fromtimestamp(self.empty_until, UTC).strftime("%H:%M:%S"))
+            return _NO_PODS.format(time=datetime.fromtimestamp(self.empty_until, UTC).strftime("%H:%M:%S"))
         return "" if self.stopped_at is None else _STOPPED
 
     @property
@@ -112,12 +112,12 @@ def list_devices(
     cards, vfs = _holders(said)
     rows = {row.bdf: row for row in said.attachments}
     known = {vf.bdf for vf in inventory.vfs}
-    gone = [bdf for bdf in dict.fromkeys((*vfs, *rows)) if bdf not in known]
+    missing = [bdf for bdf in dict.fromkeys((*vfs, *rows)) if bdf not in known]
     return (
         *(entry for gpu in inventory.gpus for entry in _card(gpu, cards.pop(gpu.uuid, []), unmanaged)),
-        *(entry for uuid, holders in cards.items() for entry in _gone_card(uuid, holders)),
+        *(entry for uuid, holders in cards.items() for entry in _missing_card(uuid, holders)),
         *(_vf(vf, vfs.get(vf.bdf, []), rows.get(vf.bdf), stray=vf.bdf in strays) for vf in inventory.vfs),
-        *(_gone_vf(bdf, vfs.get(bdf, []), rows.get(bdf)) for bdf in gone),
+        *(_missing_vf(bdf, vfs.get(bdf, []), rows.get(bdf)) for bdf in missing),
     )
 
 
@@ -160,23 +160,23 @@ def _card(gpu: Gpu, holders: Sequence[Holder], unmanaged: Unmanaged) -> Iterator
             notes=_nonempty([gpu.unhealthy, f"its card is used by {used}" if used else ""]),
         )
     known = {instance.uuid for instance in gpu.mig}
-    yield from _gone_instances([holder for holder in holders if holder.mig_uuid not in known], gpu.bdf)
+    yield from _missing_instances([holder for holder in holders if holder.mig_uuid not in known], gpu.bdf)
 
 
 def _unheld(unhealthy: str, used: str, *, otherwise: State) -> State:
     return State.UNHEALTHY if unhealthy else State.UNMANAGED if used else otherwise
 
 
-def _gone_card(uuid: GpuUuid, holders: Sequence[Holder]) -> Iterator[Entry]:
+def _missing_card(uuid: GpuUuid, holders: Sequence[Holder]) -> Iterator[Entry]:
     if whole := tuple(holder for holder in holders if not holder.mig_uuid):
-        yield Entry(kind=Kind.GPU, device=uuid, bdf=None, state=State.HELD, holders=whole, notes=(_GONE,))
-    yield from _gone_instances(holders, None)
+        yield Entry(kind=Kind.GPU, device=uuid, bdf=None, state=State.HELD, holders=whole, notes=(_MISSING,))
+    yield from _missing_instances(holders, None)
 
 
-def _gone_instances(holders: Sequence[Holder], bdf: PciAddress | None) -> Iterator[Entry]:
+def _missing_instances(holders: Sequence[Holder], bdf: PciAddress | None) -> Iterator[Entry]:
     for uuid in dict.fromkeys(holder.mig_uuid for holder in holders if holder.mig_uuid):
         those = tuple(holder for holder in holders if holder.mig_uuid == uuid)
-        yield Entry(kind=Kind.MIG, device=uuid, bdf=bdf, state=State.HELD, holders=those, notes=(_GONE,))
+        yield Entry(kind=Kind.MIG, device=uuid, bdf=bdf, state=State.HELD, holders=those, notes=(_MISSING,))
 
 
 def _vf(vf: Vf, holders: Sequence[Holder], row: Attachment | None, *, stray: bool) -> Entry:
@@ -203,7 +203,7 @@ def _vf(vf: Vf, holders: Sequence[Holder], row: Attachment | None, *, stray: boo
     )
 
 
-def _gone_vf(bdf: PciAddress, holders: Sequence[Holder], row: Attachment | None) -> Entry:
+def _missing_vf(bdf: PciAddress, holders: Sequence[Holder], row: Attachment | None) -> Entry:
     return Entry(
         kind=Kind.VF,
         device=bdf,
@@ -211,7 +211,7 @@ def _gone_vf(bdf: PciAddress, holders: Sequence[Holder], row: Attachment | None)
         state=_state_of(row) if row else State.HELD,
         holders=tuple(holders),
         attachment=row,
-        notes=_nonempty([_journaled(row, holders) if row else "", _GONE]),
+        notes=_nonempty([_journaled(row, holders) if row else "", _MISSING]),
     )
 
 

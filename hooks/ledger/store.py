@@ -157,14 +157,14 @@ class Ledger:
 
     def forget_containers(self, ids: Collection[ContainerId]) -> None:
         """Delete containers that the runtime no longer has."""
-        gone = frozenset(ids)
-        holders = [grant for grant in self._grants.values() if not gone.isdisjoint(c.id for c in grant.containers)]
+        removed = frozenset(ids)
+        holders = [grant for grant in self._grants.values() if not removed.isdisjoint(c.id for c in grant.containers)]
         if not holders:
             return
-        with self._transaction(begin=len(gone) > 1) as db:
-            db.executemany("DELETE FROM grant_containers WHERE container_id = ?", [(i,) for i in gone])
+        with self._transaction(begin=len(removed) > 1) as db:
+            db.executemany("DELETE FROM grant_containers WHERE container_id = ?", [(i,) for i in removed])
         for held in holders:
-            left = tuple(c for c in held.containers if c.id not in gone)
+            left = tuple(c for c in held.containers if c.id not in removed)
             self._remember(dataclasses.replace(held, containers=left))
 
     def release(self, pod: PodUid, container: str | None = None, *, end: End) -> tuple[Grant, ...]:
@@ -220,8 +220,8 @@ class Ledger:
     def _transaction(self, *, begin: bool = True) -> Iterator[sqlite3.Connection]:
         """Run a transaction. At its end all changes are on disk; or none is, and StateError is raised. A single statement needs
         no `begin`."""
-        if gone := file.replaced(self.path, self._opened):
-            raise self._failed(gone)
+        if removed := file.replaced(self.path, self._opened):
+            raise self._failed(removed)
         changes = self._db.total_changes
         try:
             if begin:

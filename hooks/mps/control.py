@@ -37,7 +37,7 @@ from lading.vocabulary import GpuUuid
 ANSWER_S: Final = 3.0  # for one question; an idle daemon answers in milliseconds
 START_S: Final = 8.0  # for systemd, the daemon, and its first answer
 QUIT_S: Final = 5  # seconds for the server to end with its clients, before it is killed
-GONE_S: Final = 2.0  # for a process that was killed
+ENDED_S: Final = 2.0  # for a process that was killed
 FAULT: Final = "FAULT"
 
 _SERVICE: Final = re.compile(r"/lading-mps-([^/]+)\.service")  # in a cgroup's path
@@ -163,18 +163,18 @@ class Control:
         with contextlib.suppress(HostError):  # there is no daemon, or it hangs and is killed below
             programs |= dict.fromkeys(await self.servers(), _SERVER)
             await self.ask(f"quit -t {QUIT_S}", wait_s=QUIT_S + self.answer_s)
-            await self._wait_gone(programs)
+            await self._wait_ended(programs)
         for pid in self._left(programs):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        await self._wait_gone(programs)
+        await self._wait_ended(programs)
         if left := self._left(programs):
             names = ", ".join(map(str, left))
             raise HostError(f"process {names} of MPS on {self.uuid} was killed and does not end; is it stuck in the driver?")
 
-    async def _wait_gone(self, programs: Mapping[int, str]) -> None:
+    async def _wait_ended(self, programs: Mapping[int, str]) -> None:
         """Wait until they have ended, for a bounded time."""
-        until = time.monotonic() + GONE_S
+        until = time.monotonic() + ENDED_S
         while self._left(programs) and time.monotonic() < until:  # noqa: ASYNC110 -- processes tell no event when they end
             await asyncio.sleep(_POLL_S)
 

@@ -70,8 +70,8 @@ class NodeLog:
     def missing(self, devices: Mapping[str, str]) -> None:
         """Log the VFs that another process moved. A VF that came back is logged again if it is moved again."""
         messages = {f"VF {device}: {why}": device for device, why in devices.items()}
-        gone = {said for said in self._logged if said.startswith(Event.VF_UNKNOWN_HOLDER)}
-        self._logged -= gone - {f"{Event.VF_UNKNOWN_HOLDER} {message}" for message in messages}
+        outdated = {said for said in self._logged if said.startswith(Event.VF_UNKNOWN_HOLDER)}
+        self._logged -= outdated - {f"{Event.VF_UNKNOWN_HOLDER} {message}" for message in messages}
         for message, device in sorted(messages.items()):
             self.once(Event.VF_UNKNOWN_HOLDER, message, device=device)
 

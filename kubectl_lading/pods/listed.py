@@ -33,8 +33,8 @@ def list_pods(cluster: Cluster, views: Sequence[NodeView], namespace: str = "") 
 
 def waits(pod: Pod) -> bool:
     """Return whether the pod requests devices, validly or not, is not bound, and is neither deleted nor ended."""
-    gone = pod.spec.node_name or pod.metadata.deletion_timestamp or pod.ended
-    return not gone and parse_request(pod) is not None
+    unplaceable = pod.spec.node_name or pod.metadata.deletion_timestamp or pod.ended
+    return not unplaceable and parse_request(pod) is not None
 
 
 def view_waiting(pod: Pod) -> PodView:

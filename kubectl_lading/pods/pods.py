@@ -37,7 +37,7 @@ WIDE: Final = (
     ("HELD", "(wide) Memory and percent of compute that it was given; 100% is one card."),
     ("USED", "(wide) Memory in use and how busy its cards are, without cards that it shares: use is reported by card."),
 )
-_GONE: Final = "gone"
+_DELETED: Final = "gone"
 _STYLES: Final = {PodState.WAITING: "warn", PodState.STARTING: "warn", PodState.HOLDING: "good", PodState.IDLE: "warn"}
 
 
@@ -84,7 +84,7 @@ def print_changes(
         if one != last.get(one.uid):
             announce(one, one.state.value)
     for uid in last.keys() - present.keys():
-        announce(last[uid], _GONE)
+        announce(last[uid], _DELETED)
     return present
 
 

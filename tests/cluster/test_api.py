@@ -183,9 +183,9 @@ class Heard:
             assert isinstance(obj, Pod)
             self.told.put_nowait(f"+{obj.metadata.name}{'@' + obj.spec.node_name if obj.spec.node_name else ''}")
 
-    def removed(self, gone: Ident, version: str) -> None:
-        if gone.namespace == NAMESPACE:
-            self.told.put_nowait(f"-{gone.name}")
+    def removed(self, deleted: Ident, version: str) -> None:
+        if deleted.namespace == NAMESPACE:
+            self.told.put_nowait(f"-{deleted.name}")
 
 
 @contextlib.asynccontextmanager

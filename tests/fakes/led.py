@@ -128,9 +128,9 @@ class Led:
     async def remove_pod(self, name: str, *, forced: bool = False) -> None:
         """Delete it, and remove it, as its node does; `forced`: at once."""
         if not forced:
-            gone = self.json(name)
-            gone["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
-            await self.server.put(pod_path(name), gone)
+            deleted = self.json(name)
+            deleted["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
+            await self.server.put(pod_path(name), deleted)
         await self.server.remove(pod_path(name))
         await self.pause()
 

@@ -236,12 +236,12 @@ def replace_by_a_copy(path: Path) -> None:
     copy.rename(path)
 
 
-@pytest.mark.parametrize("gone", [unlink, replace_by_a_copy])
-def test_a_ledger_that_is_gone_from_its_path_takes_no_grant(path: Path, gone: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("deleted", [unlink, replace_by_a_copy])
+def test_a_ledger_that_is_gone_from_its_path_takes_no_grant(path: Path, deleted: Callable[[Path], None]) -> None:
     """Check that no grant is written once the file was deleted or replaced: such writes are lost with the daemon."""
     with Ledger.open(path) as ledger:
         held = ledger.grants()
-        gone(path)
+        deleted(path)
         with pytest.raises(StateError) as e:
             ledger.record(grant("late", devices=whole(3)))
         assert str(path) in e.value.message

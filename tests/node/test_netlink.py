@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
+from hooks.attach.kernel import Kernel, KernelError, NetnsMissingError
 from hooks.attach.links import Links, refused
 from hooks.attach.messages import RefusedError
 from hooks.attach.netlink import HostKernel
@@ -75,7 +75,7 @@ def test_a_namespace_that_is_gone(host: Netns, pod: Netns, kernel: Kernel) -> No
         partial(kernel.configure, path, "rdma0", addresses=(), routes=()),
         partial(kernel.rdma_devices, path),
     ):
-        with pytest.raises(NetnsGoneError):
+        with pytest.raises(NetnsMissingError):
             host.run(call)
     assert host.links()["vf0"]["flags"].count("UP") == 1
 
@@ -88,7 +88,7 @@ def test_another_namespace_at_the_path(host: Netns, pod: Netns, kernel: Kernel, 
     with Netns() as other:
         path.unlink()
         path.symlink_to(other.path)
-        with pytest.raises(NetnsGoneError):
+        with pytest.raises(NetnsMissingError):
             host.run(lambda: kernel.move_in("vf0", str(path), pod.id, "rdma0"))
         assert (other.links(), pod.links()) == ({}, {})
     assert "vf0" in host.links()
@@ -97,7 +97,7 @@ def test_another_namespace_at_the_path(host: Netns, pod: Netns, kernel: Kernel, 
 def test_the_hosts_own_namespace_is_no_pods(host: Netns, kernel: Kernel) -> None:
     with pytest.raises(KernelError) as caught:
         host.run(lambda: kernel.move_in("vf0", host.path, host.id, "rdma0"))
-    assert not isinstance(caught.value, NetnsGoneError)
+    assert not isinstance(caught.value, NetnsMissingError)
     assert "vf0" in host.links()
 
 

@@ -118,7 +118,7 @@ def test_killed_it_is_launched_again_only_by_containerds_next_start(direct: Cri,
     """The gap that the other guard covers: with none, and without Lading, a guarded pod is bare."""
     (pid,) = launched(launching)
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: gone(launching))
+    eventually(lambda: deleted(launching))
     with direct.pod("bare", annotations=GUARDED) as pod:
         pod.create_container()
     assert launched(launching) == []
@@ -127,5 +127,5 @@ def test_killed_it_is_launched_again_only_by_containerds_next_start(direct: Cri,
         assert refused(client, GUARDED) is Reason.UNGRANTED
 
 
-def gone(runtime: PrivateContainerd) -> None:
+def deleted(runtime: PrivateContainerd) -> None:
     assert launched(runtime) == []

@@ -139,10 +139,10 @@ def test_an_instance_that_is_made_on_demand_is_named_when_it_is_there(
         with site.kubelet.pod("small", annotations={GPU: position}) as pod:
             caps = {"/dev/nvidia-caps/nvidia-cap35", "/dev/nvidia-caps/nvidia-cap36"}
             assert site.see(run(pod)).nodes == {site.card(0), *CONTROL, *caps}
-        eventually(lambda: _gone(spec_file(newer, "mig")))
+        eventually(lambda: _is_deleted(spec_file(newer, "mig")))
 
 
-def _gone(path: Path) -> None:
+def _is_deleted(path: Path) -> None:
     assert not path.exists()
 
 
@@ -210,7 +210,7 @@ def test_another_driver_is_in_the_spec_and_in_the_next_container(newer: PrivateC
                 link.unlink()
                 link.symlink_to(link.name.removesuffix("1") + "560.35.03")
             assert site.refused_at_once({GPU: "1"}).reason is Reason.DRIVER_FILES_MISSING
-            eventually(lambda: _gone(spec_file(newer)))
+            eventually(lambda: _is_deleted(spec_file(newer)))
         profile = site.node.profile
         upgraded = msgspec.structs.replace(profile, driver=NvidiaDriver(version="560.35.03"))
         NvmlState(profile=upgraded).write(site.node.nvml_state)

@@ -41,14 +41,14 @@ def rebuild_ledger(lading: LadingNode) -> subprocess.CompletedProcess[str]:
 
 
 def test_grants_survive_hooks_that_are_killed(site: Site) -> None:
-    gone = site.kubelet.run_pod("gone", annotations={VFS: "1"})
-    gone.run_container()
+    deleted = site.kubelet.run_pod("gone", annotations={VFS: "1"})
+    deleted.run_container()
     pod = site.kubelet.run_pod("survivor", annotations={GPU: "2", VFS: "1"})
     first = pod.run_container()
     had = granted_in(first)
     assert had == ((site.gpu(2),), (site.vfs[1],))
     site.lading.hooks.kill()
-    gone.remove()  # while no one listens: what it held is found to be free by comparing with the runtime
+    deleted.remove()  # while no one listens: what it held is found to be free by comparing with the runtime
     site.lading.hooks.start()
     assert site.see(first).gpus == (site.gpu(2),)
     first.stop()
@@ -57,7 +57,7 @@ def test_grants_survive_hooks_that_are_killed(site: Site) -> None:
     assert site.see(second).vfs == (site.vfs[1],)
     assert site.refused_at_once({GPU: "2"}).reason is Reason.DEVICE_HELD
     # At once where the proxy could repeat what it observed; else when the grant is old enough to be compared with the lists.
-    eventually(lambda: _holds_nothing(site, gone), within_s=GRACE_S + 30)
+    eventually(lambda: _holds_nothing(site, deleted), within_s=GRACE_S + 30)
 
 
 def _holds_nothing(site: Site, pod: Pod) -> None:

@@ -129,10 +129,10 @@ def test_a_daemon_that_is_killed_in_between_finds_everything_again(site: VfSite)
     one, other, *_ = site.vfs
     kept = site.run_vf_pod("kept", {"main": [site.entry(one, **SETTINGS)]})
     container = kept.run_container()
-    gone = site.run_vf_pod("gone", {"main": [site.entry(other, **SETTINGS)]})
-    gone.run_container()
+    deleted = site.run_vf_pod("gone", {"main": [site.entry(other, **SETTINGS)]})
+    deleted.run_container()
     site.lading.hooks.kill()
-    gone.stop()  # no one is there to take the device back: it comes back by itself, as what the pod made of it
+    deleted.stop()  # no one is there to take the device back: it comes back by itself, as what the pod made of it
     site.rig.await_returned(other)
     assert site.rig.where()[other].name == "rdma5"
     site.rig.pass_time(60)  # lists may be older than an attachment that is younger

@@ -188,7 +188,7 @@ class Changes(RuleBasedStateMachine):
     def end(self, name: str) -> None:
         if self.truth.pop(name, None) is not None:
             self.unclear.pop(name, None)
-            self.world.gone(name)
+            self.world.deleted(name)
             self.version = self.world.version
             self.feed.removed(Ident("default", name, uid_of(name)), "")
 

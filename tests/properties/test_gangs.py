@@ -188,7 +188,7 @@ class Play:
     def remove(self, name: str) -> None:
         if self.truth.pop(name, None) is not None:
             self.unclear.pop(name, None)
-            self.world.gone(name)
+            self.world.deleted(name)
             self.feed.removed(_ident(name), "")
 
     # ---- what has to be true

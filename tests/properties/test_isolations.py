@@ -56,14 +56,14 @@ def test_the_node_grants_what_central_assigns(
             if held:
                 name = list(held)[step % len(held)]
                 del held[name]
-                made.gone(name)
+                made.deleted(name)
             continue
         wanted, annotations, alike = step
         for name in (f"p{number}" for number in range(count, count + alike)):
             count += 1
             made.show(name, wanted, annotations=annotations if "gpu-" in str(wanted) else {})
             if not made.filter(name).fitting:
-                made.gone(name)
+                made.deleted(name)
                 continue
             reserved = made.scheduler.reserve(uid_of(name), "n1")
             assert isinstance(reserved, Reservation)

@@ -74,7 +74,7 @@ class Story:
 
     def end(self, number: int) -> None:
         if self.bound:
-            self.world.gone(self.bound.pop(number % len(self.bound)))
+            self.world.deleted(self.bound.pop(number % len(self.bound)))
 
     def scan(self, *, tries: bool) -> None:
         """Run one scan. `tries`: kube-scheduler tries the requeued pods at once."""

@@ -47,7 +47,7 @@ class Truth:
 @dataclass
 class Cluster:
     pods: dict[str, Truth] = field(default_factory=dict)
-    gone: dict[str, Json] = field(default_factory=dict)
+    deleted: dict[str, Json] = field(default_factory=dict)
     unseen: deque[tuple[str, Json | None]] = field(default_factory=deque)  # events that the watch has not sent yet
 
 
@@ -189,17 +189,17 @@ class Scheduling(RuleBasedStateMachine):
         if name is None:
             return
         truth = self.cluster.pods.pop(name)
-        self.cluster.gone[name] = self.world.pods.pop(name)
+        self.cluster.deleted[name] = self.world.pods.pop(name)
         self.cluster.unseen.append((name, None))
         if truth.open is not None:
             self.world.scheduler.release(truth.open)  # a look at the pod finds none
 
-    @precondition(lambda self: self.cluster.gone)
+    @precondition(lambda self: self.cluster.deleted)
     @rule(pick=st.integers(0, 99))
     def filter_too_late(self, pick: int) -> None:
         """Filter a deleted pod, whose deletion kube-scheduler has not received yet."""
-        names = list(self.cluster.gone)
-        self.world.scheduler.filter(decoded(self.cluster.gone[names[pick % len(names)]]), NODES)
+        names = list(self.cluster.deleted)
+        self.world.scheduler.filter(decoded(self.cluster.deleted[names[pick % len(names)]]), NODES)
 
     @rule(seconds=st.sampled_from([0.1, PREDICTION_S]))
     def wait(self, seconds: float) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
 from typing import Any, Final
 
-from hooks.attach.kernel import KernelError, NameTakenError, NetnsGoneError, StateVersion
+from hooks.attach.kernel import KernelError, NameTakenError, NetnsMissingError, StateVersion
 from hooks.model.attachment import KeptSetting, Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState, VlanProtocol
 from hooks.model.inventory import CharDevice, Vf
 from lading.vocabulary import PciAddress
@@ -143,11 +143,11 @@ class ModelKernel:
         return self.pods[path].id
 
     def end_netns(self, path: str) -> None:
-        gone = self.pods.pop(path, None)
-        if gone is None:
+        deleted = self.pods.pop(path, None)
+        if deleted is None:
             return
-        self.arriving += [(link.name, link) for link in gone.links.values() if link.index in self.indexes.values()]
-        self.arriving_ibdevs |= gone.ibdevs
+        self.arriving += [(link.name, link) for link in deleted.links.values() if link.index in self.indexes.values()]
+        self.arriving_ibdevs |= deleted.ibdevs
         if not self.late:
             self.arrive()
 
@@ -473,7 +473,7 @@ class ModelKernel:
             return self.host
         found = self.pods.get(netns)
         if found is None or (netns_id is not None and found.id != netns_id):
-            raise NetnsGoneError(f"no namespace at {netns}")
+            raise NetnsMissingError(f"no namespace at {netns}")
         return found
 
     def _need(self, netns: str | None, name: str) -> Link:

@@ -72,13 +72,13 @@ class GangWorld:
         wanted = {*names}
         self.plane.eventually(lambda: wanted <= self.bound(), f"bound: {', '.join(sorted(wanted))}", within_s=within_s)
 
-    def await_gone(self, names: Iterable[str], *, within_s: float = 60.0) -> None:
+    def await_deleted(self, names: Iterable[str], *, within_s: float = 60.0) -> None:
         ended = {*names}
 
-        def gone() -> bool:
+        def deleted() -> bool:
             return not ended & {pod["metadata"]["name"] for pod in self.pods()}
 
-        self.plane.eventually(gone, f"gone: {', '.join(sorted(ended))}", within_s=within_s)
+        self.plane.eventually(deleted, f"gone: {', '.join(sorted(ended))}", within_s=within_s)
 
     def cards(self, names: Iterable[str]) -> int:
         """Return how many different cards these pods have."""

@@ -45,10 +45,10 @@ def test_from_release_to_binding_in_time(world: World, pods: Pods) -> None:
         world.await_refused(name)
     seconds = []
     while waiting:
-        gone = running.pop(0)
-        uid, freed = world.uid(gone), world.assigned(gone)
-        pods.forget(gone)
-        world.api.delete_pod(gone)
+        deleted = running.pop(0)
+        uid, freed = world.uid(deleted), world.assigned(deleted)
+        pods.forget(deleted)
+        world.api.delete_pod(deleted)
         seconds.append(_until_bound(world, uid, waiting))
         (bound,) = set(waiting) - set(world.waiting(waiting))
         waiting.remove(bound)

@@ -51,7 +51,7 @@ def test_a_pod_that_replaces_a_member_which_was_never_bound_gets_its_place(world
         world.create("single", 1)
         world.await_refused("single")  # the room of the third is kept
     world.delete("g-2")
-    world.await_gone({"g-2"})
+    world.await_deleted({"g-2"})
     world.sit_out(10)
     assert world.bound() == {"hold", *members}
     world.create("g-2", 4, metadata=of_gang("g", 3))
@@ -74,7 +74,7 @@ def test_members_that_are_bound_without_the_others_go_when_the_time_of_the_gang_
         world.delete(f"{gang}-2")
         world.await_bound({"single"}, within_s=WAITING_S + 60)  # no pod replaced the third
     if mode == "Strict":
-        world.await_gone(first)
+        world.await_deleted(first)
         assert world.blamed("GangIncomplete") == {*first}
         world.run("other-0", "other-1", gpus=4)  # all cards of the gang are free but those of the single pod
     else:

@@ -70,12 +70,12 @@ def test_the_leader_dies_while_every_card_is_taken_and_the_next_one_knows_who_ha
     world.await_refused("late")
     dead = world.scheduling.leader
     dead.kill()
-    gone = world.assigned("held-6")
+    deleted = world.assigned("held-6")
     pods.delete("held-6")  # while no one leads
     world.scheduling.await_leader()
     assert world.scheduling.leader is not dead
     world.await_bound("late", within_s=60.0)
-    assert world.assigned("late") == gone
+    assert world.assigned("late") == deleted
     dead.start()
     pods.wait_ready("late")
     world.check(pods, "late")

@@ -106,11 +106,11 @@ def test_more_than_there_is(storm: Storm) -> None:
     storm.check()
     assert storm.bound() == cards
     began = time.monotonic()
-    gone = [pod["metadata"]["name"] for pod in storm.api.pods() if "nodeName" in pod["spec"]][: 100 - cards]
-    for name in gone:
+    deleted = [pod["metadata"]["name"] for pod in storm.api.pods() if "nodeName" in pod["spec"]][: 100 - cards]
+    for name in deleted:
         storm.api.delete_pod(name, grace_s=0)
     storm.await_bound(cards)
-    print(f"measured: {len(gone)} cards, from the first deletion to the last Binding: {time.monotonic() - began:.1f} s")
+    print(f"measured: {len(deleted)} cards, from the first deletion to the last Binding: {time.monotonic() - began:.1f} s")
     storm.check()
 
 

@@ -59,7 +59,7 @@ def test_only_nodes_that_offer_it_fit() -> None:
     assert (set(answer.fitting), answer.never) == ({"n2", "n3"}, {"n1": Missing.NO_ISOLATION.shown})
     create(made, "b", isolation="mps")
     assert set(made.filter("b").never) == {"n1", "n2", "n3"}
-    made.gone("a")
+    made.deleted("a")
     create(made, "c")
     assert set(made.filter("c").fitting) == {"n1", "n2", "n3"}
 
@@ -72,9 +72,9 @@ def test_a_card_has_one_isolation_until_the_last_of_its_pods_ends() -> None:
     (why,) = why_pending(made.scheduler, made.pending_pod("b"), now=0.0).nodes
     assert (why.reason, "none" in why.detail) == (Missing.OTHER_ISOLATION, True)
     bind(made, "c", "n1", isolation="tokens")
-    made.gone("a")
+    made.deleted("a")
     assert made.filter("b").fails == {"n1": Missing.OTHER_ISOLATION.shown}
-    made.gone("c")
+    made.deleted("c")
     assert made.filter("b").fitting == ["n1"]
 
 
@@ -154,7 +154,7 @@ def test_pods_are_woken_by_the_end_of_shares_and_by_a_node_that_offers_more() ->
         made.report("n1", isolations=(*BOTH, "mps"))
         await asyncio.sleep(1)
         assert woken == []  # the card is not free
-        made.gone("a")
+        made.deleted("a")
         await asyncio.sleep(1)
         task.cancel()
 

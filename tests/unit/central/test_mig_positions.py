@@ -35,7 +35,7 @@ def fits(world: World, profile: str, limits: dict[str, str] = WHOLE) -> bool:
     tried = f"tried-{world.next_version()}"  # a pod that is gone does not come back
     create(world, tried, profile, limits)
     answer = world.filter(tried)
-    world.gone(tried)
+    world.deleted(tried)
     return answer.fitting == ["n1"]
 
 
@@ -67,9 +67,9 @@ def test_small_instances_leave_room_for_large_ones(world: World) -> None:
 def test_a_position_is_free_again_when_the_last_pod_that_takes_its_memory_has_ended(world: World) -> None:
     bind(world, "a", "1g.10gb")
     bind(world, "b", "1g.10gb")
-    world.gone("a")
+    world.deleted("a")
     assert not fits(world, "7g.80gb")
-    world.gone("b")
+    world.deleted("b")
     assert fits(world, "7g.80gb")
 
 

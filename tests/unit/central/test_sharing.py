@@ -100,7 +100,7 @@ def test_a_full_card_is_waited_for() -> None:
     create(made, "b", FIFTY, affinity="x")
     answer = made.filter("b", "n1", "n2")
     assert answer.fails == {"n1": Missing.GROUP_FULL.shown, "n2": Missing.GROUP_ELSEWHERE.shown}
-    made.gone("a")
+    made.deleted("a")
     assert set(made.filter("b", "n1", "n2").fitting) == {"n1", "n2"}
 
 
@@ -237,7 +237,7 @@ def test_a_group_whose_last_pod_ends_is_woken_for_room_that_was_there_all_the_ti
     create(made, "b", share("60Gi"), affinity="x")
     assert made.filter("b", "n1", "n2").fitting == []
     woken(waker)
-    made.gone("a")  # on n1 there is still too little
+    made.deleted("a")  # on n1 there is still too little
     assert woken(waker) == ["b"]
     assert made.filter("b", "n1", "n2").fitting == ["n2"]
 
@@ -250,9 +250,9 @@ def test_room_elsewhere_does_not_wake_a_group() -> None:
     create(made, "b", FIFTY, affinity="x")
     made.filter("b", "n1", "n2")
     woken(waker)
-    made.gone("other")
+    made.deleted("other")
     assert woken(waker) == []
-    made.gone("a")
+    made.deleted("a")
     assert woken(waker) == ["b"]
 
 
@@ -264,7 +264,7 @@ def test_who_was_kept_off_is_woken_when_the_sharer_ends(one: str, other: str) ->
     create(made, "b", anti_affinity="x", exclusion=other)
     assert made.filter("b", "n1").fitting == []
     woken(waker)
-    made.gone("a")
+    made.deleted("a")
     assert woken(waker) == ["b"]
 
 
@@ -280,8 +280,8 @@ def test_preemption_makes_room_on_the_groups_card_only() -> None:
     assert found is not None
     assert (found.node, [victim.name for victim in found.victims]) == ("n1", ["low1"])
     assert made.plan(pod, ["n2"]) is None
-    gone = {name: [uid_of(low)] for name, low in (("n1", "low1"), ("n2", "low2"))}
-    assert made.preempt(decoded(made.pods["b"]), gone) == ["n1"]
+    deleted = {name: [uid_of(low)] for name, low in (("n1", "low1"), ("n2", "low2"))}
+    assert made.preempt(decoded(made.pods["b"]), deleted) == ["n1"]
 
 
 def test_a_kept_off_pod_of_higher_priority_has_the_sharer_evicted() -> None:

@@ -106,7 +106,7 @@ class World:
         self.pod_feed.changed(shown)
         return shown
 
-    def gone(self, name: str, *, forced: bool = False) -> None:
+    def deleted(self, name: str, *, forced: bool = False) -> None:
         """Deleted, and then gone, as a node ends it; `forced`: at once."""
         made = self.pods.pop(name, None)
         if made is not None and not forced:

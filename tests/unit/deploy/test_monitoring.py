@@ -245,7 +245,7 @@ def test_the_table_has_a_column_for_each_query() -> None:
     assert all(target["format"] == "table" and target["instant"] for target in table["targets"])
     (organize,) = [one["options"] for one in table["transformations"] if one["id"] == "organize"]
     values = {f"Value #{target['refId']}" for target in table["targets"]}
-    shown, hidden = organize["renameByName"], {name for name, gone in organize["excludeByName"].items() if gone}
+    shown, hidden = organize["renameByName"], {name for name, deleted in organize["excludeByName"].items() if deleted}
     assert values <= shown.keys() | hidden
     assert {override["matcher"]["options"] for override in table["fieldConfig"]["overrides"]} <= set(shown.values())
 

@@ -90,9 +90,9 @@ def test_lists_and_statuses(tmp_path: Path) -> None:
 
 def test_an_id_that_the_runtime_does_not_know_is_none(tmp_path: Path) -> None:
     async def run() -> None:
-        gone = aborts(grpc.StatusCode.NOT_FOUND)
+        deleted = aborts(grpc.StatusCode.NOT_FOUND)
         path = tmp_path / "x.sock"
-        async with fake_runtime(path, PodSandboxStatus=gone), RuntimeClient(path) as runtime:
+        async with fake_runtime(path, PodSandboxStatus=deleted), RuntimeClient(path) as runtime:
             assert await runtime.sandbox_status("s1") is None
 
     asyncio.run(run())

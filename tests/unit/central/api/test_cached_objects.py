@@ -111,8 +111,8 @@ def test_repeated_events_change_nothing(changes: list[tuple[str, bool]], repeats
         again = [stream[at] for at in repeats if at < i]
         for meta, deleted in [current, *again]:
             news = one.event(meta, deleted=deleted)
-            if news.gone is not None:
-                assert seen.pop(news.gone.name) == news.gone.uid
+            if news.deleted is not None:
+                assert seen.pop(news.deleted.name) == news.deleted.uid
             if news.there:
                 seen[meta.name] = meta.uid
     assert seen == alive

@@ -53,10 +53,10 @@ class Told:
         self.there[obj.metadata.name] = obj
         self._tell("+" + obj.metadata.name)
 
-    def removed(self, gone: Ident, version: str) -> None:
-        assert self.there.pop(gone.name).metadata.uid == gone.uid
+    def removed(self, deleted: Ident, version: str) -> None:
+        assert self.there.pop(deleted.name).metadata.uid == deleted.uid
         assert int(version) > 0
-        self._tell("-" + gone.name)
+        self._tell("-" + deleted.name)
 
     async def heard(self, *told: str) -> None:
         """Waits for just these, in this order, since the last call."""

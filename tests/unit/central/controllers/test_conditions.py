@@ -110,9 +110,9 @@ def test_a_vf_is_ill_alone() -> None:
 
 def test_what_the_node_does_not_report_any_more_is_ill() -> None:
     there = capacity(gpu(0, mig=["MIG-a"]))
-    (gone,) = words(there, held(taken([1], [0])))
-    assert gpu_uuid(1) in gone.message
-    assert vf_bdf(0) in gone.message
+    (deleted,) = words(there, held(taken([1], [0])))
+    assert gpu_uuid(1) in deleted.message
+    assert vf_bdf(0) in deleted.message
     (instance,) = words(there, held(taken([0], mig="MIG-b")))
     assert "MIG-b" in instance.message
     assert words(there, held(taken([0], mig="MIG-a"))) == []

@@ -132,8 +132,8 @@ def test_a_nomination_lasts_as_long_as_its_victims(tmp_path: Path) -> None:
         await one.put_pod("high", {"lading.dev/gpu": "2"}, priority=9)
         assert await one.schedule("high") == REFUSED
         await one.pause(1)
-        gone, ending = evicted(one)
-        await one.remove_pod(gone)
+        deleted, ending = evicted(one)
+        await one.remove_pod(deleted)
         await one.pause(grace_s - 10)
         await one.put_pod("small")
         assert (await one.schedule("small"), nominated(one, "high")) == (REFUSED, "n1")

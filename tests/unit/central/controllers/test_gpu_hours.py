@@ -55,7 +55,7 @@ def test_a_pod_asks_while_it_waits_and_holds_when_it_is_bound(rig: Rig) -> None:
     rig.scan()
     rig.scan(5)
     assert rig.counted() == (30, 10, 0)
-    rig.world.gone("a")
+    rig.world.deleted("a")
     rig.scan()
     rig.scan(100)
     assert rig.counted() == (30, 10, 0)

@@ -80,7 +80,7 @@ def test_a_forged_or_unreadable_assignment_holds_nothing_and_is_said_once(forged
     for _ in range(3):
         made.show("a", node="n1", annotations=forged)
     assert (free_cards(made), made.records.count(Event.ASSIGNMENT_UNREADABLE)) == (2, 1)
-    made.gone("a")
+    made.deleted("a")
     made.show("a", node="n1", annotations=forged)
     assert made.records.count(Event.ASSIGNMENT_UNREADABLE) == 2
 
@@ -135,7 +135,7 @@ def test_a_pod_that_no_one_can_decode_is_not_gone() -> None:
     assert (free_cards(made), {one.name for one in made.pending}) == (1, {"b"})
     made.pod_feed.changed(unreadable("a"))
     assert free_cards(made) == 1
-    made.gone("a")
+    made.deleted("a")
     assert free_cards(made) == 2
 
 
@@ -321,7 +321,7 @@ def test_pods_that_are_not_ours_take_of_their_nodes_cpu_and_memory() -> None:
     made.show("b", node="n1", annotations=assignment(uid_of("b"), "n1"), requests={"cpu": "2"})
     assert left_of(made) == (58_000, 240 * 1024)
     plain(made, "a", phase="Succeeded")
-    made.gone("b")
+    made.deleted("b")
     assert left_of(made) == (64_000, 256 * 1024)
 
 
@@ -330,7 +330,7 @@ def test_a_pod_that_waits_takes_nothing_yet() -> None:
     plain(made, "a", node="")
     assert left_of(made) == (64_000, 256 * 1024)
     plain(made, "a")
-    made.gone("a")
+    made.deleted("a")
     assert left_of(made) == (64_000, 256 * 1024)
 
 

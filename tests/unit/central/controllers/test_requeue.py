@@ -65,7 +65,7 @@ def test_no_one_is_woken_without_room() -> None:
     one.refuse("a")
     assert one.scan() == []
     one.world.report("n1", 1, grants=[grant("uid-x", "n1", 0)])
-    one.world.gone("full-n1")
+    one.world.deleted("full-n1")
     assert one.scan() == []
 
 
@@ -73,7 +73,7 @@ def test_a_release_wakes_who_fits_then() -> None:
     one = Waking()
     one.refuse("a")
     one.refuse("two-cards", limits={"lading.dev/gpu": "2"})
-    one.world.gone("full-n1")
+    one.world.deleted("full-n1")
     assert one.scan() == ["a"]
     assert one.scan() == []
 
@@ -112,7 +112,7 @@ def test_room_appears_in_many_ways(back: str) -> None:
 def test_a_pod_that_cannot_use_the_room_is_not_woken_in_a_loop() -> None:
     one = Waking()
     one.refuse("a")
-    one.world.gone("full-n1")
+    one.world.deleted("full-n1")
     assert one.scan() == ["a"]
     one.world.filter("a", "n7")  # there is room on n1, where it may not go
     assert [one.scan() for _ in range(20)] == [[]] * 20
@@ -121,22 +121,22 @@ def test_a_pod_that_cannot_use_the_room_is_not_woken_in_a_loop() -> None:
 def test_new_room_is_a_new_round() -> None:
     one = Waking(nodes=("n1", "n2"))
     one.refuse("a")
-    one.world.gone("full-n1")
+    one.world.deleted("full-n1")
     assert one.scan() == ["a"]
-    one.world.gone("full-n2")
+    one.world.deleted("full-n2")
     assert one.scan() == ["a"]
 
 
 def test_room_that_does_not_fit_the_ask_begins_no_round() -> None:
     one = Waking(gpus=2, nodes=("n1", "n2"))
-    one.world.gone("full-n2")
+    one.world.deleted("full-n2")
     one.world.bind("half", "n2")
     one.world.bind("other-half", "n2")
     one.scan()
     one.refuse("a", "b", *(f"p{number:02}" for number in range(20)), limits={"lading.dev/gpu": "2"})
-    one.world.gone("full-n1")
+    one.world.deleted("full-n1")
     first = one.scan()
-    one.world.gone("half")
+    one.world.deleted("half")
     second = one.scan()
     assert "a" in first
     assert not set(first) & set(second)
@@ -145,7 +145,7 @@ def test_room_that_does_not_fit_the_ask_begins_no_round() -> None:
 def test_a_round_ends_with_the_room() -> None:
     one = Waking()
     one.refuse(*(f"p{number:02}" for number in range(20)))
-    one.world.gone("full-n1")
+    one.world.deleted("full-n1")
     assert len(one.scan()) == FOR_EACH_NODE
     one.world.filter("p00")  # takes it
     assert one.scan() == []
@@ -154,7 +154,7 @@ def test_a_round_ends_with_the_room() -> None:
 def test_a_thousand_pods_and_one_card() -> None:
     one = Waking()
     one.refuse(*(f"p{number:04}" for number in range(1000)))
-    one.world.gone("full-n1")
+    one.world.deleted("full-n1")
     scans = [one.scan() for _ in range(1000 // FOR_EACH_NODE)]
     assert all(len(woken) == FOR_EACH_NODE for woken in scans)
     assert len({name for woken in scans for name in woken}) == 1000  # each had its turn
@@ -166,7 +166,7 @@ def test_a_thousand_different_asks_and_one_card() -> None:
     one = Waking()
     for number in range(1000):
         one.refuse(f"p{number:04}", limits=share(f"{1000 + number}Mi"))
-    one.world.gone("full-n1")
+    one.world.deleted("full-n1")
     assert len(one.scan()) == FOR_EACH_NODE
 
 
@@ -176,7 +176,7 @@ def test_the_important_and_the_old_come_first_whatever_they_ask() -> None:
         one.refuse(f"young{number:02}", created="2026-11-21T02:00:00Z")
     one.refuse("old", limits=share("1Gi"), created="2026-11-21T01:00:00Z")
     one.refuse("high", limits=share("2Gi"), priority=7, created="2026-11-21T03:00:00Z")
-    one.world.gone("full-n1")
+    one.world.deleted("full-n1")
     assert one.scan()[:3] == ["high", "old", "young00"]
 
 
@@ -185,7 +185,7 @@ def test_those_who_were_not_woken_yet_get_half_of_the_places() -> None:
     names = [f"p{number:02}" for number in range(3 * FOR_EACH_NODE)]
     one.refuse(*names)
     seen: set[str] = set()
-    one.world.gone("full-n1")
+    one.world.deleted("full-n1")
     for _ in range(6):  # each round begins before the former is through
         seen.update(one.scan())
         one.world.report("n1", 1, unhealthy="Xid 79")
@@ -200,7 +200,7 @@ def test_room_that_was_made_for_a_pod_wakes_that_pod() -> None:
     world = one.world
     world.ledger.claims.nominate(uid_of("high"), "n1", cards(0), 100.0)
     assert one.scan() == []
-    world.gone("full-n1")
+    world.deleted("full-n1")
     assert one.scan() == ["high"]
     assert one.scan() == []
     assert world.filter("low").fitting == []
@@ -210,15 +210,15 @@ def test_room_that_was_made_for_a_pod_wakes_that_pod() -> None:
 def test_a_nominated_pod_is_not_woken_before_all_of_its_room_is_there() -> None:
     one = Waking(gpus=2)
     world = one.world
-    world.gone("full-n1")
+    world.deleted("full-n1")
     world.bind("x", "n1")
     world.bind("y", "n1")
     one.refuse("high", limits={"lading.dev/gpu": "2"}, priority=9)
     world.ledger.claims.nominate(uid_of("high"), "n1", cards(0, 1), 100.0)
     one.scan()
-    world.gone("x")
+    world.deleted("x")
     assert one.scan() == []
-    world.gone("y")
+    world.deleted("y")
     assert one.scan() == ["high"]
 
 
@@ -266,7 +266,7 @@ def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy
         return find_filters(capacity, *words)
 
     monkeypatch.setattr("central.search.fit.find_filters", counted)
-    one.world.gone("full-n3")
+    one.world.deleted("full-n3")
     assert len(one.scan()) == FOR_EACH_NODE
     assert fits == ["n3"] * 10
 
@@ -278,7 +278,7 @@ def test_others_have_their_turn_within_a_look(monkeypatch: pytest.MonkeyPatch) -
     for number in range(20):
         one.refuse(f"q{number}", limits=share(f"{1 + number}Gi"))
     for node in nodes:
-        one.world.gone(f"full-{node}")
+        one.world.deleted(f"full-{node}")
     judged = costing(one, 0.001, monkeypatch)
 
     async def story() -> list[int]:
@@ -298,22 +298,22 @@ def test_a_release_is_seen_soon_whatever_else_waits(monkeypatch: pytest.MonkeyPa
     nodes = [f"n{number}" for number in range(20)]
     one = with_a_larger_node(nodes)
     for node in nodes:
-        one.world.gone(f"full-{node}")
+        one.world.deleted(f"full-{node}")
     costing(one, JUDGED_S, monkeypatch)  # one node a look
     assert one.scan() == []
-    one.world.gone("full-large")
+    one.world.deleted("full-large")
     assert one.scan() + one.scan() == ["a"]
 
 
 def test_what_waits_for_long_is_seen_whatever_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [f"n{number}" for number in range(20)]
     one = with_a_larger_node(nodes)
-    one.world.gone("full-large")
+    one.world.deleted("full-large")
     costing(one, JUDGED_S, monkeypatch)
     woken = []
     for first, second in zip(nodes[::2], nodes[1::2], strict=True):
-        one.world.gone(f"full-{first}")
-        one.world.gone(f"full-{second}")
+        one.world.deleted(f"full-{first}")
+        one.world.deleted(f"full-{second}")
         woken += one.scan()
     assert woken == ["a"]
 
@@ -329,7 +329,7 @@ def test_a_touch_that_fails_is_tried_again_while_the_pod_is_refused() -> None:
         one.refuse("a")
         failures = iter([UnclearError("a"), UnclearError("b"), None])
         one.fail = lambda _: next(failures)
-        one.world.gone("full-n1")
+        one.world.deleted("full-n1")
         await asyncio.sleep(60)
         running.cancel()
         await asyncio.wait([running])
@@ -348,7 +348,7 @@ def test_a_touch_that_is_refused_is_not_sent_again(kind: type[NotFoundError]) ->
         running = asyncio.create_task(one.waker.run())
         one.refuse("a")
         one.fail = lambda _: kind("no", status=403)
-        one.world.gone("full-n1")
+        one.world.deleted("full-n1")
         await asyncio.sleep(60)
         running.cancel()
         await asyncio.wait([running])
@@ -365,10 +365,10 @@ def test_who_is_refused_no_more_is_touched_no_more(end: str) -> None:
         running = asyncio.create_task(one.waker.run())
         one.refuse("a")
         one.fail = lambda _: UnclearError("away")
-        one.world.gone("full-n1")
+        one.world.deleted("full-n1")
         await asyncio.sleep(2 * SCAN_S)
         if end == "gone":
-            one.world.gone("a")
+            one.world.deleted("a")
         else:
             one.world.show("a")  # another value of the same pod
             one.world.filter("a")
@@ -388,7 +388,7 @@ def test_touches_that_fail_for_ever_keep_no_one_from_being_woken() -> None:
         bad = [f"bad{number:03}" for number in range(2 * AT_ONCE)]
         one.refuse(*bad, limits={"lading.dev/gpu": str(AT_ONCE)}, priority=1)
         one.fail = lambda name: UnclearError("no") if name.startswith("bad") else None
-        one.world.gone("full-n1")
+        one.world.deleted("full-n1")
         await asyncio.sleep(30)
         one.world.show("good", {"lading.dev/gpu": "1"})
         one.world.filter("good", "n7")
@@ -416,7 +416,7 @@ def test_from_release_to_touch_p99() -> None:
             await asyncio.sleep(0.037)
             holder = f"p{number - 1}" if number else "full-n1"
             released, before = loop.time(), len(one.touched)
-            one.world.gone(holder)
+            one.world.deleted(holder)
             await asyncio.sleep(3 * SCAN_S)
             took.append(one.at[before] - released)
             one.world.filter(f"p{number}", "n1")

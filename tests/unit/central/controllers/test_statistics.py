@@ -69,7 +69,7 @@ def test_the_next_look_sees_what_changed() -> None:
     made.report("n2", 2, 1, cordon="all")
     made.readiness("n3", True, allocatable={"cpu": "50m", "memory": "1Gi"})
     assert _look(kept_up) == _look(statistics_of(made))
-    made.gone("a")
+    made.deleted("a")
     made.ledger.facts.remove_report("n2", made.next_version())
     assert _look(kept_up) == _look(statistics_of(made))
     assert _look(kept_up).gpus == Amounts(free=4)

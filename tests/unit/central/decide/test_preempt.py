@@ -182,21 +182,23 @@ def test_a_plan_is_enough_and_no_victim_of_it_is_too_many(
         if made.filter(f"p{number}").fitting:
             made.bind(f"p{number}", "n1", limits, priority=priority)
         else:
-            made.gone(f"p{number}")
+            made.deleted(f"p{number}")
     pod = wanting(made, wanted, priority=2)
 
-    def fits(gone: set[PodUid]) -> bool:
-        return isinstance(fit(made.ledger.without(pod.uid, *gone).capacity("n1"), pod.request, policy=made.policy), Placement)
+    def fits(deleted: set[PodUid]) -> bool:
+        return isinstance(
+            fit(made.ledger.without(pod.uid, *deleted).capacity("n1"), pod.request, policy=made.policy), Placement
+        )
 
     lower = {record.uid for record in made.ledger.bound_on("n1") if record.priority < 2}
     found = made.plan(pod, ["n1"])
     if found is None:
         assert fits(set()) or not fits(lower)
         return
-    gone = {victim.uid for victim in found.victims}
-    assert gone <= lower
-    assert fits(gone)
-    assert not any(fits(gone - {one}) for one in gone)
+    deleted = {victim.uid for victim in found.victims}
+    assert deleted <= lower
+    assert fits(deleted)
+    assert not any(fits(deleted - {one}) for one in deleted)
 
 
 def cost(found: Plan) -> tuple[int, int, int, int, str]:
@@ -223,7 +225,7 @@ def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int
         made.show(name, limits, **words)
         (node, *_) = [*made.filter(name).fitting, ""]
         if not node:
-            made.gone(name)
+            made.deleted(name)
             continue
         made.bind(name, node, limits, **words)
         if deleting:
@@ -255,7 +257,7 @@ def test_it_ends_with_a_plan_than_which_none_costs_less(
             if made.filter(f"p{number}-{each}", f"n{number:02}").fitting:
                 made.bind(f"p{number}-{each}", f"n{number:02}", held)
             else:
-                made.gone(f"p{number}-{each}")
+                made.deleted(f"p{number}-{each}")
     pod = wanting(made, limits)
     fits = []
 

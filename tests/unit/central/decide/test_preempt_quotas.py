@@ -30,7 +30,7 @@ def test_never_a_pod_of_another_quota_and_always_the_own_one() -> None:
     teams.run("of-a", "a")
     assert teams.ask("high", "a", priority=10) != ""
     assert victims(teams, "high") == {"of-a"}
-    teams.world.gone("of-a")
+    teams.world.deleted("of-a")
     teams.run("same", "a", priority=10)
     assert victims(teams, "high") is None
     assert not can_preempt(teams.world.scheduler, teams.world.pending_pod("high"))
@@ -99,10 +99,10 @@ def test_scheduler_plugins_quotas_over_and_within_their_min() -> None:
     assert victims(teams, "within") is None
     said = why_pending(teams.world.scheduler, teams.world.pending_pod("within"), 0.0).preempts
     assert said == "no pod by priority, because quota a/q is within its min: what others borrowed is taken back"
-    teams.world.gone("of-a")
+    teams.world.deleted("of-a")
     teams.world.bind("two", "n0", namespace="a")
     assert victims(teams, "over") is None  # 2 more are over the min, and its own pods hold too little
-    teams.world.gone("of-b")
+    teams.world.deleted("of-b")
     teams.world.bind("more", "n0", gpus(3), namespace="a")
     assert victims(teams, "within") == {"two"}
 
@@ -139,8 +139,8 @@ def test_priorities_are_counted_as_pods_come_and_go_and_quotas_change() -> None:
         return teams.world.scheduler.preemption([teams.world.pending_pod("high")]).lowest
 
     assert lowest() == 0
-    teams.world.gone("lower")
+    teams.world.deleted("lower")
     assert lowest() == 1
     teams.world.show("low", labels={"quota.scheduling.koordinator.sh/name": "b"}, node="n0", priority=1)
-    teams.world.gone("low")
+    teams.world.deleted("low")
     assert lowest() is None

@@ -121,7 +121,7 @@ def test_a_repeated_question_gets_the_predicted_node_again() -> None:
 def test_a_decision_about_a_pod_that_ended_meanwhile_changes_nothing() -> None:
     made = world(n1=1)
     decision = made.scheduler.decide(made.show("a"), ["n1"])
-    made.gone("a")
+    made.deleted("a")
     made.scheduler.apply(decision)
     assert predicted(made, "a") == ""
     assert len(made.pending) == 0
@@ -162,7 +162,7 @@ def test_a_pod_that_is_refused_and_fits_later() -> None:
     made.now = 9.0
     made.filter("b")
     assert made.pending_pod("b").refused_at == 7.0
-    made.gone("a")
+    made.deleted("a")
     assert made.filter("b").fitting == ["n1"]
     assert made.pending_pod("b").refused_at is None
 
@@ -179,7 +179,7 @@ def test_kube_scheduler_may_ask_for_a_pod_that_is_gone() -> None:
     made = world()
     made.show("a")
     late = made.pods["a"]
-    made.gone("a")
+    made.deleted("a")
     made.pods["a"] = late
     assert made.filter("a").never == {"n1": OfPod.POD_ENDED.shown}
     assert (len(made.pending), made.is_free("n1")) == (0, True)
@@ -374,7 +374,7 @@ def test_a_reservation_takes_the_place_of_the_prediction() -> None:
     made.bind("before", "n1")  # the first card
     made.show("a")
     made.filter("a")  # predicted on the second
-    made.gone("before")
+    made.deleted("before")
     reserve(made, "a", "n1")  # on the first: it is free again, and comes first
     made.show("b")
     assert made.filter("b").fitting == ["n1"]
@@ -491,7 +491,7 @@ def test_cpu_of_a_pod_without_devices_counts_where_it_was_named() -> None:
     assert made.scheduler.prioritize(shown["b"], ["n1", "n2"]) == "n1"
     assert made.scheduler.prioritize(shown["b"], ["n1", "n2"]) == "n1"  # the pod's own cpu does not count
     assert made.scheduler.prioritize(shown["c"], ["n1", "n2"]) == "n2"
-    made.gone("b")
+    made.deleted("b")
     assert made.scheduler.prioritize(shown["d"], ["n1", "n2"]) == "n1"
     made.now += PREDICTION_S
     made.ledger.expire(made.now)

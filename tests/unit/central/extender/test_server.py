@@ -184,7 +184,7 @@ def test_refused_and_then_fits() -> None:
         status, answer = await one.post("filter", body)
         assert (status, answer.get("NodeNames", [])) == (200, [])
         assert set(answer["FailedNodes"]) == {"n1"}
-        one.verbs.world.gone("a")
+        one.verbs.world.deleted("a")
         assert await one.post("filter", body) == (200, {"NodeNames": ["n1"]})
         assert await one.post("filter", body) == (200, {"NodeNames": ["n1"]})
 

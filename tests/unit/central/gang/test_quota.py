@@ -76,9 +76,9 @@ def test_what_a_quota_lent_is_taken_back_in_whole_gangs_after_the_delay(tmp_path
         await scheduler.run(DELAY_S / 2)
         assert await end_evicted(one) == []
         await scheduler.run(DELAY_S)
-        gone = await end_evicted(one)
-        assert {name.partition("x")[0] for name in gone} == {"a2", "a3"}  # the newest, whole
-        assert len(gone) == 8
+        deleted = await end_evicted(one)
+        assert {name.partition("x")[0] for name in deleted} == {"a2", "a3"}  # the newest, whole
+        assert len(deleted) == 8
         assert {reason for reason, _ in one.leadership.scheduler.counts.evicted} == {EventReason.QUOTA_TAKEN_BACK}
         await scheduler.run(5)
         assert len([name for name in bound(one) if name.startswith("b")]) == 6

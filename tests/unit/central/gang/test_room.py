@@ -203,8 +203,8 @@ def test_pods_alone_are_evicted_before_a_gang(tmp_path: Path) -> None:
         await gang_and_singles(one, scheduler, third=True)
         await put_gang(one, "high", 2, gpus=8, priority=100)
         await scheduler.run(3)
-        gone = await end_evicted(one)
-        assert (len(gone), {name[:2] for name in gone}) == (16, {"n2", "n3"})
+        deleted = await end_evicted(one)
+        assert (len(deleted), {name[:2] for name in deleted}) == (16, {"n2", "n3"})
         await scheduler.run(3)
         assert sorted(nodes_of(one, "high0", "high1")) == ["n2", "n3"]
         assert len([name for name in bound(one) if name.startswith("low")]) == 8

@@ -94,10 +94,10 @@ def test_room_stays_with_the_gang_for_which_it_is_kept() -> None:
     gangs.planned()
     gangs.world.now = 150.0
     assert gangs.kept_for() == {"a"}
-    gangs.world.gone("runs2")
+    gangs.world.deleted("runs2")
     gangs.world.now = 152.0
     assert gangs.kept_for() == {"a"}
     for number in (0, 1, 3):
-        gangs.world.gone(f"runs{number}")
+        gangs.world.deleted(f"runs{number}")
     assert gangs.planned() == {"first"}
     assert gangs.world.pending_pod("second-0").uid == uid_of("second-0")

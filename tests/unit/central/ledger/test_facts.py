@@ -61,11 +61,11 @@ def test_a_pod_being_deleted_holds_until_it_is_gone() -> None:
     assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
-@pytest.mark.parametrize("gone", [True, False])
-def test_a_device_that_the_node_still_names_is_not_free(gone: bool) -> None:
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_device_that_the_node_still_names_is_not_free(deleted: bool) -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
     ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0, 1)))
-    if gone:
+    if deleted:
         ledger.facts.remove_pod(uid("p"))
     else:
         ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0, 1), terminal=True))

@@ -222,19 +222,19 @@ def test_a_prediction_without_devices_counts_until_the_pod_is_bound_gone_or_its_
     books, now = Ledger(), 0
     expected: dict[PodUid, tuple[str, CpuMemory, int]] = {}
     bound: dict[PodUid, tuple[str, CpuMemory]] = {}
-    gone: set[PodUid] = set()
+    deleted: set[PodUid] = set()
     for what, of, node, requests, seconds in happened:
         if what == "predict":
             books.claims.predict_load(PodLoad(of, node, requests), now + seconds)
-            if of not in bound and of not in gone:
+            if of not in bound and of not in deleted:
                 expected[of] = node, requests, now + seconds
-        elif what == "show" and of not in gone:  # the watch shows nothing more of a pod that is gone
+        elif what == "show" and of not in deleted:  # the watch shows nothing more of a pod that is gone
             books.facts.set_load(PodLoad(of, node, requests))
             bound.pop(of, None)
             bound |= {of: (node, requests)} if node else {}
         elif what == "gone":
             books.facts.remove_pod(of)
-            gone.add(of)
+            deleted.add(of)
             bound.pop(of, None)
         elif what == "ask again":
             books.claims.forget_prediction(of)
@@ -242,7 +242,7 @@ def test_a_prediction_without_devices_counts_until_the_pod_is_bound_gone_or_its_
         elif what == "wait":
             now += seconds
             books.expire(now)
-        expected = {of: one for of, one in expected.items() if of not in bound and of not in gone and one[2] > now}
+        expected = {of: one for of, one in expected.items() if of not in bound and of not in deleted and one[2] > now}
         counted = [*bound.values(), *(one[:2] for one in expected.values())]
         assert requested(books) == added_up(counted)
     books.expire(math.inf)

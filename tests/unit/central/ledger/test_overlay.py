@@ -36,8 +36,8 @@ def _labelled(limits: Mapping[str, str], labels: Mapping[str, str]) -> Mapping[s
 
 
 @settings(max_examples=60, deadline=None)
-@given(pods=st.lists(st.tuples(LIMITS, LABELS), min_size=1, max_size=6), gone=st.sets(st.integers(0, 5)))
-def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[str, str]]], gone: set[int]) -> None:
+@given(pods=st.lists(st.tuples(LIMITS, LABELS), min_size=1, max_size=6), deleted=st.sets(st.integers(0, 5)))
+def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[str, str]]], deleted: set[int]) -> None:
     """The last pod would be put there, and some of the others would be gone."""
     made = World()
     made.node("n1", 3, 3, isolations=["none", "tokens"])
@@ -50,8 +50,8 @@ def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[st
             made.bind(f"p{number}", "n1", its, requests={"cpu": "2", "memory": "4Gi"})
             bound.append(number)
         else:
-            made.gone(f"p{number}")
-    going = [uid_of(f"p{number}") for number in bound if number in gone]
+            made.deleted(f"p{number}")
+    going = [uid_of(f"p{number}") for number in bound if number in deleted]
     made.show("last", limits, annotations=_labelled(limits, labels), requests={"cpu": "1500m", "memory": "1Gi"})
     pod = made.pending_pod("last")
     state = made.ledger.without(*going)

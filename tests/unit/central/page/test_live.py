@@ -62,7 +62,7 @@ def test_totals_follow_every_change() -> None:
     shown.world.bind("a", "n1")
     shown.world.readiness("n2", False)
     shown.whole()
-    shown.world.gone("a")
+    shown.world.deleted("a")
     answer = shown.whole()
     assert msgspec.convert(answer["totals"], Totals) == totals([msgspec.convert(node, NodeView) for node in answer["nodes"]])
 
@@ -235,7 +235,7 @@ def test_who_waits_is_news_only_when_more_than_time_went_by() -> None:
     later = shown.since(revision)
     assert (later["revision"], "pending" in later) == (revision, False)
     assert shown.whole()["pending"][0]["refused_s"] > answer["pending"][0]["refused_s"]
-    shown.world.gone("a")
+    shown.world.deleted("a")
     answer = shown.since(revision)
     assert (answer["pending"], answer["pending_count"], answer["nodes"]) == ([], 0, [])
 

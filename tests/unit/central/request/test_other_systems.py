@@ -56,7 +56,7 @@ def test_a_pod_does_not_fit_where_another_system_has_the_cards() -> None:
     made.show("theirs", {"nvidia.com/gpu": "3"}, node="n1")
     made.show("a", {"lading.dev/gpu": "2"})
     assert made.filter("a").fitting == []
-    made.gone("theirs")
+    made.deleted("theirs")
     assert made.filter("a").fitting == ["n1"]
 
 
@@ -125,7 +125,7 @@ def test_what_is_held_here_is_marked_last() -> None:
     made.bind("a", "n1")
     made.show("theirs", {"nvidia.com/gpu": "1"}, node="n1")
     assert free(made) == []
-    made.gone("a")
+    made.deleted("a")
     assert len(free(made)) == 1
 
 

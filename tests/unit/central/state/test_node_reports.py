@@ -71,6 +71,6 @@ def test_one_that_goes_is_a_change_once() -> None:
     reports.set(report("n1", 1))
     _, version = reports.changed_since(-1)
     reports.remove("n1")
-    _, gone = reports.changed_since(version)
+    _, deleted = reports.changed_since(version)
     reports.remove("n1")
-    assert (changed(reports, version), changed(reports, gone)) == ({"n1"}, set())
+    assert (changed(reports, version), changed(reports, deleted)) == ({"n1"}, set())

@@ -158,7 +158,7 @@ def test_lent_and_taken_back() -> None:
         teams.run(f"a{number}", "a", gpus(3), node=f"n{number % 2}")
     assert (teams.runtime("a"), teams.runtime("b")) == (12_000, 0)
     assert teams.ask("a-first", "a") == ""
-    teams.world.gone("a-first")
+    teams.world.deleted("a-first")
     for number in range(6):
         teams.ask(f"b{number}", "b")
     assert (teams.runtime("a"), teams.runtime("b")) == (10_000, 6000)
@@ -170,7 +170,7 @@ def test_a_pod_that_waits_counts_as_asked_for_before_it_is_placed() -> None:
     teams.world.show("b", gpus(4), labels=of("b"))
     teams.world.show("a", gpus(16), labels=of("a"))
     assert (teams.runtime("a"), teams.runtime("b")) == (12_000, 4000)
-    teams.world.gone("b")
+    teams.world.deleted("b")
     assert teams.runtime("a") == 16_000
 
 
@@ -236,11 +236,11 @@ def test_room_in_the_quota_wakes_the_first_in_line_and_no_more_than_fit() -> Non
         teams.ask(name, "team", priority=priority)
     teams.run("x", "other")
     assert teams.woken() == []
-    teams.world.gone("a")
+    teams.world.deleted("a")
     assert teams.woken() == ["d"]
     assert teams.woken() == []  # once for this room
     assert teams.ask("d", "team") == ""
-    teams.world.gone("b")
+    teams.world.deleted("b")
     assert teams.woken() == ["e"]
 
 
@@ -250,7 +250,7 @@ def test_devices_that_become_free_wake_no_pod_that_waits_for_its_quota() -> None
     teams.run("x", "other")
     assert "2 of 1 GPUs" in teams.ask("b", "team", priority=100)
     assert "too-few-free-gpus" in teams.ask("y", "other")
-    teams.world.gone("x")
+    teams.world.deleted("x")
     assert teams.woken() == ["y"]
 
 
@@ -271,7 +271,7 @@ def test_runtime_that_grows_wakes() -> None:
         teams.ask(f"b{number}", "b")
     assert "9 of 8 GPUs" in teams.ask("a-more", "a")
     teams.woken()
-    teams.world.gone("b7")
+    teams.world.deleted("b7")
     assert teams.woken() == ["a-more"]
 
 
@@ -288,8 +288,8 @@ def test_a_pod_that_is_gone_is_not_woken() -> None:
     teams = Teams(cards("team", 0, 1))
     teams.run("a", "team")
     teams.ask("b", "team")
-    teams.world.gone("b")
-    teams.world.gone("a")
+    teams.world.deleted("b")
+    teams.world.deleted("a")
     assert teams.woken() == []
 
 
@@ -300,7 +300,7 @@ def test_a_pod_that_changes_still_waits_for_its_quota() -> None:
     teams.world.show("b", labels=of("team"), priority=3)
     assert teams.world.pending_pod("b").quota is not None
     assert teams.world.pending.refused_requests() == []
-    teams.world.gone("a")
+    teams.world.deleted("a")
     assert teams.woken() == ["b"]
 
 
@@ -318,7 +318,7 @@ def test_pods_that_are_larger_than_their_share_take_turns() -> None:
     teams.run("a", "a", gpus(8), node="n0")
     teams.run("b", "b", gpus(8), node="n1")
     assert "quota-turn" in teams.ask("c", "c", gpus(8))
-    teams.world.gone("a")
+    teams.world.deleted("a")
     assert "quota-turn" in teams.ask("b2", "b", gpus(8))  # it asks first, and b has 8 cards
     assert "quota-turn" in teams.ask("a2", "a", gpus(8))  # quota a uses as few cards as c, and c waits longer
     assert teams.woken() == ["c"]
@@ -348,11 +348,11 @@ def test_a_question_to_quotas_changes_nothing_until_its_answer_is_recorded() -> 
     waiting = [teams.world.pending_pod("second")]
     refusal = teams.world.quotas.admits(waiting)
     assert refusal is not None
-    teams.world.gone("first")
+    teams.world.deleted("first")
     assert teams.woken() == []
     teams.run("third", "a", gpus(1))
     teams.world.quotas.record(waiting, refusal)
-    teams.world.gone("third")
+    teams.world.deleted("third")
     assert teams.woken() == ["second"]
 
 
@@ -381,7 +381,7 @@ def test_the_quota_of_a_namespace() -> None:
     teams = Teams(flat)
     teams.run("a", "")
     assert "quota default/q: 2 of 1 GPUs: the mins of the quotas of all namespaces together" in teams.ask("b", "")
-    teams.world.gone("a")
+    teams.world.deleted("a")
     assert teams.woken() == ["b"]
 
 
@@ -398,7 +398,7 @@ def test_what_is_kept_is_what_counting_anew_gives() -> None:
         name = f"p{draw.randrange(30)}"
         match draw.randrange(6):
             case 0:
-                teams.world.gone(name)
+                teams.world.deleted(name)
             case 1:
                 teams.set(cards("c", draw.randrange(3), draw.randrange(3, 9)))
             case 2:

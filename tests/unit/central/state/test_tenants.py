@@ -41,8 +41,8 @@ def test_the_namespace_with_less_comes_before_an_older_pod_and_after_a_higher_pr
     waits(world, "none", "c", age=10)
     waits(world, "urgent", "a", age=11, priority=5)
     assert in_line(world) == ["urgent", "none", "young", "old"]
-    world.gone("a1")
-    world.gone("a2")
+    world.deleted("a1")
+    world.deleted("a2")
     assert in_line(world) == ["urgent", "old", "none", "young"]
 
 
@@ -101,7 +101,7 @@ def test_counted_step_by_step_and_all_at_once_is_the_same() -> None:
     for step in range(150):
         node = f"n{chance.randrange(6)}"
         if bound and chance.random() < 0.4:
-            world.gone(bound.pop(chance.randrange(len(bound))))
+            world.deleted(bound.pop(chance.randrange(len(bound))))
         elif chance.random() < 0.1:
             world.report(node, chance.choice((8, 8, 9)), 8)
         elif world.ledger.capacity(node).cards[0].free:
@@ -127,7 +127,7 @@ def test_a_card_that_is_free_wakes_first_whose_namespace_has_less() -> None:
 
     waker = Requeuer(world.scheduler, touch, clock=lambda: world.now, log=world.records.log)
     run_simulated(waker.scan())
-    world.gone("a1")
+    world.deleted("a1")
     woken = run_simulated(waker.scan())
     assert woken[0].name == "young"
     assert [pod.name for pod in woken[1:4]] == ["old0", "old1", "old2"]

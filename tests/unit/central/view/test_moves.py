@@ -63,7 +63,7 @@ def test_a_share_moves_to_another_card_of_its_own_node() -> None:
     for name, memory in (("a", "15Gi"), ("b", "70Gi"), ("d", "10Gi"), ("c", "8Gi")):
         made.bind(name, "n1", share(memory))
     for name in ("a", "d"):
-        made.gone(name)
+        made.deleted(name)
     made.show("waits", WHOLE)
     assert [said(one) for one in plan(made, "waits")] == [("n1", [("c", "n1")])]
 
@@ -160,7 +160,7 @@ def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], st
         if made.filter(f"p{number}", node).fitting:
             made.bind(f"p{number}", node, limits, priority=number % 3)
         else:
-            made.gone(f"p{number}")
+            made.deleted(f"p{number}")
     for number, limits in enumerate(asked):
         made.show(f"w{number}", limits, created=f"2026-11-21T00:00:0{number}Z")
     openings = plan(made, *(f"w{number}" for number in range(len(asked))))

@@ -132,8 +132,8 @@ def test_what_a_driver_does_not_have_is_left_out() -> None:
 
 
 def test_a_device_that_is_gone_is_an_error() -> None:
-    def gone(*_: object) -> None:
+    def deleted(*_: object) -> None:
         raise OSError(errno.ENODEV, "No such device")
 
     with pytest.raises(OSError, match="No such device"):
-        ethtool_ioctl.read("vf0", gone)
+        ethtool_ioctl.read("vf0", deleted)

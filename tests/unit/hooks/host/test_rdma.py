@@ -176,10 +176,10 @@ def test_what_stands_on_a_functions_device_is_none_of_its_own(build_node: BuildN
     assert read_rdma(node.root)[2] == ()
 
 
-@pytest.mark.parametrize("gone", ["dev/infiniband/rdma_cm", "sys/class/misc/rdma_cm/dev"])
-def test_missing_rdma_cm_is_a_problem(build_node: BuildNode, gone: str) -> None:
+@pytest.mark.parametrize("deleted", ["dev/infiniband/rdma_cm", "sys/class/misc/rdma_cm/dev"])
+def test_missing_rdma_cm_is_a_problem(build_node: BuildNode, deleted: str) -> None:
     node = build_node("demo-8gpu")
-    (node.root / gone).unlink()
+    (node.root / deleted).unlink()
     _, rdma_cm, (problem,) = read_rdma(node.root)
     assert rdma_cm is None
     assert "rdma_cm" in problem

@@ -157,13 +157,13 @@ def test_node_with_neither_gpu_nor_nic(build_node: BuildNode, fake_nvml: Path, m
     assert read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))]) == Inventory()
 
 
-@pytest.mark.parametrize("gone", ["sys", "proc", "dev"])
-def test_a_folder_that_is_no_host_root(tmp_path: Path, gone: str) -> None:
-    for part in {"sys", "proc", "dev"} - {gone}:
+@pytest.mark.parametrize("deleted", ["sys", "proc", "dev"])
+def test_a_folder_that_is_no_host_root(tmp_path: Path, deleted: str) -> None:
+    for part in {"sys", "proc", "dev"} - {deleted}:
         (tmp_path / part).mkdir()
     with pytest.raises(HostError) as caught:
         read_inventory(tmp_path, vendors=[Nvidia()])
-    assert str(tmp_path / gone) in str(caught.value)
+    assert str(tmp_path / deleted) in str(caught.value)
 
 
 def test_unreadable_sysfs_is_an_error_not_an_empty_inventory(tmp_path: Path) -> None:

@@ -168,9 +168,9 @@ def test_what_is_held_and_gone_is_listed(devices: GrantedDevices, device: GpuUui
 
 
 def test_a_vf_that_is_gone_and_in_the_journal_is_listed_once() -> None:
-    gone = holders.row(5)
+    deleted = holders.row(5)
     for grants in ((), (holders.grant(devices=holders.vfs(5)),)):
-        assert listed(*grants, rows=[gone])[gone.bdf].state is State.ATTACHED
+        assert listed(*grants, rows=[deleted])[deleted.bdf].state is State.ATTACHED
 
 
 def test_everything_at_once_is_there_once() -> None:

@@ -51,8 +51,8 @@ def test_an_empty_node_is_in_order() -> None:
 
 
 def test_a_grant_of_a_pod_that_is_gone_is_released() -> None:
-    gone = grant()
-    assert settle([gone], [OTHER], [container("x", pod="pod-other")]).release == (gone.key,)
+    deleted = grant()
+    assert settle([deleted], [OTHER], [container("x", pod="pod-other")]).release == (deleted.key,)
 
 
 def test_the_last_container_of_a_node_may_end() -> None:

@@ -118,7 +118,7 @@ class Rig:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (control_module, "START_S"),
-        (control_module, "GONE_S"),
+        (control_module, "ENDED_S"),
         (daemons_module, "PREPARE_S"),
         (daemons_module, "_SCAN_S"),
     ):
@@ -321,7 +321,7 @@ def test_a_stop_with_a_client_ends_the_server_before_the_mode_is_set_back(rig: R
     monkeypatch.setattr(control_module, "QUIT_S", 1)
     servers: list[int] = []
 
-    def server_is_gone() -> None:
+    def server_ended() -> None:
         assert servers
         assert not any(map(_runs, servers))
 
@@ -329,7 +329,7 @@ def test_a_stop_with_a_client_ends_the_server_before_the_mode_is_set_back(rig: R
         await rig.create(share("a"))
         with client(rig.pipe) as program:
             servers.append(int(program.answer()[1]))
-            rig.driver = server_is_gone
+            rig.driver = server_ended
             rig.grants.clear()
             await _until(rig, lambda: not rig.ending())
         assert rig.modes[-1] == (uuid(0), DEFAULT)

@@ -129,12 +129,12 @@ def test_a_central_that_runs_elsewhere_is_asked_where_a_person_says(cluster: Ins
         with answering(msgspec.json.encode(EffectiveConfiguration())) as url:
             status, named = seen(cli, "--central", url)
             assert cli.run("preflight", "--central", url).exit_code == 0
-        gone = seen(cli, "--central", url)[1]
+        deleted = seen(cli, "--central", url)[1]
     (found,) = [one for one in alone.findings if one.group == Part.CENTRAL]
     assert (found.check, found.verdict, "--central" in found.mend) == ("central-deployed", Verdict.DEGRADED, True)
     assert (status, [one for one in named.findings if one.group == Part.CENTRAL]) == (0, [])
     assert url in next(one.what for one in named.parts if one.part is Part.CENTRAL)
-    assert [(one.check, one.verdict) for one in gone.findings if one.group == Part.CENTRAL] == [
+    assert [(one.check, one.verdict) for one in deleted.findings if one.group == Part.CENTRAL] == [
         ("central-deployed", Verdict.DEGRADED)
     ]
 

@@ -256,8 +256,8 @@ def test_a_stop_waits_for_its_vfs_and_learns_of_at_once(sockets: Path) -> None:
     ask(sockets, node, questions)
 
 
-@pytest.mark.parametrize("gone", ["the call", "the connection"])
-def test_work_goes_on_when_no_one_waits_for_its_answer(sockets: Path, gone: str) -> None:
+@pytest.mark.parametrize("deleted", ["the call", "the connection"])
+def test_work_goes_on_when_no_one_waits_for_its_answer(sockets: Path, deleted: str) -> None:
     node = Node()
     node.later = True
 
@@ -268,7 +268,7 @@ def test_work_goes_on_when_no_one_waits_for_its_answer(sockets: Path, gone: str)
         slow.cancel()
         with pytest.raises(asyncio.CancelledError):
             await slow
-        if gone == "the connection":
+        if deleted == "the connection":
             await other.channel.close(None)
         node.may_end.set()
         await until(lambda: ("attached", "s1") in node.asked)

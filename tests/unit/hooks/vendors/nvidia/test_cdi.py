@@ -165,14 +165,14 @@ def test_specs_follow_the_node(build_node: BuildNode, fake_nvml: Path, tmp_path:
         }
         return text
 
-    gone = node.profile.gpus[3][1]
-    assert gone.uuid in written()
+    deleted = node.profile.gpus[3][1]
+    assert deleted.uuid in written()
     lost = written(NvmlState(profile=node.profile, failures=(Failure(gpu=3, status=GPU_IS_LOST),)))
-    assert gone.uuid not in lost
-    assert gone.uuid in written()
-    (node.root / f"dev/nvidia{gone.minor}").unlink()
+    assert deleted.uuid not in lost
+    assert deleted.uuid in written()
+    (node.root / f"dev/nvidia{deleted.minor}").unlink()
     text = written()
-    assert gone.uuid not in text
+    assert deleted.uuid not in text
     assert node.profile.gpus[2][1].uuid in text
     assert node.profile.driver is not None
     (node.root / LIBRARIES / f"libcuda.so.{node.profile.driver.version}").unlink()  # the driver is being upgraded

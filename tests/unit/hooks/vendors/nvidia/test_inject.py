@@ -128,13 +128,13 @@ def test_devices_mode_gives_the_optional_groups() -> None:
     assert adjust_gpus(GrantedDevices(), inventory_of_groups, DEVICES) == Adjustment()
 
 
-@pytest.mark.parametrize("gone", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
-def test_devices_mode_without_a_needed_control_node(gone: str) -> None:
-    without = replace(DRIVER, control=tuple(node for node in DRIVER.control if node.path != gone))
+@pytest.mark.parametrize("deleted", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
+def test_devices_mode_without_a_needed_control_node(deleted: str) -> None:
+    without = replace(DRIVER, control=tuple(node for node in DRIVER.control if node.path != deleted))
     result = adjust_gpus(TWO, with_driver(without), DEVICES)
     assert isinstance(result, Refusal)
     assert result.reason == Reason.DEVICE_NODE_INVALID
-    assert gone in result.message
+    assert deleted in result.message
     no_driver = adjust_gpus(TWO, replace(NODE, drivers=()), DEVICES)
     assert isinstance(no_driver, Refusal)
 
