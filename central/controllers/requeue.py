@@ -95,7 +95,7 @@ class Requeuer:
             while True:
                 for pod in await self.scan():
                     self._waking.add(pod.uid)
-                    touches.create_task(self._wake(pod))
+                    touches.create_task(self._request_requeue(pod))
                 await asyncio.sleep(SCAN_S)
 
     def want(self, uids: Iterable[PodUid]) -> None:
@@ -204,13 +204,13 @@ class Requeuer:
         others = sorted((one for one in longest if one[0].uid not in had), key=lambda one: _last_turn(one[0]))
         chosen += [one async for one in self._seated(others, FOR_EACH_NODE - FIRST, slices)]
         for pod, current in chosen:
-            pod.woken_in = current.number
+            pod.requeued_in = current.number
         return [pod for pod, _ in chosen]
 
     def _waiting(self, request: DeviceRequest) -> list[Pending]:
         """Return the pods without a turn in the current round, in queue order. The round ends without such pods or nodes."""
         number = self._rounds[request].number
-        return [pod for pod in self._scheduler.pending.refused_with(request) if pod.woken_in != number]
+        return [pod for pod in self._scheduler.pending.refused_with(request) if pod.requeued_in != number]
 
     async def _seated(self, line: Iterable[_Waiting], for_each: int, slices: Slices) -> AsyncIterator[_Waiting]:
         """Yield pods in queue order, at most `for_each` for each node where the request still fits."""
@@ -255,7 +255,7 @@ class Requeuer:
 
     # ---- touching the pods
 
-    async def _wake(self, pod: Pending) -> None:
+    async def _request_requeue(self, pod: Pending) -> None:
         try:
             with self._faults.handling(Work.REQUEUE, pod.shown):
                 await self._touch_while_refused(pod)
@@ -280,11 +280,11 @@ class Requeuer:
                     return  # a retry would be refused too; the next round tries again
                 await asyncio.sleep(backoff.failed(at_least_s=e.retry_after_s))
             else:
-                self._scheduler.counts.woken += 1
+                self._scheduler.counts.requeued += 1
                 self._log.info(Event.POD_WOKEN, **fields)
                 return
 
 
 def _last_turn(pod: Pending) -> tuple[int, tuple[int, str, PodUid]]:
     """Return the sort key of the last turn. Pods without a turn come first."""
-    return pod.woken_in, in_line(pod)
+    return pod.requeued_in, in_line(pod)

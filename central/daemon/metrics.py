@@ -153,7 +153,7 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     for work in Work:
         exceptions.add_metric([work], counts.exceptions[work])
     yield exceptions
-    yield CounterMetricFamily("lading_central_wakes", "Refused pods that were requeued.", counts.woken)
+    yield CounterMetricFamily("lading_central_wakes", "Refused pods that were requeued.", counts.requeued)
 
 
 def _of_watches(leadership: Leadership) -> Iterator[Metric]:

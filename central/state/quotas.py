@@ -32,7 +32,7 @@ from central.state.pending import Pending, PendingPods
 from central.state.tenants import InTurn
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA, PodUid
 
-WOKEN_AT_ONCE: Final = 64  # maximum pods of one quota that are requeued at once; others follow in the next scans
+REQUEUED_AT_ONCE: Final = 64  # maximum pods of one quota that are requeued at once; others follow in the next scans
 _AT_ONCE: Final = 64  # pods that are counted in one step
 NONE: Final[Amounts] = MappingProxyType({})
 
@@ -328,7 +328,7 @@ class Quotas:
     def _take_free_of(self, quota: QuotaId, in_turn: InTurn) -> Iterator[Pending]:
         waiting = [pod for uid in self._refused[quota] if (pod := self._pending.get(uid)) is not None]
         soon: dict[str, int] = {}
-        for pod in islice(in_turn(waiting), WOKEN_AT_ONCE):
+        for pod in islice(in_turn(waiting), REQUEUED_AT_ONCE):
             counted = self._counted.get(pod.uid, NOTHING)
             if self._check(quota, [counted], gang=False, beside=soon) is not None:
                 return

@@ -92,7 +92,7 @@ class Node:
     hand_over: HandOver = field(init=False)
     _unreported: UnreportedEnds = field(init=False)
     _held: frozenset[GpuUuid] = frozenset()  # cards with a holder at the last check
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _work_due: asyncio.Event = field(default_factory=asyncio.Event)
     _node_log: NodeLog = field(init=False)
     _logged: Inventory = field(default_factory=Inventory)  # the inventory that was logged last
 
@@ -205,7 +205,7 @@ class Node:
                 part = await preparer.prepare(sandbox, answer)
                 if isinstance(part, Refusal):
                     refusal = part
-                    self._wake.set()  # a comparison retries failed undoing soon
+                    self._work_due.set()  # a comparison retries failed undoing soon
                     break
                 parts.append(part)
         finally:
@@ -288,7 +288,7 @@ class Node:
             self.answered(decided.answer, decided.took_s)
 
     def compare_soon(self) -> None:
-        self._wake.set()
+        self._work_due.set()
 
     def stopping(self, sandbox: Sandbox) -> Awaitable[None] | None:
         """Record that StopPodSandbox is about to go to the runtime: nothing is prepared for this sandbox any more. From now on,
@@ -296,7 +296,7 @@ class Node:
         self._note(LifeEvent.STOP_CALLED, sandbox)
         with self._ledger_failure():
             self.ledger.tombstone(SandboxId(sandbox.id), int(self.clock()))
-        self._wake.set()
+        self._work_due.set()
         preparers = [one for one in self.preparers if one.has(sandbox)]
         return self._undo(sandbox, preparers) if preparers else None
 
@@ -309,7 +309,7 @@ class Node:
     def stopped(self, sandbox: Sandbox) -> None:
         """Record that the sandbox has stopped: its containers' devices are free once the containers have exited."""
         self._note(LifeEvent.STOPPED, sandbox)
-        self._wake.set()
+        self._work_due.set()
 
     def sandbox_removed(self, sandbox: Sandbox) -> None:
         """Record the removal of a sandbox whose stop may have happened while the daemon was not running. The tombstone stays
@@ -366,8 +366,8 @@ class Node:
                 wait = min(wait, sooner_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):  # wait_for loses a cancellation that comes with the event (bpo-37658)
-                    await self._wake.wait()
-            self._wake.clear()
+                    await self._work_due.wait()
+            self._work_due.clear()
 
     @property
     def _ending(self) -> bool:
@@ -461,7 +461,7 @@ class Node:
         stays, and is checked again as soon as the device is back."""
         for preparer, before in zip(self.preparers, under_way, strict=True):
             if await preparer.reconcile(seen, before):
-                self._wake.set()
+                self._work_due.set()
                 if self.watch is not None:
                     self.watch.request_scan()
         self._node_log.missing({device: why for preparer in self.preparers for device, why in preparer.missing().items()})

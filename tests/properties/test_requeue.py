@@ -48,7 +48,7 @@ class Story:
         self.waker = Requeuer(self.world.scheduler, AsyncMock(), clock=lambda: float(next(seconds)), log=self.world.records.log)
         self.asked: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
         self.bound: list[str] = []
-        self.woken: set[PodUid] = set()
+        self.requeued: set[PodUid] = set()
 
     def create(self, limits: dict[str, str], said: dict[str, str], binds: bool) -> None:
         name = f"p{len(self.asked)}"
@@ -60,7 +60,7 @@ class Story:
 
     def filter(self, name: str, *, binds: bool) -> None:
         """Filter the pod as kube-scheduler does, and bind it if `binds`."""
-        self.woken.discard(uid_of(name))
+        self.requeued.discard(uid_of(name))
         self.world.filter(name, *NODES)
         claim = self.world.ledger.own_claim(uid_of(name), Claim.PREDICTED)
         if claim is None or not binds:
@@ -79,7 +79,7 @@ class Story:
     def scan(self, *, tries: bool) -> None:
         """Run one scan. `tries`: kube-scheduler tries the requeued pods at once."""
         for pod in run_simulated(self.waker.scan()):
-            self.woken.add(pod.uid)
+            self.requeued.add(pod.uid)
             if tries:
                 self.filter(pod.name, binds=True)
 
@@ -93,7 +93,7 @@ class Story:
             pod.name
             for pod in self.world.pending
             if pod.refused_at is not None
-            and pod.uid not in self.woken
+            and pod.uid not in self.requeued
             and any(isinstance(scheduler.verdict(pod.request, node, scheduler.ledger.without()), Placement) for node in NODES)
         ]
 

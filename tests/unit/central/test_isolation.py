@@ -141,25 +141,25 @@ def test_pods_are_woken_by_the_end_of_shares_and_by_a_node_that_offers_more() ->
     for name in ("b", "c"):
         made.filter(name)
     made.ledger.take_freed()
-    woken: list[str] = []
+    requeued: list[str] = []
 
     async def touch(pod: Any) -> None:
-        woken.append(pod.name)
+        requeued.append(pod.name)
 
     async def go() -> None:
         waker = Requeuer(made.scheduler, touch, clock=lambda: made.now, log=made.records.log)
         task = asyncio.create_task(waker.run())
         await asyncio.sleep(1)
-        assert woken == []
+        assert requeued == []
         made.report("n1", isolations=(*BOTH, "mps"))
         await asyncio.sleep(1)
-        assert woken == []  # the card is not free
+        assert requeued == []  # the card is not free
         made.deleted("a")
         await asyncio.sleep(1)
         task.cancel()
 
     run_simulated(go())
-    assert set(woken) == {"b", "c"}
+    assert set(requeued) == {"b", "c"}
 
 
 def test_pods_with_another_isolation_are_evicted_for_one_of_higher_priority() -> None:

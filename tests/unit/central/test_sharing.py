@@ -225,7 +225,7 @@ def test_a_pod_for_which_room_is_made_and_that_fits_elsewhere_gives_its_group_on
 # requeued pods and victims
 
 
-def woken(waker: Requeuer) -> list[str]:
+def requeued(waker: Requeuer) -> list[str]:
     return [pod.name for pod in run_simulated(waker.scan())]
 
 
@@ -236,9 +236,9 @@ def test_a_group_whose_last_pod_ends_is_woken_for_room_that_was_there_all_the_ti
     bind(made, "other", "n1", FIFTY)
     create(made, "b", share("60Gi"), affinity="x")
     assert made.filter("b", "n1", "n2").fitting == []
-    woken(waker)
+    requeued(waker)
     made.deleted("a")  # on n1 there is still too little
-    assert woken(waker) == ["b"]
+    assert requeued(waker) == ["b"]
     assert made.filter("b", "n1", "n2").fitting == ["n2"]
 
 
@@ -249,11 +249,11 @@ def test_room_elsewhere_does_not_wake_a_group() -> None:
     bind(made, "other", "n2", FIFTY)
     create(made, "b", FIFTY, affinity="x")
     made.filter("b", "n1", "n2")
-    woken(waker)
+    requeued(waker)
     made.deleted("other")
-    assert woken(waker) == []
+    assert requeued(waker) == []
     made.deleted("a")
-    assert woken(waker) == ["b"]
+    assert requeued(waker) == ["b"]
 
 
 @pytest.mark.parametrize(("one", "other"), [("x", "x"), ("x", "y")])
@@ -263,9 +263,9 @@ def test_who_was_kept_off_is_woken_when_the_sharer_ends(one: str, other: str) ->
     bind(made, "a", "n1", anti_affinity="x", exclusion=one)
     create(made, "b", anti_affinity="x", exclusion=other)
     assert made.filter("b", "n1").fitting == []
-    woken(waker)
+    requeued(waker)
     made.deleted("a")
-    assert woken(waker) == ["b"]
+    assert requeued(waker) == ["b"]
 
 
 def test_preemption_makes_room_on_the_groups_card_only() -> None:

@@ -64,7 +64,7 @@ def kept_on(one: Led, name: str) -> str:
     return keeping
 
 
-def woken(one: Led, name: str) -> bool:
+def requeued(one: Led, name: str) -> bool:
     return bool(one.sent(f"{pod_path(name)}/status"))
 
 
@@ -143,9 +143,9 @@ def test_it_is_woken_when_its_room_is_there_and_nothing_is_kept_afterwards(tmp_p
         assert one.records.count(Event.ROOM_KEPT) == 1
         await one.put_pod("next")
         assert await one.schedule("next") == REFUSED  # the free card is kept
-        assert not woken(one, "large")
+        assert not requeued(one, "large")
         await end(one, "small")
-        assert woken(one, "large")
+        assert requeued(one, "large")
         assert await one.schedule("large") == ""
         await one.pause(2 * SCAN_S)
         assert one.leadership.ledger.nominations() == ()
@@ -229,7 +229,7 @@ def test_room_is_kept_for_a_pod_about_which_kube_scheduler_cannot_ask(tmp_path: 
         await one.put_pod("next")
         assert await one.schedule("next") == REFUSED  # the free card is kept
         await end(one, "n1-0")
-        assert woken(one, "large")
+        assert requeued(one, "large")
         assert await one.schedule("large") == ""
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -464,7 +464,7 @@ def test_a_pod_that_does_not_take_its_room_loses_it(tmp_path: Path) -> None:
         assert await one.schedule("next") == REFUSED
         await one.pause(NOMINATION_S + 2 * SCAN_S)
         assert kept_on(one, "large") == ""
-        assert woken(one, "next")
+        assert requeued(one, "next")
         assert await one.schedule("next") == ""
         assert one.filter("large") == []
         await one.pause(2 * SCAN_S)

@@ -156,8 +156,8 @@ def test_a_thousand_pods_and_one_card() -> None:
     one.refuse(*(f"p{number:04}" for number in range(1000)))
     one.world.deleted("full-n1")
     scans = [one.scan() for _ in range(1000 // FOR_EACH_NODE)]
-    assert all(len(woken) == FOR_EACH_NODE for woken in scans)
-    assert len({name for woken in scans for name in woken}) == 1000  # each had its turn
+    assert all(len(requeued) == FOR_EACH_NODE for requeued in scans)
+    assert len({name for requeued in scans for name in requeued}) == 1000  # each had its turn
     assert one.scan() == []
 
 
@@ -310,12 +310,12 @@ def test_what_waits_for_long_is_seen_whatever_comes_after_it(monkeypatch: pytest
     one = with_a_larger_node(nodes)
     one.world.deleted("full-large")
     costing(one, JUDGED_S, monkeypatch)
-    woken = []
+    requeued = []
     for first, second in zip(nodes[::2], nodes[1::2], strict=True):
         one.world.deleted(f"full-{first}")
         one.world.deleted(f"full-{second}")
-        woken += one.scan()
-    assert woken == ["a"]
+        requeued += one.scan()
+    assert requeued == ["a"]
 
 
 # Touching them
@@ -337,7 +337,7 @@ def test_a_touch_that_fails_is_tried_again_while_the_pod_is_refused() -> None:
     run_simulated(story())
     assert one.touched == ["a"] * 3
     assert one.world.records.count(Event.POD_WOKEN) == 3
-    assert one.world.scheduler.counts.woken == 1
+    assert one.world.scheduler.counts.requeued == 1
 
 
 @pytest.mark.parametrize("kind", [NotFoundError, ConflictError, ForbiddenError])

@@ -40,7 +40,7 @@ def test_who_does_not_lead_knows_nothing_of_devices() -> None:
 
 
 def test_counters_survive_a_change_of_leader() -> None:
-    counts = Counts(nominated=2, woken=3)
+    counts = Counts(nominated=2, requeued=3)
     counts.refused[Missing.GROUP_FULL] = 4
     counts.bound[BindOutcome.UNCLEAR] = 5
     counts.evicted[EventReason.PREEMPTED, EvictOutcome.SPARED] = 6

@@ -48,7 +48,7 @@ class Teams:
             self.world.node(f"n{number}", cards_each, vfs_each)
         self.set(*quotas)
         self.waker = Requeuer(self.world.scheduler, self._touch, clock=lambda: self.world.now, log=self.world.records.log)
-        self.woken()
+        self.requeued()
 
     async def _touch(self, pod: object) -> None:
         raise AssertionError
@@ -78,7 +78,7 @@ class Teams:
         assert snapshot is not None
         return snapshot.runtime_of(snapshot.tree.quotas[QuotaId(team)], GPU)
 
-    def woken(self) -> list[str]:
+    def requeued(self) -> list[str]:
         return [pod.name for pod in run_simulated(self.waker.scan())]
 
 
@@ -104,10 +104,10 @@ def test_the_first_quota_counts_what_runs_already() -> None:
 def test_the_last_quota_that_goes_lets_all_in() -> None:
     teams = Teams(cards("team", 0, 0))
     assert "1 of 0 GPUs" in teams.ask("a", "team")
-    assert teams.woken() == []
+    assert teams.requeued() == []
     teams.world.quotas.remove_quota(QuotaDialect.KOORDINATOR, "uid-team")
     exhaust(teams.world.quotas.scan())
-    assert teams.woken() == ["a"]
+    assert teams.requeued() == ["a"]
     assert teams.ask("a", "team") == ""
 
 
@@ -235,13 +235,13 @@ def test_room_in_the_quota_wakes_the_first_in_line_and_no_more_than_fit() -> Non
     for name, priority in {"c": 0, "d": 10, "e": 5}.items():
         teams.ask(name, "team", priority=priority)
     teams.run("x", "other")
-    assert teams.woken() == []
+    assert teams.requeued() == []
     teams.world.deleted("a")
-    assert teams.woken() == ["d"]
-    assert teams.woken() == []  # once for this room
+    assert teams.requeued() == ["d"]
+    assert teams.requeued() == []  # once for this room
     assert teams.ask("d", "team") == ""
     teams.world.deleted("b")
-    assert teams.woken() == ["e"]
+    assert teams.requeued() == ["e"]
 
 
 def test_devices_that_become_free_wake_no_pod_that_waits_for_its_quota() -> None:
@@ -251,7 +251,7 @@ def test_devices_that_become_free_wake_no_pod_that_waits_for_its_quota() -> None
     assert "2 of 1 GPUs" in teams.ask("b", "team", priority=100)
     assert "too-few-free-gpus" in teams.ask("y", "other")
     teams.world.deleted("x")
-    assert teams.woken() == ["y"]
+    assert teams.requeued() == ["y"]
 
 
 def test_a_larger_max_wakes() -> None:
@@ -260,7 +260,7 @@ def test_a_larger_max_wakes() -> None:
     for name in "bcd":
         teams.ask(name, "team")
     teams.set(cards("team", 0, 3))
-    assert teams.woken() == ["b", "c"]
+    assert teams.requeued() == ["b", "c"]
 
 
 def test_runtime_that_grows_wakes() -> None:
@@ -270,9 +270,9 @@ def test_runtime_that_grows_wakes() -> None:
     for number in range(8):
         teams.ask(f"b{number}", "b")
     assert "9 of 8 GPUs" in teams.ask("a-more", "a")
-    teams.woken()
+    teams.requeued()
     teams.world.deleted("b7")
-    assert teams.woken() == ["a-more"]
+    assert teams.requeued() == ["a-more"]
 
 
 def test_a_new_node_wakes() -> None:
@@ -281,7 +281,7 @@ def test_a_new_node_wakes() -> None:
     assert "2 of 1 GPUs: what it may use now" in teams.ask("b", "team")
     teams.world.node("n1", 1)
     exhaust(teams.world.quotas.scan())
-    assert teams.woken() == ["b"]
+    assert teams.requeued() == ["b"]
 
 
 def test_a_pod_that_is_gone_is_not_woken() -> None:
@@ -290,7 +290,7 @@ def test_a_pod_that_is_gone_is_not_woken() -> None:
     teams.ask("b", "team")
     teams.world.deleted("b")
     teams.world.deleted("a")
-    assert teams.woken() == []
+    assert teams.requeued() == []
 
 
 def test_a_pod_that_changes_still_waits_for_its_quota() -> None:
@@ -301,7 +301,7 @@ def test_a_pod_that_changes_still_waits_for_its_quota() -> None:
     assert teams.world.pending_pod("b").quota is not None
     assert teams.world.pending.refused_requests() == []
     teams.world.deleted("a")
-    assert teams.woken() == ["b"]
+    assert teams.requeued() == ["b"]
 
 
 # ---- turns and gangs
@@ -321,7 +321,7 @@ def test_pods_that_are_larger_than_their_share_take_turns() -> None:
     teams.world.deleted("a")
     assert "quota-turn" in teams.ask("b2", "b", gpus(8))  # it asks first, and b has 8 cards
     assert "quota-turn" in teams.ask("a2", "a", gpus(8))  # quota a uses as few cards as c, and c waits longer
-    assert teams.woken() == ["c"]
+    assert teams.requeued() == ["c"]
     assert teams.ask("c", "c", gpus(8)) == ""
     assert teams.world.scheduler.counts.refused[OfPod.QUOTA_TURN] == 3
 
@@ -349,11 +349,11 @@ def test_a_question_to_quotas_changes_nothing_until_its_answer_is_recorded() -> 
     refusal = teams.world.quotas.admits(waiting)
     assert refusal is not None
     teams.world.deleted("first")
-    assert teams.woken() == []
+    assert teams.requeued() == []
     teams.run("third", "a", gpus(1))
     teams.world.quotas.record(waiting, refusal)
     teams.world.deleted("third")
-    assert teams.woken() == ["second"]
+    assert teams.requeued() == ["second"]
 
 
 def test_a_gang_of_two_quotas_is_refused_by_either() -> None:
@@ -382,7 +382,7 @@ def test_the_quota_of_a_namespace() -> None:
     teams.run("a", "")
     assert "quota default/q: 2 of 1 GPUs: the mins of the quotas of all namespaces together" in teams.ask("b", "")
     teams.world.deleted("a")
-    assert teams.woken() == ["b"]
+    assert teams.requeued() == ["b"]
 
 
 # ---- the sums

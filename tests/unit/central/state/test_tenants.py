@@ -128,6 +128,6 @@ def test_a_card_that_is_free_wakes_first_whose_namespace_has_less() -> None:
     waker = Requeuer(world.scheduler, touch, clock=lambda: world.now, log=world.records.log)
     run_simulated(waker.scan())
     world.deleted("a1")
-    woken = run_simulated(waker.scan())
-    assert woken[0].name == "young"
-    assert [pod.name for pod in woken[1:4]] == ["old0", "old1", "old2"]
+    requeued = run_simulated(waker.scan())
+    assert requeued[0].name == "young"
+    assert [pod.name for pod in requeued[1:4]] == ["old0", "old1", "old2"]
