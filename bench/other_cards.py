@@ -66,10 +66,10 @@ class _Limited:
         if self.gets == self.most and self.bucket < 0:
             self.most *= 2
             self.gets = self.most
-        apart = max(5, abs(limit - use))
-        step = MULTIPROCESSORS**2 * THREADS * apart // 2560
-        if apart > limit // 2:
-            step = step * apart * 2 // (limit + 1)
+        distance = max(5, abs(limit - use))
+        step = MULTIPROCESSORS**2 * THREADS * distance // 2560
+        if distance > limit // 2:
+            step = step * distance * 2 // (limit + 1)
         self.gets = min(self.most, self.gets + step) if use <= limit else max(0, self.gets - step)
         self.bucket = min(self.most, self.bucket + self.gets)
 

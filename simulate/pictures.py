@@ -98,7 +98,7 @@ def draw(picture: Picture) -> str:
     frame = _Frame(_ticks(min(xs), max(xs)), _ticks(min(ys), max(ys)), min(xs), max(xs))
     parts = [_STYLE, f'<text class="title" x="{_LEFT}" y="24">{escape(picture.title)}</text>']
     parts += _axes(frame, picture)
-    ends = _apart({name: frame.y(line[-1][1]) for name, line in lines.items()})
+    ends = _spread({name: frame.y(line[-1][1]) for name, line in lines.items()})
     for number, (name, line) in enumerate(lines.items()):
         ink, dash = f"ink{number % len(_INKS)}", _DASHES[number % len(_DASHES)]
         path = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in line)
@@ -152,7 +152,7 @@ def _ticks(least: float, most: float) -> list[float]:
     return [number * step for number in range(first, max(last, first + 1) + 1)]
 
 
-def _apart(heights: Mapping[str, float]) -> dict[str, float]:
+def _spread(heights: Mapping[str, float]) -> dict[str, float]:
     """Move the heights apart, so that no two are closer than a line of text, in their order, and none is below the frame."""
     moved: dict[str, float] = {}
     before = -math.inf

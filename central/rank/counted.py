@@ -212,7 +212,7 @@ class CountedVerdicts(CachedVerdicts):
 
 def _found(capacity: NodeCapacity, placed: Placement) -> ScoredNode:
     left = tuple(left_of(card, placed.taken.gpus.get(card.gpu.uuid)) for card in capacity.cards)
-    return ScoredNode((placed.apart.level,), left)
+    return ScoredNode((placed.distances.level,), left)
 
 
 def levels_of(columns: Columns, rows: Ints, cards: Bools, count: int, partition: PartitionPolicy | None) -> Ints:
@@ -234,4 +234,4 @@ def _level(layout: Layout, cards: bytes, query: Query) -> int:
     topology = layout.topology
     mask = sum(cards[slot] << number for number, slot in enumerate(layout.cards))
     found = find(topology, query, DeviceMasks((1 << query.cards) - 1 if topology.even else mask)).found
-    return FARTHEST if found is None else found.apart.level  # None: the search reached its limit, on a very large node
+    return FARTHEST if found is None else found.distances.level  # None: the search reached its limit, on a very large node

@@ -27,7 +27,7 @@ PRIOR_PODS: Final = 200.0  # number of pods that a prior from a file counts for
 FIRST_PODS: Final = 5.0  # number of pods that the built-in prior counts for
 FIRST_UPDATE: Final = 25  # learned pods until the first new workload; then twice as many each time
 UPDATE_PODS: Final = 2000  # maximum number of pods between two new workloads
-APART: Final = (
+MIN_CHANGE: Final = (
     0.1  # minimum changed part of the pods, or of their requests: a smaller change is not worth a new score of all nodes
 )
 REMEMBERED: Final = 65_536  # maximum cached UIDs of counted pods: a waiting pod is evaluated again and again
@@ -123,7 +123,7 @@ class Forecast:
             return False
         self._recheck_at = self.learned + min(self.learned, UPDATE_PODS)
         now = self._now()
-        if _difference(self.workload, now) < APART:
+        if _difference(self.workload, now) < MIN_CHANGE:
             return False
         self.workload = now
         return True

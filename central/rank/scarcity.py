@@ -31,7 +31,7 @@ MOST: Final = 4.0
 NEEDED: Final = 2.0  # free places for each needed one; with more, such pods are not scarce
 RAREST: Final = 64.0  # maximum factor of pods that name models, compared with pods that accept all cards
 MAX_GROUPED: Final = 32  # maximum kinds of pods of several cards grouped by cpu and memory: each is counted at each check
-APART: Final = 2.0
+MIN_RATIO: Final = 2.0
 
 
 class PodGroupKind(NamedTuple):
@@ -94,4 +94,4 @@ def _of_models(group: PodGroupKind, all_free: int, free: FreeCapacity) -> float:
 
 def differ(some: Factors, others: Factors) -> bool:
     """Return whether any factor differs by more than APART between the two mappings, which must be of one workload."""
-    return any(not 1 / APART <= some[group] / others[group] <= APART for group in some)
+    return any(not 1 / MIN_RATIO <= some[group] / others[group] <= MIN_RATIO for group in some)

@@ -47,7 +47,7 @@ def score_placed(
     capacity: NodeCapacity, request: DeviceRequest, placement: Placement, *, policy: Policy, limits: Limits = DEFAULT_LIMITS
 ) -> Score:
     """Return the score of a node, preceded by the distance between the devices of this placement; closer is better."""
-    return -placement.apart.level, *score(capacity, request, policy=policy, limits=limits)
+    return -placement.distances.level, *score(capacity, request, policy=policy, limits=limits)
 
 
 def _card_fullness(cards: Sequence[CardCapacity], demand: Demand) -> int:

@@ -21,7 +21,7 @@ from central.search.joint import DeviceMasks, JointChoice, Query, alternatives, 
 from central.search.mig import best_instances, instance_ranks, splits, with_vfs
 from central.search.placement import Missing
 from central.search.prefer import preference, ranks
-from central.search.topology import NEXT_TO, Apart, NodeTopology, bits, link
+from central.search.topology import NEXT_TO, Distances, NodeTopology, bits, link
 from central.search.vfs import Choice, FreeVfs
 
 SETS_A_STEP = 8  # sets of cards that count as one step, once the search has backtracked
@@ -40,7 +40,7 @@ class Chosen(NamedTuple):
     wanted: Wanted
     cards: Sequence[Card]  # ascending by PCI address
     vfs: int = 0  # bit mask of VF numbers
-    apart: Apart = NEXT_TO
+    distances: Distances = NEXT_TO
 
 
 class Places(NamedTuple):
@@ -283,7 +283,7 @@ class _Search:
 
     def _chosen(self, wanted: Wanted, found: JointChoice) -> Chosen:
         cards = [card for card in self._devices.cards if found.cards >> card.number & 1]
-        return Chosen(wanted, cards, found.vfs, found.apart)
+        return Chosen(wanted, cards, found.vfs, found.distances)
 
     # ---- shares alone
 
@@ -308,4 +308,4 @@ class _Search:
 
 def _by_policy(wanted: Wanted, cards: Sequence[Card]) -> Chosen:
     worst = max((link(a.gpu, b.gpu) for a in cards for b in cards if a is not b), default=0) if len(cards) > 1 else 0
-    return Chosen(wanted, sorted(cards, key=lambda card: card.address), apart=Apart(link=worst))
+    return Chosen(wanted, sorted(cards, key=lambda card: card.address), distances=Distances(link=worst))

@@ -102,7 +102,7 @@ class _NodeSearch:
         if isinstance(found, Missing):
             return _NO_FIT[found]
         taken = take(demand.roles, found.containers, self.request.sharing)
-        return Placement(containers=found.containers, taken=taken, apart=found.apart)
+        return Placement(containers=found.containers, taken=taken, distances=found.distances)
 
     def _choose(self, capacity: NodeCapacity) -> PlacedDevices | Missing:
         if self.brief:

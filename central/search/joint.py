@@ -29,7 +29,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from central.request.model import PartitionPolicy, RdmaPolicy, Scope
-from central.search.topology import Apart, Distance, NodeTopology, Site, bits
+from central.search.topology import Distance, Distances, NodeTopology, Site, bits
 from central.search.vfs import Choice, FreeVfs
 
 # Maximum tried sets of cards in one site, so that no pod and no node keeps central's single thread busy. Choosing 8 of 16 cards
@@ -73,7 +73,7 @@ class JointChoice(NamedTuple):
     key: tuple[int, ...]
     cards: int
     vfs: int
-    apart: Apart
+    distances: Distances
 
     @property
     def order(self) -> tuple[tuple[int, ...], Sequence[int], Sequence[int]]:
@@ -251,7 +251,9 @@ class _Search:
         """Compare these cards, with their best VFs, to the best choice so far, and keep the better one. Sets come in the order
         of addresses, so the first of equal sets wins."""
         best, vfs = self._best, self._vfs
-        level, cost = self._closest(cards, self._farthest if best is None or link < best.apart.link else best.apart.distance)
+        level, cost = self._closest(
+            cards, self._farthest if best is None or link < best.distances.link else best.distances.distance
+        )
         if cost is None:
             return
         compared = vfs.without_address(cost)
@@ -264,7 +266,7 @@ class _Search:
         key = *but_last, broken, vfs.load(compared)
         if best is None or key < best.key:
             split = first[-1] if self._query.cards > 1 else 0
-            self._best = JointChoice(key, cards, vfs.vfs(cost), Apart(split, link, level))
+            self._best = JointChoice(key, cards, vfs.vfs(cost), Distances(split, link, level))
 
     def _closest(self, cards: int, farthest: int) -> tuple[int, int | None]:
         """Return the smallest worst distance, and the cost with it; a greater distance only if it takes fewer new VFs. The cost

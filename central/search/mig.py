@@ -32,7 +32,7 @@ from central.search.cards import Card
 from central.search.demand import Demand
 from central.search.joint import DeviceMasks, JointChoice, Query, sites_of
 from central.search.placement import Missing, PlacedDevices
-from central.search.topology import Apart, Distance, NodeTopology, bits
+from central.search.topology import Distance, Distances, NodeTopology, bits
 from central.search.vfs import Choice
 from lading.nodedevices import Gpu, MigInstance
 from lading.vocabulary import GpuUuid, PciAddress
@@ -217,7 +217,7 @@ def with_vfs(
     fresh = len(numbers) - partly - (cards & state.again).bit_count()
     key = fresh, partly, vfs.new(compared), level, sum(state.ranks[n] for n in numbers), compared
     links = (topology.links[a][b] for a in numbers for b in numbers if a < b)
-    return JointChoice(key, cards, vfs.vfs(cost), Apart(0, max(links, default=0), level))
+    return JointChoice(key, cards, vfs.vfs(cost), Distances(0, max(links, default=0), level))
 
 
 def splits(sizes: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:

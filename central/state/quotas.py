@@ -557,7 +557,7 @@ class Quotas:
             add(total, self._used.get(quota, NONE), -1)
         for root in [quota for quota in self._tree.quotas.values() if quota.total is not None]:
             self._divided.set_total(root.id, root.total or NONE)
-            add(total, (root.total if root.apart else None) or NONE, -1)
+            add(total, (root.total if root.separate else None) or NONE, -1)
         self._divided.set_total(ROOT, {key: max(0, amount) for key, amount in total.items()})
         flat = [self._tree.quotas[member].min for member in self._tree.groups.get(FLAT, ())]
         self._divided.set_total(FLAT, total_of(flat))

@@ -76,8 +76,8 @@ def find_gpu(cluster: Cluster, word: str) -> GpuReport:
 def _near(report: NodeDevices, uuid: str) -> Iterator[NearVf]:
     """Yield the NICs with VFs near the card, the nearest first. NICs at distance "across" are left out."""
     place = next(gpu.place for gpu in report.status.gpus if gpu.uuid == uuid)
-    apart = sorted((distance(place, pf.place), pf.bdf, pf.ibdev) for pf in report.status.pfs if pf.vfs)
-    for level, bdf, ibdev in apart:
+    pairs_of_distance = sorted((distance(place, pf.place), pf.bdf, pf.ibdev) for pf in report.status.pfs if pf.vfs)
+    for level, bdf, ibdev in pairs_of_distance:
         if level is not Distance.CROSS:
             yield NearVf(pf=bdf, ibdev=ibdev, distance=DISTANCES[level])
 

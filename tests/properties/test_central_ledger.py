@@ -95,10 +95,10 @@ def against_the_rules(on: Sharers) -> list[object]:
     for card, pods in on.items():
         for (one, said), (other, others) in combinations(pods.items(), 2):
             excluded = [{(label.namespace, label.exclusion) for label in each if label.exclusion} for each in (said, others)]
-            apart = [
+            distances = [
                 {(label.namespace, label.anti_affinity) for label in each if label.anti_affinity} for each in (said, others)
             ]
-            if excluded[0] != excluded[1] or apart[0] & apart[1]:
+            if excluded[0] != excluded[1] or distances[0] & distances[1]:
                 wrong.append((one, other, card))
         for label in set().union(*pods.values()):
             if label.affinity:

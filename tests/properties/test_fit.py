@@ -213,7 +213,7 @@ def test_a_placement_is_found_where_containers_are_in_one_anothers_way(
 REACH = {Scope.SWITCH: Distance.SWITCHES, Scope.NUMA: Distance.NUMA, Scope.SOCKET: Distance.SOCKET, Scope.ANY: Distance.CROSS}
 
 
-def apart(where: NodeCapacity, pod: DeviceRequest, placed: Mapping[str, PlacedContainer]) -> bool:
+def distances(where: NodeCapacity, pod: DeviceRequest, placed: Mapping[str, PlacedContainer]) -> bool:
     """Return whether devices of a container are farther apart than the pod allows, or violate their policy."""
     place_of = {one.gpu.uuid: one.gpu.place for one in where.cards}
     pf_of = {one.vf.bdf: one.pf for one in where.vfs}
@@ -238,7 +238,7 @@ def placed_ways(where: NodeCapacity, container: ContainerRequest, pod: DeviceReq
     for gpus in gpu_ways(where, container):
         for vfs in (some for count in counts for some in combinations(free, count)):
             placed = PlacedContainer(gpus=gpus, vfs=vfs)
-            if not apart(where, alone, {container.name: placed}):
+            if not distances(where, alone, {container.name: placed}):
                 yield placed
 
 
@@ -283,7 +283,7 @@ def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
         rdma_policy = RdmaPolicy.NEAREST
     pod = replace(pod, scope=scope, rdma_policy=rdma_policy)
     found = fit(where, pod, policy=policy, limits=UNBOUNDED)
-    # How many VFs there are is a question of `apart`, with one on each switch.
+    # How many VFs there are is a question of `distances`, with one on each switch.
     counted = replace(pod, containers=tuple(replace(one, vfs=0) for one in pod.containers))
 
     def allowed(placed: Mapping[str, PlacedContainer]) -> bool:
@@ -293,7 +293,7 @@ def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
     names = [one.name for one in pod.containers]
     each = [list(placed_ways(where, one, pod)) for one in pod.containers]
     assert isinstance(found, Placement) == any(allowed(dict(zip(names, way, strict=True))) for way in product(*each))
-    assert isinstance(found, NoFit) or (allowed(found.containers) and not apart(where, pod, found.containers))
+    assert isinstance(found, NoFit) or (allowed(found.containers) and not distances(where, pod, found.containers))
 
 
 @given(capacities(most=6), asks(), policies, st.integers(0, 3))

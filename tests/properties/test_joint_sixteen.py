@@ -26,10 +26,10 @@ NEVER = 1 << 20
 Key = tuple[int, int, int, int, int, list[str]]
 
 
-def assigned(apart: NDArray[np.int64]) -> tuple[int, int] | None:
+def assigned(distances: NDArray[np.int64]) -> tuple[int, int] | None:
     """Return the least (worst, sum) of the distances between cards and VFs."""
     for level in Distance:
-        costs = np.where(apart <= level, apart, NEVER)
+        costs = np.where(distances <= level, distances, NEVER)
         total = int(costs[linear_sum_assignment(costs)].sum())
         if total < NEVER:
             return level, total
@@ -38,13 +38,13 @@ def assigned(apart: NDArray[np.int64]) -> tuple[int, int] | None:
 
 def keys(where: NodeCapacity, count: int) -> Iterator[Key]:
     cards = [(place, one) for place, one in enumerate(where.cards) if one.free]
-    apart = np.array([[near(card.gpu.place, vf.pf.place) for vf in where.vfs if vf.free] for _, card in cards], np.int64)
+    distances = np.array([[near(card.gpu.place, vf.pf.place) for vf in where.vfs if vf.free] for _, card in cards], np.int64)
     links = [[linked(a.gpu, b.gpu) if a is not b else 0 for _, b in cards] for _, a in cards]
     groups = [{place for place, one in enumerate(where.cards) if one.gpu.uuid in group} for group in kept_whole(where)]
     worst_so_far = NEVER
     for some in combinations(range(len(cards)), count):
         between = [links[a][b] for a, b in combinations(some, 2)]
-        if max(between) > worst_so_far or (found := assigned(apart[list(some)])) is None:
+        if max(between) > worst_so_far or (found := assigned(distances[list(some)])) is None:
             continue
         worst_so_far = max(between)
         level, total = found
@@ -65,5 +65,5 @@ def test_sixteen_by_sixteen(seed: int) -> None:
         assert not isinstance(found, Placement)
         return
     assert isinstance(found, Placement)
-    assert found.apart[1:] == best[:2]
+    assert found.distances[1:] == best[:2]
     assert sorted(gpu.bdf for gpu in found.containers["a"].gpus) == best[-1]

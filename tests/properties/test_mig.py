@@ -191,4 +191,4 @@ def test_the_instances_of_one_container_are_as_near_to_its_vfs_as_can_be(
         distances([card_of[name] for name in way if name in card_of], [vf_of[name] for name in way if name in vf_of])[0]
         for way in choices(where, pod, pod.containers[0])
     }
-    assert (found.apart.distance if isinstance(found, Placement) else None) == min(worst, default=None)
+    assert (found.distances.distance if isinstance(found, Placement) else None) == min(worst, default=None)

@@ -246,8 +246,8 @@ class Scheduling(RuleBasedStateMachine):
         assert all(len(cards) == 1 for group, cards in homes.items() if group)
         for sharers in on.values():
             assert len({said.get("exclusion") for said in sharers}) == 1
-            apart = [said["anti_affinity"] for said in sharers if "anti_affinity" in said]
-            assert len(set(apart)) == len(apart)
+            distances = [said["anti_affinity"] for said in sharers if "anti_affinity" in said]
+            assert len(set(distances)) == len(distances)
 
     @invariant()
     def all_shares_of_a_card_have_an_isolation_that_its_node_offers(self) -> None:

@@ -187,9 +187,9 @@ def test_a_node_that_always_fails_stops_few_questions(monkeypatch: pytest.Monkey
             assert followed.catch_up().row_of.keys() == {"n2"}
         except RuntimeError:
             failed.append(number)
-    apart = [after - before for before, after in itertools.pairwise(failed)]
-    assert apart[:4] == [1, 2, 4, 8]
-    assert apart[-2:] == [MOST_WAIT, MOST_WAIT]
+    intervals = [after - before for before, after in itertools.pairwise(failed)]
+    assert intervals[:4] == [1, 2, 4, 8]
+    assert intervals[-2:] == [MOST_WAIT, MOST_WAIT]
 
 
 def test_an_absurd_card_is_a_card() -> None:

@@ -149,7 +149,7 @@ def test_of_cascaded_switches_the_nic_of_the_cards_own() -> None:
     assert given(place(cascaded(held_cards={0, 3}), request(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
     assert given(place(cascaded(held_vfs={2, 3}), request(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
     farther = place(cascaded(held_cards={1, 2}, held_vfs={2, 3}), request(whole("a", vfs=1)))
-    assert (given(farther), farther.apart.distance) == (([gpu_bdf(0)], [vf_bdf(0, pf=0)]), Distance.SWITCHES)
+    assert (given(farther), farther.distances.distance) == (([gpu_bdf(0)], [vf_bdf(0, pf=0)]), Distance.SWITCHES)
 
 
 def test_of_cascaded_switches_two_cards_of_one() -> None:
@@ -276,7 +276,7 @@ def test_pairs_are_shared_out_evenly(gpus: int, vfs: int, of_each_pf: list[int])
     found = place(eight_gpus(), request(whole("a", gpus, vfs=vfs)))
     pfs = [one.pf for one in found.containers["a"].vfs]
     assert [pfs.count(pf) for pf in sorted(set(pfs))] == of_each_pf
-    assert found.apart.distance == 0
+    assert found.distances.distance == 0
 
 
 # ---- a required scope, and what is missing
@@ -413,10 +413,10 @@ def test_several_shares_within_a_scope() -> None:
 
 
 def test_a_placement_says_how_close_it_is() -> None:
-    assert place(eight_gpus(), request(whole("a", vfs=1))).apart == NEXT_TO
+    assert place(eight_gpus(), request(whole("a", vfs=1))).distances == NEXT_TO
     near, far = place(eight_gpus(), request(whole("a", 2))), place(eight_gpus(), request(whole("a", 5)))
-    assert near.apart.link < far.apart.link
-    assert place(eight_gpus(held_vfs=range(4)), request(whole("a", 7, vfs=7))).apart.distance > 0
+    assert near.distances.link < far.distances.link
+    assert place(eight_gpus(held_vfs=range(4)), request(whole("a", 7, vfs=7))).distances.distance > 0
 
 
 # A node that is too large to look at everything

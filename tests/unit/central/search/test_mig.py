@@ -61,7 +61,7 @@ def test_two_instances_and_one_vf_are_on_one_switch() -> None:
     where = capacity(*cards, vfs=[vf(0, pf=port(0, switch=0)), vf(0, pf=port(1, switch=2))])
     found = fit(where, instances(whole("a", 2, vfs=1)), policy=Policy.BINPACK)
     assert isinstance(found, Placement)
-    assert found.apart.distance <= Distance.SWITCHES
+    assert found.distances.distance <= Distance.SWITCHES
 
 
 def test_of_equal_cards_the_lowest_address_comes_first() -> None:
