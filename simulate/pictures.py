@@ -52,19 +52,19 @@ def draw_arrivals(what: str, reports: Sequence[Report]) -> dict[str, str]:
     curves = {report.policy.value: mean_curve(report.runs) for report in reports}
     prior = named_prior(report.prior for report in reports)
     across = "GPUs asked for by all pods that have arrived, percent of the cluster"
-    differ = any(curve[-1].asked > _DIFFERENT_FROM for curve in curves.values())
+    differ = any(curve[-1].requested > _DIFFERENT_FROM for curve in curves.values())
     allocation = Picture(
         title=f"GPUs allocated: {what}{prior}",
         across=across,
         upward="allocated, percent of the cluster",
-        lines={name: [(point.asked, point.allocated) for point in curve] for name, curve in curves.items()},
+        lines={name: [(point.requested, point.allocated) for point in curve] for name, curve in curves.items()},
         x_from=_DIFFERENT_FROM if differ else 0.0,
     )
     fragments = Picture(
         title=f"Fragments: {what}{prior}",
         across=across,
         upward="free and of no use to a typical pod, percent of the cluster",
-        lines={name: [(point.asked, point.fragments) for point in curve] for name, curve in curves.items()},
+        lines={name: [(point.requested, point.fragments) for point in curve] for name, curve in curves.items()},
     )
     return {f"{what}-allocation.svg": draw(allocation), f"{what}-fragments.svg": draw(fragments)}
 

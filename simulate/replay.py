@@ -79,15 +79,15 @@ class _Record:
         self._fragments = fragments
         self._arrived: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
-        self._asked = 0
+        self._requested = 0
         self._curve: list[Point] = []
 
     def count(self, pod: TracePod, *, placed: bool) -> None:
         if not placed:
             self._failed[pod.label] += 1
         self._arrived[pod.label] += 1
-        self._asked += pod.milli
-        self._draw_to(self._asked / self._cluster.capacity)
+        self._requested += pod.milli
+        self._draw_to(self._requested / self._cluster.capacity)
 
     def run(self, policy: AnyPolicy, seed: int, ratio: float, decision_s: float) -> Run:
         self._draw_to(ratio)  # draws the points up to the end, which the next pod would have passed
@@ -102,13 +102,13 @@ class _Record:
             decision_s=decision_s,
         )
 
-    def _draw_to(self, asked: float) -> None:
+    def _draw_to(self, requested: float) -> None:
         cluster = self._cluster
-        while asked >= len(self._curve) * STEP:
+        while requested >= len(self._curve) * STEP:
             lost = self._fragments.of_nodes(cluster.model, cluster.cpu_milli, cluster.free)
             self._curve.append(
                 Point(
-                    asked=len(self._curve) * STEP * 100,
+                    requested=len(self._curve) * STEP * 100,
                     allocated=cluster.percent(cluster.allocated),
                     fragments=cluster.percent(float(lost.sum())),
                 )

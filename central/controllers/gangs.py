@@ -67,7 +67,7 @@ BARRIER_S: Final = 4.0
 ARRIVED_S: Final = 10.0  # maximum seconds between two members that are sent to bind
 SINGLES_S: Final = 2.0  # seconds from the end of a plan until another plan may use its nodes
 TRIALS_S: Final = 0.5  # without a request for this long, kube-scheduler has tried the gang in each domain
-ASKED_WITHIN_S: Final = 2.0  # kube-scheduler sends a request for a new pod by then; other pods are requeued
+MAX_JUDGING_S: Final = 2.0  # kube-scheduler sends a request for a new pod by then; other pods are requeued
 QUOTA_S: Final = 0.5  # seconds until a gang that its quota refused is tried again
 REST: Final = 4  # pause of a gang after a search without result, as a multiple of the search's duration
 CLOCKS_S: Final = 30.0  # maximum difference of a node's clock
@@ -114,7 +114,7 @@ class GangFeed:
             old=bool(spec.node_name) and self._is_old(obj, said),
             assigned=ASSIGNMENT in metadata.annotations,
             bound_with=record.gang if record is not None else "",
-            asks=mentions_devices(obj),
+            is_judged=mentions_devices(obj),
             deleting=metadata.deletion_timestamp is not None,
             gated=bool(spec.scheduling_gates),
         )
@@ -274,9 +274,9 @@ class GangKeeper:
         else:
             self._waiting.pop(gang.key, None)
         if phase is Phase.QUEUED:
-            asked = max(search.since, search.asked[1]) + ASKED_WITHIN_S
+            due = max(search.since, search.judged_at[1]) + MAX_JUDGING_S
             soon = search.reason is OfPod.GANG_WAITS_FOR_MEMBERS
-            at = asked if asked > now else now + (VISIT_S if soon else QUEUED_S)
+            at = due if due > now else now + (VISIT_S if soon else QUEUED_S)
         elif phase in {Phase.PLANNED, Phase.BINDING} or gang.plan or life.kept:
             late = max(life.arrived_at, life.named_at if life.named else -math.inf) + ARRIVED_S + SCAN_S
             at = min(now + VISIT_S, late if late > now else math.inf)
@@ -306,7 +306,7 @@ class GangKeeper:
 
     def _rest(self, gang: Gang) -> None:
         """Schedule the next comparison of the gang for the end of its pause, if it has a pause."""
-        trials = gang.search.asked[1] + TRIALS_S if self._in_trials(gang) else -math.inf
+        trials = gang.search.judged_at[1] + TRIALS_S if self._in_trials(gang) else -math.inf
         times = max(gang.search.not_before, gang.life.resumes), trials
         self._rests.put(gang.key, min((at for at in times if at > self._clock()), default=math.inf))
 
@@ -439,10 +439,10 @@ class GangKeeper:
         """Requeue members without a request from kube-scheduler since this leadership began."""
         calls = self._gangs.calls
         since, count = min(gang.search.since, now), calls.count(gang.members)
-        asked = gang.search.asked if count == gang.search.asked[0] else (count, now)
-        if (since, asked) != (gang.search.since, gang.search.asked):
-            gang = self._gangs.note(gang, since=since, asked=asked)
-        if now < max(since, asked[1]) + ASKED_WITHIN_S:
+        judged_at = gang.search.judged_at if count == gang.search.judged_at[0] else (count, now)
+        if (since, judged_at) != (gang.search.since, gang.search.judged_at):
+            gang = self._gangs.note(gang, since=since, judged_at=judged_at)
+        if now < max(since, judged_at[1]) + MAX_JUDGING_S:
             return
         silent = [uid for uid, member in gang.members.items() if member.waits and not calls.names(uid)]
         known = [pod for uid in silent if (pod := self._scheduler.pending.get(uid)) is not None]
@@ -462,7 +462,7 @@ class GangKeeper:
         now, search = self._clock(), gang.search
         if not (gang.phase is Phase.QUEUED or lacks) or now < max(search.not_before, gang.life.resumes):
             return False
-        if self._in_trials(gang) and now < search.asked[1] + TRIALS_S:
+        if self._in_trials(gang) and now < search.judged_at[1] + TRIALS_S:
             return False
         return search.tried != self._planner.state(gang)
 

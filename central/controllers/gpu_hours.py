@@ -86,7 +86,9 @@ class GpuHours:
         self, ledger: Ledger, pending: PendingPods, use: UseFeed, *, clock: Callable[[], float], faults: Faults
     ) -> None:
         self._faults = faults
-        self.asked: dict[str, float] = {}  # GPU-seconds by namespace since this leadership began; likewise `held` and `used`
+        self.requested: dict[
+            str, float
+        ] = {}  # GPU-seconds by namespace since this leadership began; likewise `held` and `used`
         self.held: dict[str, float] = {}
         self.used: dict[str, float] = {}
         self._ledger = ledger
@@ -130,8 +132,8 @@ class GpuHours:
         if before is None:
             return
         for total, each in (
-            (self.asked, self._waiting),
-            (self.asked, self._now.held),
+            (self.requested, self._waiting),
+            (self.requested, self._now.held),
             (self.held, self._now.held),
             (self.used, self._now.used),
         ):

@@ -153,9 +153,9 @@ class TakeBack:
             return False
         for quota in quotas:
             own = [one for one in counted if quota in one.quotas]
-            asked, held = total_of(one.asked for one in own), total_of(one.held for one in own)
+            requested, held = total_of(one.requested for one in own), total_of(one.held for one in own)
             preemptible = all(one.owner.preemptible for one in own)
-            if check(snapshot, quota, asked, preemptible=preemptible, own=held, has_turn=lambda quota: False):
+            if check(snapshot, quota, requested, preemptible=preemptible, own=held, has_turn=lambda quota: False):
                 return False
         return True
 

@@ -240,7 +240,7 @@ async def run(settings: Settings, log: Log) -> None:
             )
             running.append(asyncio.create_task(announcer.run()))
         try:
-            await _asked_or_failed(stop, running, replica)
+            await _stopped_or_failed(stop, running, replica)
         finally:
             notify("STOPPING=1")
             log.info(Event.DAEMON_STOPPING)
@@ -267,7 +267,7 @@ def _conditions(replica: Replica, election: Election) -> tuple[Condition, ...]:
     return (Condition.unless("the lists of pods and devices are not read yet" if reading else "", name="lists-read"),)
 
 
-async def _asked_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], replica: Replica) -> None:
+async def _stopped_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], replica: Replica) -> None:
     """Wait until the daemon is to stop. Background tasks never end by themselves: if one does, raise its error. That ends the
     daemon, and a new process reads everything again."""
     stopped = asyncio.create_task(stop.wait())

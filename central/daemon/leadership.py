@@ -425,8 +425,8 @@ class Leadership:
     async def why(self, namespace: str, name: str) -> bytes | None:
         """Return as JSON why a pod waits; None for a pod that does not wait for devices. Nodes are judged in slices, so that
         kube-scheduler's requests are answered meanwhile."""
-        asked = (namespace, name)
-        pod = next((pod for pod in self.pending if (pod.namespace, pod.name) == asked), None)
+        key = (namespace, name)
+        pod = next((pod for pod in self.pending if (pod.namespace, pod.name) == key), None)
         if pod is None:
             return None
         slices, nodes = Slices(self._clock), list[NodeWhy]()

@@ -291,7 +291,7 @@ def _of_namespaces(hours: GpuHours) -> Iterator[Metric]:
             CounterMetricFamily(
                 "lading_central_gpu_asked_seconds", "Seconds of GPUs for which pods waited or held them.", labels=label
             ),
-            hours.asked,
+            hours.requested,
         ),
         (
             CounterMetricFamily("lading_central_gpu_held_seconds", "Seconds of GPUs for which pods held them.", labels=label),
@@ -333,7 +333,7 @@ def _of_quotas(quotas: Quotas) -> Iterator[Metric]:
             ("max", quota.max[RESOURCE_GPU]),
             ("runtime", snapshot.runtime_of(quota, RESOURCE_GPU) or 0),
             ("used", used),
-            ("waiting", max(0, snapshot.asked_of(name, RESOURCE_GPU) - used)),
+            ("waiting", max(0, snapshot.requested_of(name, RESOURCE_GPU) - used)),
         ):
             gpus.add_metric([name, amount], milli / CARD)
     yield gpus

@@ -58,10 +58,10 @@ def keeping(
     """Search nodes to reserve, one node in each step. `before`: the reserved nodes so far, by member. `staying`: reserved nodes
     that count although kube-scheduler does not name them. `left`: abandoned nodes. Return None if a member has no suitable
     node."""
-    asked = yield from planner.asked(gang, staying=staying)
-    if asked is None:
+    find_wants = yield from planner.find_wants(gang, staying=staying)
+    if find_wants is None:
         return None
-    wants, topology, state = asked
+    wants, topology, state = find_wants
     for domain in _domains(wants, state, topology, frozenset(before.values())):
         allowed = domain.difference(abandoned)
         where: dict[PodUid, Planned] = {}
@@ -127,10 +127,10 @@ def taking_back(
     planner: GangPlanner, gang: Gang, snapshot: QuotaSnapshot, units: Sequence[QuotaUnit]
 ) -> Generator[None, None, Made | None]:
     """Search the fewest of these units of other quotas that have to end, so that the gang fits."""
-    asked = yield from planner.asked(gang)
-    if asked is None:
+    find_wants = yield from planner.find_wants(gang)
+    if find_wants is None:
         return None
-    wants, topology, state = asked
+    wants, topology, state = find_wants
 
     def search(evicted: Collection[PodUid]) -> Generator[None, None, Where | None]:
         return (yield from find_plan(wants, (), state.without(*evicted), planner.place, topology))
@@ -150,10 +150,10 @@ def evicting(planner: GangPlanner, gang: Gang, protection: Protection) -> Genera
     lowest = rule.lowest
     if lowest is None or lowest >= gang.priority:
         return None
-    asked = yield from planner.asked(gang)
-    if asked is None:
+    find_wants = yield from planner.find_wants(gang)
+    if find_wants is None:
         return None
-    wants, topology, state = asked
+    wants, topology, state = find_wants
     state = state.without(*(uid for one in planner.scheduler.yielding(gang.priority) for uid in one.uids))
     names = sorted({name for want in wants for name in want.nodes})
     units = Victims(planner.scheduler, gang.priority, protection, rule).on(names)[-MOST_UNITS:]

@@ -166,7 +166,7 @@ class GangPlanner:
                 left_out.append((pod, refusal))
         return allowed, left_out
 
-    def asked(
+    def find_wants(
         self, gang: Gang, *, staying: Collection[str] | None = None
     ) -> Generator[None, None, tuple[list[Want], GangTopology, Overlay] | None]:
         """Return the members that start together, with all nodes that kube-scheduler allows, whether free or not; None if the
@@ -194,7 +194,7 @@ class GangPlanner:
     def _possible(
         self, pod: Pending, named: Collection[str] | None, state: Overlay, staying: Collection[str] | None
     ) -> Generator[None, None, list[str]]:
-        """Return the nodes that such a pod may use, by the rules of `asked`."""
+        """Return the nodes that such a pod may use, by the rules of `find_wants`."""
         if not pod.request.containers:
             return sorted(named or self.scheduler.ledger.nodes())
         nodes = []
@@ -290,11 +290,11 @@ class GangPlanner:
     def _why_not(self, gang: Gang) -> Generator[None, None, NoPlan]:
         """Return the refusal of a gang that does not fit: too few devices are free, or the gang is too large for the
         cluster."""
-        asked = yield from self.asked(gang)
-        if asked is None:
+        find_wants = yield from self.find_wants(gang)
+        if find_wants is None:
             return NoPlan(reason=gang.search.reason, message=gang.search.message)
-        _, topology, _ = asked
-        wants = self._anywhere(asked[0])
+        _, topology, _ = find_wants
+        wants = self._anywhere(find_wants[0])
         nodes, size = len(self.scheduler.ledger.nodes()), gang.search.size
         if size is None or (size.nodes, size.members) != (nodes, len(wants)):
             # A search on all nodes as empty takes as long as a plan, so its result is kept.

@@ -35,7 +35,7 @@ class Member:
     assigned: bool = False  # the pod has an assignment
     bound_with: str | None = ""  # the gang that the pod's assignment names; None: unknown
     alone: bool = False  # bound before it named the gang; counts for the minimum, but is no part of a start
-    asks: bool = True  # kube-scheduler calls central about the pod; False: the pod is bound without central
+    is_judged: bool = True  # kube-scheduler calls central about the pod; False: the pod is bound without central
     deleting: bool = False
     gated: bool = False  # a scheduling gate keeps kube-scheduler from trying the pod
 
@@ -46,12 +46,12 @@ class Member:
     @property
     def runs(self) -> bool:
         """Return whether central bound the pod as a member, and the pod is not being deleted."""
-        return bool(self.node) and self.asks and not self.alone and not self.deleting
+        return bool(self.node) and self.is_judged and not self.alone and not self.deleting
 
     @property
     def waits(self) -> bool:
         """Return whether central has to place the pod."""
-        return self.asks and not self.node and not self.deleting and not self.gated and not self.wrong
+        return self.is_judged and not self.node and not self.deleting and not self.gated and not self.wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Search:
     told: tuple[OfPod, int] | None = None  # the reason that kube-scheduler was last requeued to show, and the number of nodes
     tried: object = None  # last state of ledger and members for which no plan existed
     guesses: bool = True  # members without a call from kube-scheduler are planned on nodes of equal members
-    asked: tuple[int, float] = (0, -math.inf)  # the last number of kube-scheduler's calls, and the time when it changed
+    judged_at: tuple[int, float] = (0, -math.inf)  # the last number of kube-scheduler's calls, and the time when it changed
 
     @property
     def too_large(self) -> bool:
@@ -215,7 +215,7 @@ class Gang:
         there = Counter(
             member.membership.role
             for member in self.members.values()
-            if not (member.wrong or member.deleting) and (not member.asks or (member.node and self._counts_bound))
+            if not (member.wrong or member.deleting) and (not member.is_judged or (member.node and self._counts_bound))
         )
         return {role: max(0, count - there[role]) for role, count in self.terms.least.items()}
 

@@ -123,9 +123,9 @@ class NodeCapacity:
         """Return the isolations with which the node can give shares, its default first."""
         return self.isolations or _NONE
 
-    def isolation_of(self, asked: IsolationName | None) -> IsolationName:
+    def isolation_of(self, requested: IsolationName | None) -> IsolationName:
         """Return the isolation that the shares of a pod have on this node."""
-        return asked or self.offered[0]
+        return requested or self.offered[0]
 
     def has_resources(self, cpu_memory: CpuMemory) -> bool:
         """Return whether the node has the requested cpu and memory; True if its amounts are not known."""

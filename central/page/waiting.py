@@ -96,8 +96,8 @@ def count_reasons(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
     return _count_in_group(scheduler, pod) or _by_code(scheduler.judged(pod.request).reasons.values())
 
 
-def _count(scheduler: Scheduler, ask: DeviceRequest) -> dict[str, int]:
-    return _by_code((scheduler.cached_reasons(ask) or {}).values())
+def _count(scheduler: Scheduler, request: DeviceRequest) -> dict[str, int]:
+    return _by_code((scheduler.cached_reasons(request) or {}).values())
 
 
 def _count_in_group(scheduler: Scheduler, pod: Pending) -> dict[str, int]:

@@ -118,7 +118,7 @@ def _scale(key: str) -> Fraction:
 # ---- requests and held devices of pods
 
 
-def asked(request: DeviceRequest, cpu_memory: CpuMemory, models: Mapping[str, int]) -> dict[str, int]:
+def requested(request: DeviceRequest, cpu_memory: CpuMemory, models: Mapping[str, int]) -> dict[str, int]:
     """Return the requested amounts of a waiting pod. `models` has the cluster's models, each with the least usable memory of
     its cards, in MiB."""
     by_model = {model: _on(request, models.get(model)) for model in request.gpu_models or models}

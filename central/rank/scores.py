@@ -191,7 +191,7 @@ class Counting:
         self.followed = followed
         self.columns = followed.columns
         self._new_scoring = new_scoring
-        self._asked = 0
+        self._questions = 0
         self.scoring = new_scoring(self.columns)
         self._shapes: Recent[tuple[CachedVerdicts, CpuMemory], ShapeScores] = Recent(REMEMBERED_SHAPES)
 
@@ -202,8 +202,8 @@ class Counting:
     def scores(self, verdicts: CountedVerdicts, cpu_memory: CpuMemory) -> ShapeScores:
         """Return the scores for these verdicts and this cpu and memory, caught up with the verdicts."""
         scores = self._shapes.of((verdicts, cpu_memory), lambda: ShapeScores(cpu_memory, verdicts, self.columns, self.scoring))
-        self._asked += 1
-        if self._asked % CHECK_AFTER == 0 and not self.scoring.is_current():
+        self._questions += 1
+        if self._questions % CHECK_AFTER == 0 and not self.scoring.is_current():
             self.renew()
         scores.catch_up(self.scoring)
         return scores

@@ -184,11 +184,13 @@ def _weights(
 class Feeding:
     """Compute the part of the free cards for which the remaining CPU is enough, and the same for memory."""
 
-    def __init__(self, asked: Sequence[Sequence[int]], masses: Sequence[Sequence[int]], needs: Sequence[Sequence[int]]) -> None:
-        """Build the tables. `asked` and `masses` have the requested amounts and the masses, by resource and kind of pod.
+    def __init__(
+        self, requested: Sequence[Sequence[int]], masses: Sequence[Sequence[int]], needs: Sequence[Sequence[int]]
+    ) -> None:
+        """Build the tables. `requested` and `masses` have the requested amounts and the masses, by resource and kind of pod.
         `needs`, by kind of node and kind of pod, are milli of cards."""
-        made = [_ratios(*of_resource, of_kind) for of_resource in zip(asked, masses, strict=True) for of_kind in needs]
-        self._of_resource = len(needs) * np.arange(len(asked))[:, None]  # index of a resource's first table
+        made = [_ratios(*of_resource, of_kind) for of_resource in zip(requested, masses, strict=True) for of_kind in needs]
+        self._of_resource = len(needs) * np.arange(len(requested))[:, None]  # index of a resource's first table
         self._ratios = np.concatenate([number * _OFFSET + ratios for number, (ratios, _, _) in enumerate(made)])
         self._enough = np.concatenate([enough for _, enough, _ in made])
         self._rates = np.concatenate([rates for _, _, rates in made])
@@ -204,7 +206,7 @@ class Feeding:
         return answer
 
 
-def _ratios(asked: Sequence[int], masses: Sequence[int], needs: Sequence[int]) -> tuple[Ints, Ints, Ints]:
+def _ratios(requested: Sequence[int], masses: Sequence[int], needs: Sequence[int]) -> tuple[Ints, Ints, Ints]:
     """Return three arrays for one resource and one kind of node.
 
     The first has, ascending, the ratio of resource to cards from which on each kind of pod finds enough for all cards. The
@@ -212,7 +214,7 @@ def _ratios(asked: Sequence[int], masses: Sequence[int], needs: Sequence[int]) -
     that one unit feeds for the other pods."""
     pods = sorted(
         (min(-(-amount * _FINE // need), _OFFSET - 1), mass, mass * need // max(1, amount))
-        for amount, mass, need in zip(asked, masses, needs, strict=True)
+        for amount, mass, need in zip(requested, masses, needs, strict=True)
         if need
     )
     columns = np.array(pods, np.int64).reshape(-1, 3)
@@ -242,10 +244,10 @@ def _of_few_sizes(demand: Mapping[int, float]) -> Mapping[int, float]:
     return few
 
 
-def _amounts(asked: Sequence[int]) -> Ints:
+def _amounts(requested: Sequence[int]) -> Ints:
     """Return the distinct amounts, ascending; if there are more than MOST_AMOUNTS, a sample of that many with the largest
     included."""
-    different = np.unique(np.array(asked, np.int64))
+    different = np.unique(np.array(requested, np.int64))
     if len(different) > MOST_AMOUNTS:
         different = different[np.linspace(0, len(different) - 1, MOST_AMOUNTS).round().astype(np.int64)]
     return different

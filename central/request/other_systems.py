@@ -79,9 +79,11 @@ def read_other_claim(pod: Pod) -> OtherClaim | None:
 
 def _requested(pod: Pod) -> dict[str, int]:
     """Return by resource the peak amount of the containers that run at the same time."""
-    asked = [(_amounts(container.resources.limits), role) for container, role in starting_order(pod)]
-    resources = {resource for amounts, _ in asked for resource in amounts}
-    return {resource: most_at_one_time((amounts.get(resource, 0), role) for amounts, role in asked) for resource in resources}
+    requested = [(_amounts(container.resources.limits), role) for container, role in starting_order(pod)]
+    resources = {resource for amounts, _ in requested for resource in amounts}
+    return {
+        resource: most_at_one_time((amounts.get(resource, 0), role) for amounts, role in requested) for resource in resources
+    }
 
 
 def _amounts(limits: Mapping[str, Amount]) -> dict[str, int]:

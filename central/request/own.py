@@ -117,8 +117,8 @@ def _container(container: Container, role: Role) -> ContainerRequest:
     ours = [resource for resource in {**limits, **requests} if resource.startswith(PREFIX)]
     if not ours:
         return ContainerRequest(name=container.name, role=role)
-    asked = {resource: _amount(container.name, resource, limits, requests) for resource in ours}
-    gpus, memory, core, vfs, member = (asked.get(resource, 0) for resource in _RIGHT)
+    requested = {resource: _amount(container.name, resource, limits, requests) for resource in ours}
+    gpus, memory, core, vfs, member = (requested.get(resource, 0) for resource in _RIGHT)
     if not memory and not core:
         return ContainerRequest(name=container.name, role=role, gpus=gpus, vfs=vfs, gang_member=member > 0)
     if gpus > MAX_SHARED:

@@ -185,12 +185,12 @@ def _as_gpu(gpu: Gpu, mig: MigInstance, order: int) -> Gpu:
 def explain_instances(capacity: NodeCapacity, demand: Demand) -> str:
     """Describe in one line the instances of a node that has too few of them."""
     profile, count = demand.mig_profile, demand.whole_peak
-    asked = f"{count} MIG {'instance' if count == 1 else 'instances'} {profile} asked"
+    requested = f"{count} MIG {'instance' if count == 1 else 'instances'} {profile} asked"
     states = Counter(_state(card) for card in instances_as_cards(capacity, demand).cards)
     if states:
-        return f"{asked}; of {states.total()} such {', '.join(f'{n} {state}' for state, n in states.most_common())}"
+        return f"{requested}; of {states.total()} such {', '.join(f'{n} {state}' for state, n in states.most_common())}"
     others = Counter(mig.profile or "of unknown profile" for card in capacity.cards for mig in card.gpu.mig)
-    return f"{asked}; the node has {', '.join(f'{n} {name}' for name, n in sorted(others.items())) or 'no MIG instance'}"
+    return f"{requested}; the node has {', '.join(f'{n} {name}' for name, n in sorted(others.items())) or 'no MIG instance'}"
 
 
 def _state(card: CardCapacity) -> str:

@@ -35,30 +35,36 @@ def explain_scope(capacity: NodeCapacity, demand: Demand, *, now: bool) -> str:
         cards, vfs = found(wanted, site)
         return min(cards, wanted.count) + min(vfs, wanted.vfs)
 
-    asked = sorted(demand.wanted, key=lambda one: max((met(one, site) for site in sites), default=0) - one.count - one.vfs)[0]
+    requested = sorted(demand.wanted, key=lambda one: max((met(one, site) for site in sites), default=0) - one.count - one.vfs)[
+        0
+    ]
     free, scope = "free " if now else "", _CALLED[demand.scope]
-    words = f"{_counted(asked.count, asked.vfs, free)} in one {scope} asked".replace("in one switch", "below one switch")
+    words = f"{_counted(requested.count, requested.vfs, free)} in one {scope} asked".replace(
+        "in one switch", "below one switch"
+    )
     if not sites:
         return words
-    best = max(sites, key=lambda site: met(asked, site))
-    cards, vfs = found(asked, best)
-    have = " and ".join(count_of(n, of) for n, of, wants in ((cards, "GPU", asked.count), (vfs, "VF", asked.vfs)) if wants)
+    best = max(sites, key=lambda site: met(requested, site))
+    cards, vfs = found(requested, best)
+    have = " and ".join(
+        count_of(n, of) for n, of, wants in ((cards, "GPU", requested.count), (vfs, "VF", requested.vfs)) if wants
+    )
     return f"{words}; the nearest has {have} ({_name(capacity, layout, best, demand.scope)})"
 
 
 def explain_switches(capacity: NodeCapacity, demand: Demand, *, now: bool) -> str:
     layout = lay_out(capacity, vfs=True)
-    asked = max(demand.wanted, key=lambda one: (one.vfs > 0, one.count))
+    requested = max(demand.wanted, key=lambda one: (one.vfs > 0, one.count))
     serving = 0
     most = (-1, "no switch")
     for site in sites_of(layout.topology, Scope.SWITCH):
-        cards = sum(_would_do(_card(capacity, layout, number), demand, asked, now=now) for number in bits(site.cards))
+        cards = sum(_would_do(_card(capacity, layout, number), demand, requested, now=now) for number in bits(site.cards))
         vfs = sum(_vf_would_do(capacity, layout, number, site, now=now) for number in range(len(layout.vfs)))
-        serving += cards if vfs >= asked.vfs else 0
+        serving += cards if vfs >= requested.vfs else 0
         if cards and vfs > most[0]:
             most = vfs, _name(capacity, layout, site, Scope.SWITCH)
     free = "free " if now else ""
-    words = f"{_counted(asked.count, 0, free)} asked below switches with {_counted(0, asked.vfs, free)} each"
+    words = f"{_counted(requested.count, 0, free)} asked below switches with {_counted(0, requested.vfs, free)} each"
     beside = f"the most VFs beside such a GPU: {max(most[0], 0)} ({most[1]})"
     return f"{words}; there {'is' if serving == 1 else 'are'} {serving}; {beside}"
 

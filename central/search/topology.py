@@ -174,14 +174,14 @@ REMEMBERED: Final = 32768  # maximum cached layouts, some hundred bytes each; a 
 def lay_out(capacity: NodeCapacity, *, vfs: bool) -> Layout:
     """Return the layout of a node (`NodeCapacity`). `vfs` includes its VFs; a layout without VFs is faster, and enough for a
     request without VFs."""
-    cards, asked = capacity.cards, capacity.vfs if vfs else ()
-    devices = (capacity.partitions, *[card.gpu for card in cards], *[vf.vf for vf in asked], *[vf.pf for vf in asked])
+    cards, requested = capacity.cards, capacity.vfs if vfs else ()
+    devices = (capacity.partitions, *[card.gpu for card in cards], *[vf.vf for vf in requested], *[vf.pf for vf in requested])
     key = id(devices[-1]), vfs
     known = _LAYOUTS.get(key)
     if known is None or len(known[1]) != len(devices) or not all(map(is_, known[1], devices)):
         if len(_LAYOUTS) >= REMEMBERED:
             _LAYOUTS.clear()
-        known = _LAYOUTS[key] = _lay_out(cards, asked, capacity.partitions), devices
+        known = _LAYOUTS[key] = _lay_out(cards, requested, capacity.partitions), devices
     return known[0]
 
 

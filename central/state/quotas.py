@@ -19,7 +19,7 @@ from central.assignment.model import Admitted
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, NodeCapacity, PodRecord
 from central.loop.steps import Steps
-from central.quota.amounts import CARD, add, asked, held, model_key, total_of
+from central.quota.amounts import CARD, add, held, model_key, requested, total_of
 from central.quota.checks import Key, QuotaRefusal, check, lendable, turn_key
 from central.quota.divided import Divided
 from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, Owner, Quota, QuotaDialect, QuotaId, owner_of
@@ -45,7 +45,7 @@ class Counted(NamedTuple):
     owner: Owner = NO_OWNER
     quotas: tuple[QuotaId, ...] = ()
     held: Amounts = NONE
-    asked: Amounts = NONE  # requested amounts; for a pod that does not wait, its held amounts
+    requested: Amounts = NONE  # requested amounts; for a pod that does not wait, its held amounts
     priority: int | None = None  # only for a pod that may be evicted for others of its quotas
 
 
@@ -60,16 +60,16 @@ NOTHING: Final = Counted()
 class _Own:
     """Hold the sums over the pods of one quota, or a change of these sums."""
 
-    __slots__ = ("asked", "fixed", "held")
+    __slots__ = ("fixed", "held", "requested")
 
     def __init__(self) -> None:
         self.held: dict[str, int] = {}
         self.fixed: dict[str, int] = {}
-        self.asked: dict[str, int] = {}
+        self.requested: dict[str, int] = {}
 
     def count(self, pod: Counted, times: int) -> Self:
         add(self.held, pod.held, times)
-        add(self.asked, pod.asked, times)
+        add(self.requested, pod.requested, times)
         if not pod.owner.preemptible:
             add(self.fixed, pod.held, times)
         return self
@@ -77,11 +77,11 @@ class _Own:
     def add(self, change: "_Own") -> None:
         add(self.held, change.held)
         add(self.fixed, change.fixed)
-        add(self.asked, change.asked)
+        add(self.requested, change.requested)
 
     @property
     def empty(self) -> bool:
-        return not (self.held or self.fixed or self.asked)
+        return not (self.held or self.fixed or self.requested)
 
 
 class Quotas:
@@ -124,7 +124,7 @@ class Quotas:
             tree=self._tree,
             used=self._used,
             fixed=self._fixed,
-            asked=self._divided.asked,
+            requested=self._divided.requested,
             limited=self._divided.limited,
             runtime=self._divided.runtime,
             totals=self._divided.totals,
@@ -201,7 +201,7 @@ class Quotas:
                 self._let_in(pod.uid)
             return
         waiting = {pod.uid: of for pod in pods if refusal.quota in (of := self._amounts_of(pod)).quotas}
-        whole = total_of(of.asked for of in waiting.values())
+        whole = total_of(of.requested for of in waiting.values())
         for uid in waiting:
             self._refuse(uid, refusal.code, refusal.quota, whole)
 
@@ -210,11 +210,11 @@ class Quotas:
         return self._counted.get(pod.uid) or self._count_request(pod, NONE)
 
     def _count_request(self, pod: Pending, holds: Amounts) -> Counted:
-        return Counted(pod.owner, self._quotas_of(pod.owner), holds, asked(pod.request, pod.cpu_memory, self._models))
+        return Counted(pod.owner, self._quotas_of(pod.owner), holds, requested(pod.request, pod.cpu_memory, self._models))
 
     def _check(self, quota: QuotaId, pods: Sequence[Counted], *, gang: bool, beside: Amounts = NONE) -> QuotaRefusal | None:
         """Check pods of one quota. `beside`: further amounts that are about to be used, or, if negative, given back."""
-        whole = pods[0].asked if len(pods) == 1 else total_of(of.asked for of in pods)
+        whole = pods[0].requested if len(pods) == 1 else total_of(of.requested for of in pods)
         own = total_of(of.held for of in pods) if any(of.held for of in pods) else {}
         add(own, beside, -1)
         preemptible = all(of.owner.preemptible for of in pods)
@@ -273,7 +273,7 @@ class Quotas:
         self._catch_up()
         waiting = [self._amounts_of(pod) for pod in pods]
         quotas = waiting[0].quotas if len({one.quotas for one in waiting}) == 1 else None
-        more = total_of(one.asked for one in waiting)
+        more = total_of(one.requested for one in waiting)
         for one in waiting:
             add(more, one.held, -1)
         guaranteed = guaranteed_by(self._snapshot, quotas or (), more)
@@ -332,7 +332,7 @@ class Quotas:
             counted = self._counted.get(pod.uid, NOTHING)
             if self._check(quota, [counted], gang=False, beside=soon) is not None:
                 return
-            add(soon, counted.asked)
+            add(soon, counted.requested)
             self._no_longer_refused(pod.uid, quota)
             yield pod
         if quota in self._refused:
@@ -495,8 +495,8 @@ class Quotas:
         for step in path:
             add(self._used.setdefault(step, {}), change.held)
             add(self._fixed.setdefault(step, {}), change.fixed)
-        for key, amount in change.asked.items():
-            self._divided.ask(quota, key, amount)
+        for key, amount in change.requested.items():
+            self._divided.add_request(quota, key, amount)
         if any(amount < 0 for amount in change.held.values()):
             self._freed.update(path)
             if quota in self._tree.quotas:

@@ -65,20 +65,20 @@ class Tenants:
     def part_of(self, pods: Iterable[Pending]) -> Fraction:
         """Return the part of all devices that these pods request: the larger of the parts of cards and of VFs."""
         self.catch_up()
-        return self._part(_asked_by(pods))
+        return self._part(_requested_by(pods))
 
     def within(self, share: Fraction, pods: Iterable[Pending], more: Iterable[Pending]) -> list[Pending]:
         """Return the pods of `more` that fit in the share. Each is added in order if `pods` and all added pods together request
         at most `share` of all devices."""
-        asked, allowed = _asked_by(pods), list[Pending]()
+        requested, allowed = _requested_by(pods), list[Pending]()
         for pod in more:
-            if self._part(asked.plus(_asked(pod))) <= share:
-                asked = asked.plus(_asked(pod))
+            if self._part(requested.plus(_requested(pod))) <= share:
+                requested = requested.plus(_requested(pod))
                 allowed.append(pod)
         return allowed
 
-    def _part(self, asked: DeviceAmounts) -> Fraction:
-        cards, vfs = (Fraction(some, max(1, every)) for some, every in zip(asked, self._has, strict=True))
+    def _part(self, requested: DeviceAmounts) -> Fraction:
+        cards, vfs = (Fraction(some, max(1, every)) for some, every in zip(requested, self._has, strict=True))
         return max(cards, vfs)
 
     def line(self) -> Callable[[Pending], Place]:
@@ -104,7 +104,7 @@ class Tenants:
         while heap:
             namespace = heap[0][-1]
             pod = lines[namespace].pop()
-            held[namespace] = held.get(namespace, NONE).plus(_asked(pod))
+            held[namespace] = held.get(namespace, NONE).plus(_requested(pod))
             if lines[namespace]:
                 heapreplace(heap, place(namespace))
             else:
@@ -168,12 +168,12 @@ class Tenants:
             self._held[namespace] = now
 
 
-def _asked_by(pods: Iterable[Pending]) -> DeviceAmounts:
-    asked = NONE
+def _requested_by(pods: Iterable[Pending]) -> DeviceAmounts:
+    requested = NONE
     for pod in pods:
-        asked = asked.plus(_asked(pod))
-    return asked
+        requested = requested.plus(_requested(pod))
+    return requested
 
 
-def _asked(pod: Pending) -> DeviceAmounts:
+def _requested(pod: Pending) -> DeviceAmounts:
     return DeviceAmounts(requested_milli(pod.request), at_one_time(pod.request.containers, lambda one: one.vfs))

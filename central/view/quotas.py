@@ -13,7 +13,7 @@ import msgspec
 from central.quota.amounts import CARD, is_cards
 from central.quota.model import FLAT, ROOT, Quota, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
-from central.quota.runtime import least_asked
+from central.quota.runtime import least_requested
 from central.request.cpu_memory import CPU
 from central.state.quotas import Quotas
 
@@ -92,7 +92,7 @@ def _refused(quota: Quota | None, name: QuotaId, why: str) -> QuotaView:
 
 
 def _amount(snapshot: QuotaSnapshot, quota: Quota, key: str) -> QuotaAmount:
-    used, asked, least = snapshot.used_of(quota.id, key), snapshot.asked_of(quota.id, key), quota.min.get(key, 0)
+    used, requested, least = snapshot.used_of(quota.id, key), snapshot.requested_of(quota.id, key), quota.min.get(key, 0)
     return QuotaAmount(
         resource=key,
         min=_number(key, least),
@@ -100,8 +100,8 @@ def _amount(snapshot: QuotaSnapshot, quota: Quota, key: str) -> QuotaAmount:
         runtime=_number(key, snapshot.runtime_of(quota, key) or 0),
         used=_number(key, used),
         borrowed=_number(key, max(0, used - least)),
-        lent=_number(key, max(0, least - max(used, least_asked(quota, key, asked)))),
-        waiting=_number(key, max(0, asked - used)),
+        lent=_number(key, max(0, least - max(used, least_requested(quota, key, requested)))),
+        waiting=_number(key, max(0, requested - used)),
     )
 
 

@@ -55,15 +55,15 @@ async def clean(
 ) -> dict[str, str]:
     """Have a DaemonSet clean the nodes. Remove the label of clean nodes; return why others are not clean, by node. `nodes`: the
     label's current value, by node."""
-    asked = {node: "proxy-removed" if value in _PROXY else "removed" for node, value in nodes.items()}
-    for node, value in asked.items():
+    requests = {node: "proxy-removed" if value in _PROXY else "removed" for node, value in nodes.items()}
+    for node, value in requests.items():
         await label(client, node, value)
-    until, left = clock() + timeout_s, {node: f"{_REMOVERS[value]} has not run" for node, value in asked.items()}
+    until, left = clock() + timeout_s, {node: f"{_REMOVERS[value]} has not run" for node, value in requests.items()}
     while left:
         for pod in await read_all(client, PODS.path(NODES_NAMESPACE), dict[str, Any]):
             node = pod.get("spec", {}).get("nodeName", "")
             name = pod["metadata"].get("labels", {}).get("app.kubernetes.io/name")
-            if node in left and name == _REMOVERS[asked[node]]:
+            if node in left and name == _REMOVERS[requests[node]]:
                 if _is_ready(pod):
                     await label(client, node, None)
                     del left[node]

@@ -127,9 +127,9 @@ def read_movable(cluster: Cluster) -> dict[PodUid, Pending]:
     found = {}
     for pod in cluster.pods:
         record = cluster.ledger.pod(pod.metadata.uid)
-        asked = parse_request(pod) if record is not None and record.holds is not None and not record.deleting else None
-        if isinstance(asked, DeviceRequest):
-            found[pod.metadata.uid] = pending_of(pod, asked)
+        requested = parse_request(pod) if record is not None and record.holds is not None and not record.deleting else None
+        if isinstance(requested, DeviceRequest):
+            found[pod.metadata.uid] = pending_of(pod, requested)
     return found
 
 

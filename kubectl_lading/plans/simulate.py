@@ -123,19 +123,19 @@ def _trial(alike: Sequence[Trial], verdicts: Sequence[Verdict], *, wide: bool) -
         yield text(f"{name}{': each' if len(alike) > 1 else ''} {problem}", "head")
         yield pairs([*([(trial.code, text(trial.problem, "bad"))] if trial.code else []), *notes])
         return
-    asks = [("asks", text(trial.asks))]
+    rows = [("asks", text(trial.rows))]
     if trial.gang:
-        asks.append(("gang", text(f"{trial.gang}, with which it starts")))
+        rows.append(("gang", text(f"{trial.gang}, with which it starts")))
     if trial.priority:
-        asks.append(("priority", text(str(trial.priority))))
+        rows.append(("priority", text(str(trial.priority))))
     if not trial.node:
         fits = "it fits" if len(alike) == 1 else "they fit"
         yield text(f"{name} would wait: {fits} on no node", "head")
-        yield pairs([*asks, *_reasons(trial, verdicts, wide=wide), *_preemption(trial), *notes])
+        yield pairs([*rows, *_reasons(trial, verdicts, wide=wide), *_preemption(trial), *notes])
         return
     yield Text.assemble(text(f"{name} would go to ", "head"), text(trial.node, "good"))
     devices = [pair for container, some in trial.containers.items() for pair in under(container, some.as_text())]
-    yield pairs([*asks, *devices, *_distances(trial), *notes])
+    yield pairs([*rows, *devices, *_distances(trial), *notes])
 
 
 def _reasons(trial: Trial, verdicts: Sequence[Verdict], *, wide: bool) -> Iterator[tuple[str, Text]]:

@@ -100,10 +100,10 @@ class Trials:
         """Make the pods members of their gangs. Return the pods of the same gang, for each pod that starts with its gang."""
         gangs, members = self._cluster.scheduler.gangs, dict[GangKey, list[Pod]]()
         for pod in pods:
-            asked = parse_request(pod)
+            requested = parse_request(pod)
             self._feed.changed(pod)
-            if isinstance(asked, DeviceRequest) and (found := gangs.of(pod.metadata.uid)) is not None:
-                self._cluster.pending.add(pending_of(pod, asked))
+            if isinstance(requested, DeviceRequest) and (found := gangs.of(pod.metadata.uid)) is not None:
+                self._cluster.pending.add(pending_of(pod, requested))
                 members.setdefault(found[0].key, []).append(pod)
         starting = {key: some for key, some in members.items() if self._cluster.scheduler.waits_for_gang(some[0].metadata.uid)}
         return {pod.metadata.uid: some for some in starting.values() for pod in some}
@@ -155,13 +155,13 @@ class Trials:
         return Trial(namespace=metadata.namespace, pod=metadata.name, problem=problem)
 
     def _try(self, pod: Pod) -> Trial:
-        blank, asked = self._blank(pod), parse_request(pod)
-        if asked is None:
+        blank, requested = self._blank(pod), parse_request(pod)
+        if requested is None:
             problem = "asks for no device of lading.dev/: any scheduler may take it anywhere"
             return msgspec.structs.replace(blank, problem=problem)
-        if isinstance(asked, MalformedRequest):
-            return msgspec.structs.replace(blank, problem=asked.message, code=OfPod.REQUEST_MALFORMED.value)
-        pending = pending_of(pod, asked)
+        if isinstance(requested, MalformedRequest):
+            return msgspec.structs.replace(blank, problem=requested.message, code=OfPod.REQUEST_MALFORMED.value)
+        pending = pending_of(pod, requested)
         blank, cluster = self._blank(pod, pending), self._cluster
         able = self._able(pending)
         cluster.scheduler.filter(pod, able)

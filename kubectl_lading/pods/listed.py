@@ -45,17 +45,21 @@ def view_waiting(pod: Pod) -> PodView:
         uid=metadata.uid,
         state=PodState.WAITING,
         created=parse_seconds(metadata.creation_timestamp),
-        asks=_asks(pod),
+        asks=_request_as_text(pod),
     )
 
 
 def _with_request(view: PodView, pod: Pod | None) -> PodView:
-    return view if pod is None else msgspec.structs.replace(view, asks=_asks(pod))
+    return view if pod is None else msgspec.structs.replace(view, asks=_request_as_text(pod))
 
 
-def _asks(pod: Pod) -> str:
+def _request_as_text(pod: Pod) -> str:
     """Describe the pod's device request as text; empty for a pod whose devices are named by hand."""
-    asked = parse_request(pod)
-    if asked is None:
+    requested = parse_request(pod)
+    if requested is None:
         return ""
-    return OfPod.REQUEST_MALFORMED.value if isinstance(asked, MalformedRequest) else describe_request(pending_of(pod, asked))
+    return (
+        OfPod.REQUEST_MALFORMED.value
+        if isinstance(requested, MalformedRequest)
+        else describe_request(pending_of(pod, requested))
+    )

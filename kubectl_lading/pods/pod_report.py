@@ -86,8 +86,8 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
 def report_pod(
     pod: FullPod, devices: NodeDevices | None, events: Sequence[PodEvent], keys: Mapping[str, Ed25519PublicKey]
 ) -> PodReport:
-    metadata, asked = pod.metadata, parse_request(pod)
-    situation = read_situation(pod, asked, events)
+    metadata, requested = pod.metadata, parse_request(pod)
+    situation = read_situation(pod, requested, events)
     text = metadata.annotations.get(ASSIGNMENT)
     own = parse_own(text, roles_of(pod), namespace=metadata.namespace) if text is not None else None
     placed: Mapping[str, PlacedContainer] = {}
@@ -105,10 +105,10 @@ def report_pod(
         stand=situation.stand,
         said=situation.said,
         asks=""
-        if asked is None
-        else asked.message
-        if isinstance(asked, MalformedRequest)
-        else describe_request(pending_of(pod, asked)),
+        if requested is None
+        else requested.message
+        if isinstance(requested, MalformedRequest)
+        else describe_request(pending_of(pod, requested)),
         by_hand={key: value for key, value in metadata.annotations.items() if is_manual(key)},
         without_effect=tuple(key for key in metadata.annotations if is_manual(key) and not _has_container(pod, key)),
         node=pod.spec.node_name,

@@ -63,23 +63,23 @@ class Situation(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str = ""
 
 
-def read_situation(pod: FullPod, asked: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent]) -> Situation:
+def read_situation(pod: FullPod, requested: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent]) -> Situation:
     """Return the pod's situation. `events`: the pod's Events, the oldest first."""
     if pod.ended:
         words = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
         return Situation(stand=Stand.ENDED, said=f"has ended: {pod.status.phase}" + (f": {words}" if words else ""))
     if pod.spec.node_name:
-        return _on_its_node(pod, asked, events)
-    return _unbound(pod, asked)
+        return _on_its_node(pod, requested, events)
+    return _unbound(pod, requested)
 
 
 # ---- bound
 
 
-def _on_its_node(pod: FullPod, asked: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent]) -> Situation:
+def _on_its_node(pod: FullPod, requested: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent]) -> Situation:
     node, unstarted = pod.spec.node_name, _unstarted(pod)
     runs = pod.status.phase == "Running" and not unstarted
-    refusals = () if runs else tuple(_refusals(pod, asked, events, {name for name, _ in unstarted}))
+    refusals = () if runs else tuple(_refusals(pod, requested, events, {name for name, _ in unstarted}))
     if refusals:
         return Situation(stand=Stand.REFUSED, said=f"is refused on node {node}", node=node, refusals=refusals)
     if runs:
@@ -103,7 +103,7 @@ def _unstarted(pod: FullPod) -> list[tuple[str, str]]:
 
 
 def _refusals(
-    pod: FullPod, asked: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent], unstarted: set[str]
+    pod: FullPod, requested: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent], unstarted: set[str]
 ) -> Iterator[PodRefusal]:
     """Yield the newest refusal of each container. The state of a container is newer than its Events."""
     by_container: dict[str, PodRefusal] = {}
@@ -117,7 +117,7 @@ def _refusals(
             told = [known for name in (status.name, "") if (known := by_container.get(name)) and known.code == found.code]
             times, last = (told[0].times, told[0].last) if told else (1, "")
             by_container[status.name] = msgspec.structs.replace(found, times=times, last=last)
-    if not by_container and isinstance(asked, DeviceRequest) and ASSIGNMENT not in pod.metadata.annotations:
+    if not by_container and isinstance(requested, DeviceRequest) and ASSIGNMENT not in pod.metadata.annotations:
         message = "the pod asks for devices and was bound without an assignment: by another scheduler, or by hand"
         yield _refusal(Reason.ASSIGNMENT_MISSING, message)
     of_containers = {found.code for name, found in by_container.items() if name}
@@ -140,7 +140,7 @@ def _refusal(code: Reason, message: str, *, container: str = "", times: int = 1,
 # ---- not bound
 
 
-def _unbound(pod: FullPod, asked: DeviceRequest | MalformedRequest | None) -> Situation:
+def _unbound(pod: FullPod, requested: DeviceRequest | MalformedRequest | None) -> Situation:
     scheduled = pod.condition(SCHEDULED)
     says = scheduled.message if scheduled is not None and scheduled.status != "True" else ""
     if pod.spec.scheduling_gates:
@@ -150,11 +150,11 @@ def _unbound(pod: FullPod, asked: DeviceRequest | MalformedRequest | None) -> Si
             said=f"is gated: no scheduler looks at it until its schedulingGates are gone: {gates}",
             hint="a queue (Kueue, for one) removes its gate when it admits the pod",
         )
-    if isinstance(asked, MalformedRequest):
+    if isinstance(requested, MalformedRequest):
         code = OfPod.REQUEST_MALFORMED.value
-        refusal = PodRefusal(code=code, message=asked.message, fix=FIXES[code])
+        refusal = PodRefusal(code=code, message=requested.message, fix=FIXES[code])
         return Situation(stand=Stand.MALFORMED, said="has an invalid device request", refusals=(refusal,), scheduler_says=says)
-    if asked is None:
+    if requested is None:
         by_hand = any(map(is_manual, pod.metadata.annotations))
         what = "names its devices by hand, which the node looks at" if by_hand else "asks for no device of lading.dev/"
         return Situation(stand=Stand.NO_DEVICES, said=f"{what}: Lading does not keep it from being bound", scheduler_says=says)

@@ -183,16 +183,16 @@ def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
 
 def _beside_devices(scheduler: Scheduler, pod: Pending, node: NodeWhy) -> NodeWhy:
     """Return the node's entry. If its devices are free, add the missing cpu or memory to the detail."""
-    capacity, asked = scheduler.ledger.without(pod.uid).capacity(node.node), pod.cpu_memory
-    if node.reason != FITS or capacity.has_resources(asked):
+    capacity, requested = scheduler.ledger.without(pod.uid).capacity(node.node), pod.cpu_memory
+    if node.reason != FITS or capacity.has_resources(requested):
         return node
     lacks = (
-        [f"{asked.cpu_milli / 1000:g} cpu asked, {capacity.cpu_milli / 1000:g} left"]
-        if asked.cpu_milli > capacity.cpu_milli
+        [f"{requested.cpu_milli / 1000:g} cpu asked, {capacity.cpu_milli / 1000:g} left"]
+        if requested.cpu_milli > capacity.cpu_milli
         else []
     )
-    if asked.memory_mib > capacity.memory_mib:
-        lacks.append(f"{format_mib(asked.memory_mib)} of its memory asked, {format_mib(capacity.memory_mib)} left")
+    if requested.memory_mib > capacity.memory_mib:
+        lacks.append(f"{format_mib(requested.memory_mib)} of its memory asked, {format_mib(capacity.memory_mib)} left")
     return msgspec.structs.replace(node, detail=f"but {'; '.join(lacks)}")
 
 

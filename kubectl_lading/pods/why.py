@@ -69,11 +69,11 @@ async def _why(flags: Flags, pod: str) -> None:
     namespace, name = find_pod(flags, pod)
     async with connect(flags) as client:
         own = await read_pod(client, namespace, name)
-        asked = parse_request(own)
-        situation = read_situation(own, asked, await read_events(client, own))
+        requested = parse_request(own)
+        situation = read_situation(own, requested, await read_events(client, own))
         wait = (
-            await _wait(client, flags, own, asked)
-            if situation.stand is Stand.WAITING and isinstance(asked, DeviceRequest)
+            await _wait(client, flags, own, requested)
+            if situation.stand is Stand.WAITING and isinstance(requested, DeviceRequest)
             else None
         )
     answer = WhyView(
@@ -97,12 +97,12 @@ async def _why_all(flags: Flags) -> None:
     show(WaitingView(tuple(found)), flags.output, *draw_waiting(found, everywhere=not namespace))
 
 
-async def _wait(client: KubeClient, flags: Flags, own: FullPod, asked: DeviceRequest) -> Wait:
+async def _wait(client: KubeClient, flags: Flags, own: FullPod, requested: DeviceRequest) -> Wait:
     metadata, central = own.metadata, Central(client, flags)
     cluster, said, budgets = await asyncio.gather(
         read_deciding(client, central), central.why(metadata.namespace, metadata.name), read_budgets(client)
     )
-    pod = cluster.pending.get(metadata.uid) or pending_of(own, asked)
+    pod = cluster.pending.get(metadata.uid) or pending_of(own, requested)
     steps = explain_wait(
         cluster,
         pod,
@@ -153,9 +153,9 @@ def explain_waiting(cluster: Cluster, namespace: str = "") -> Iterator[WaitingPo
 
 
 def _explain(cluster: Cluster, pod: Pod) -> WaitingPod:
-    asked, metadata = parse_request(pod), pod.metadata
-    stand, said = _stand(pod, asked)
-    pending = pending_of(pod, asked) if isinstance(asked, DeviceRequest) else None
+    requested, metadata = parse_request(pod), pod.metadata
+    stand, said = _stand(pod, requested)
+    pending = pending_of(pod, requested) if isinstance(requested, DeviceRequest) else None
     return WaitingPod(
         namespace=metadata.namespace,
         pod=metadata.name,
@@ -169,12 +169,12 @@ def _explain(cluster: Cluster, pod: Pod) -> WaitingPod:
     )
 
 
-def _stand(pod: Pod, asked: DeviceRequest | MalformedRequest | None) -> tuple[Stand, str]:
+def _stand(pod: Pod, requested: DeviceRequest | MalformedRequest | None) -> tuple[Stand, str]:
     """Return the state of an unbound pod that requests devices, as `read_situation` does, and its reason as text."""
     if pod.spec.scheduling_gates:
         return Stand.GATED, f"gated: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
-    if isinstance(asked, MalformedRequest):
-        return Stand.MALFORMED, asked.message
+    if isinstance(requested, MalformedRequest):
+        return Stand.MALFORMED, requested.message
     if pod.spec.scheduler_name != SCHEDULER:
         return Stand.OTHER_SCHEDULER, f"names the scheduler {pod.spec.scheduler_name or 'default-scheduler'}, not {SCHEDULER}"
     return Stand.WAITING, ""

@@ -63,7 +63,7 @@ class ByPlan:
         self._members: dict[PodUid, _Member] = {}
         self._of: dict[int, list[PodUid]] = {}  # UIDs of a gang's members, by job
         self._alone: dict[str, dict[int, Job]] = {}  # waiting jobs of one pod, by tenant and number
-        self._to_ask: dict[PodUid, None] = {}
+        self._pending: dict[PodUid, None] = {}
         self._feed = GangFeed(self._scheduler.starts, self._scheduler.ledger, now=lambda: self._now)
         self._keeper = GangKeeper(
             self._scheduler,
@@ -95,8 +95,8 @@ class ByPlan:
     def step(self, now: float) -> None:
         self._now = now
         self._scheduler.ledger.expire(now)
-        asked, self._to_ask = self._to_ask, {}
-        for uid in asked:
+        requested, self._pending = self._pending, {}
+        for uid in requested:
             self._ask(uid)
         complete(self._keeper.scan())
         for gang in self._scheduler.gangs:
@@ -107,7 +107,7 @@ class ByPlan:
     # ---- kube-scheduler's part
 
     def _requeue(self, uids: Iterable[PodUid]) -> None:
-        self._to_ask.update(dict.fromkeys(uid for uid in uids if uid in self._members))
+        self._pending.update(dict.fromkeys(uid for uid in uids if uid in self._members))
 
     def _ask(self, uid: PodUid) -> str:
         """Filter one pod, and return its node; empty if it is refused."""

@@ -503,8 +503,8 @@ def test_a_reservation_is_made_exactly_where_there_is_room_and_brings_nothing_ov
     reserved = ledger.claims.reserve(uid("new"), node, wish, 1) is None
     nodes = {name: dict(each.claims) for name, each in before.nodes.items()}
     nodes.setdefault(node, {})[uid("new")] = {Claim.RESERVED: wish}
-    asked: set[GpuUuid | PciAddress] = {*wish.gpus, *wish.vfs}
-    fits = not asked & set(over_capacity(add_up(nodes[node])))
+    requested: set[GpuUuid | PciAddress] = {*wish.gpus, *wish.vfs}
+    fits = not requested & set(over_capacity(add_up(nodes[node])))
     may = allowed(sharers(nodes), uid("new")) and alike(isolations(nodes[node]), uid("new"), OFFERED[node])
     assert reserved == (fits and may and ledger.capacity(node).serving)
 

@@ -102,21 +102,21 @@ def objective(capacity: NodeCapacity, pod: DeviceRequest, choice: Choice) -> tup
     sites = [card.gpu.place for card in cards] + [vf.pf.place for vf in {vf.pf.bdf: vf for vf in vfs}.values()]
     if any(near(a, b) > REACH[pod.scope] for a, b in combinations(sites, 2)):
         return None
-    asked = pod.containers[0].vfs
+    requested = pod.containers[0].vfs
     by_pf = Counter(vf.pf.bdf for vf in vfs)
-    match pod.rdma_policy if asked else RdmaPolicy.COUNT:
+    match pod.rdma_policy if requested else RdmaPolicy.COUNT:
         case RdmaPolicy.PER_PF:
             usable = {vf.pf.bdf for vf in capacity.vfs if vf.usable}
-            if not usable or by_pf != dict.fromkeys(usable, asked):
+            if not usable or by_pf != dict.fromkeys(usable, requested):
                 return None
         case RdmaPolicy.PER_SWITCH:
             for place in [card.gpu.place for card in cards]:
-                if sum(near(place, vf.pf.place) <= 1 for vf in vfs) != asked:
+                if sum(near(place, vf.pf.place) <= 1 for vf in vfs) != requested:
                     return None
             if any(all(near(card.gpu.place, vf.pf.place) > 1 for card in cards) for vf in vfs):
                 return None
         case _:
-            if len(vfs) != asked:
+            if len(vfs) != requested:
                 return None
     chosen = {card.gpu.uuid for card in cards}
     whole_partition = chosen in partitions(capacity)
@@ -141,9 +141,9 @@ def objective(capacity: NodeCapacity, pod: DeviceRequest, choice: Choice) -> tup
 
 
 def sets_of_vfs(vfs: Sequence[VfCapacity], pod: DeviceRequest) -> Iterator[tuple[VfCapacity, ...]]:
-    asked = pod.containers[0].vfs
-    exact = pod.rdma_policy in {RdmaPolicy.NEAREST, RdmaPolicy.COUNT} or not asked
-    for size in [asked] if exact else range(len(vfs) + 1):
+    requested = pod.containers[0].vfs
+    exact = pod.rdma_policy in {RdmaPolicy.NEAREST, RdmaPolicy.COUNT} or not requested
+    for size in [requested] if exact else range(len(vfs) + 1):
         yield from combinations(vfs, size)
 
 

@@ -153,10 +153,10 @@ places = st.tuples(st.sampled_from([RdmaPolicy.PER_SWITCH, *RdmaPolicy]), st.sam
 @settings(max_examples=repeats(40, long=2_000), deadline=None)
 @given(nodes, containers, places, st.sampled_from([Policy.BINPACK, Policy.SPREAD]))
 def test_instances_are_found_exactly_where_there_is_a_way(
-    where: NodeCapacity, asked: list[tuple[Role, int, int]], bound_to: tuple[RdmaPolicy, Scope], policy: Policy
+    where: NodeCapacity, requested: list[tuple[Role, int, int]], bound_to: tuple[RdmaPolicy, Scope], policy: Policy
 ) -> None:
     rdma, scope = bound_to
-    starting = sorted(asked, key=lambda one: one[0] is Role.APP)
+    starting = sorted(requested, key=lambda one: one[0] is Role.APP)
     made = request(
         *(whole(str(n), count, role=role, vfs=vfs) for n, (role, count, vfs) in enumerate(starting)),
         rdma_policy=rdma,

@@ -46,15 +46,15 @@ class Story:
             self.world.node(node, 2)
         seconds = count()  # each look at the clock is one later
         self.waker = Requeuer(self.world.scheduler, AsyncMock(), clock=lambda: float(next(seconds)), log=self.world.records.log)
-        self.asked: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
+        self.requested: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
         self.bound: list[str] = []
         self.requeued: set[PodUid] = set()
 
     def create(self, limits: dict[str, str], said: dict[str, str], binds: bool) -> None:
-        name = f"p{len(self.asked)}"
+        name = f"p{len(self.requested)}"
         is_share = not limits.keys() & WHOLE.keys()
         annotations = {f"lading.dev/share-{rule}": label for rule, label in said.items()} if is_share else {}
-        self.asked[name] = limits, annotations
+        self.requested[name] = limits, annotations
         self.world.show(name, limits, annotations=annotations)
         self.filter(name, binds=binds)
 
@@ -68,7 +68,7 @@ class Story:
         reserved = self.world.scheduler.reserve(uid_of(name), claim.node)
         assert isinstance(reserved, Reservation)
         self.world.scheduler.confirm(reserved)
-        limits, annotations = self.asked[name]
+        limits, annotations = self.requested[name]
         self.world.show(name, limits, node=claim.node, annotations={**annotations, ASSIGNMENT: reserved.assignment})
         self.bound.append(name)
 

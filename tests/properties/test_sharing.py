@@ -48,7 +48,7 @@ capacities = st.builds(
     lambda made, isolations: capacity(*made, isolations=isolations), st.tuples(*map(cards, range(3))), offered
 )
 shares = st.lists(st.sampled_from([1000, 2000, 5000]), min_size=1, max_size=3)
-asks = st.builds(
+is_judged = st.builds(
     lambda mib, wholes, said, isolation: request(
         *(share(f"s{number}", each) for number, each in enumerate(mib)),
         *(whole(f"w{number}") for number in range(wholes)),
@@ -62,8 +62,8 @@ asks = st.builds(
 )
 
 
-def has_the_isolation_of(where: NodeCapacity, one: CardCapacity, asked: IsolationName | None) -> bool:
-    its = asked or (where.isolations[0] if where.isolations else NONE)
+def has_the_isolation_of(where: NodeCapacity, one: CardCapacity, requested: IsolationName | None) -> bool:
+    its = requested or (where.isolations[0] if where.isolations else NONE)
     return its in (where.isolations or [NONE]) and (not one.pods or list(one.isolations or [NONE]) == [its])
 
 
@@ -105,7 +105,7 @@ def keeps_the_rules(where: NodeCapacity, pod: DeviceRequest, on: tuple[int, ...]
     return len(homes | set(of_shares)) == 1
 
 
-@given(capacities, asks, st.sampled_from(Policy))
+@given(capacities, is_judged, st.sampled_from(Policy))
 @pytest.mark.repeats
 @settings(max_examples=repeats(40, long=2_000))
 def test_a_pod_is_placed_by_the_rules_exactly_where_there_is_a_way(

@@ -36,9 +36,9 @@ def naive(typical: Mapping[Typical, float], model: str, cpu_milli: int, free: Se
     cards = [milli for milli in free if milli > 0]
     total = 0.0
     for (cpu, part, count, wanted), weight in typical.items():
-        asked = part or (FULL if count else 0)
-        large = [milli for milli in cards if asked and milli >= asked]
-        runs = asked and cpu <= cpu_milli and (not wanted or model in wanted) and len(large) >= (count or 1)
+        requested = part or (FULL if count else 0)
+        large = [milli for milli in cards if requested and milli >= requested]
+        runs = requested and cpu <= cpu_milli and (not wanted or model in wanted) and len(large) >= (count or 1)
         total += weight * (sum(cards) - (sum(large) if runs else 0))
     return total
 

@@ -46,18 +46,18 @@ def by_the_extender(of: Cluster, policy: Policy, forecast: Forecast, kinds: list
         uid = PodUid(f"uid-{number}")
         metadata = msgspec.structs.replace(pod.metadata, name=uid, uid=uid, resource_version=str(2 * number + 1))
         pod = msgspec.structs.replace(pod, metadata=metadata)
-        asked = of.kinds.all[kind]
+        requested = of.kinds.all[kind]
         left = [
             name
             for name, cpu_milli, memory_mib in zip(names, of.cpu_milli, of.memory_mib, strict=True)
-            if cpu_milli >= asked.cpu_milli and memory_mib >= asked.memory_mib
+            if cpu_milli >= requested.cpu_milli and memory_mib >= requested.memory_mib
         ]
         node = scheduler.prioritize(pod, scheduler.filter(pod, left).fitting)
         if node is None:
             placed.append(None)
             continue
         annotations: dict[str, str] = {}
-        if asked.has_devices:
+        if requested.has_devices:
             reservation = scheduler.reserve(uid, node)
             assert isinstance(reservation, Reservation)
             annotations = {ASSIGNMENT: reservation.assignment}
@@ -151,26 +151,26 @@ def test_devices_are_as_asked(tmp_path: Path, policy: Policy, profiles: Sequence
     placed = by_the_product(of, policy, forecast_of(trace, Prior.WORKLOAD), kinds)
     for kind, where in zip(kinds, placed, strict=True):
         if where is not None:
-            asked = of.kinds.all[kind]
-            judges[where.node].take(asked, where)
-            served.add((asked.vfs > 0, asked.scope is not Scope.ANY))
+            requested = of.kinds.all[kind]
+            judges[where.node].take(requested, where)
+            served.add((requested.vfs > 0, requested.scope is not Scope.ANY))
     vfs, given = (sum(counts) for counts in zip(*[(judge.vfs, judge.given) for judge in judges], strict=True))
     assert served == {(False, False), (False, True), *([(True, False), (True, True)] if vfs else [])}
     assert of.vf_allocation == (pytest.approx(100 * given / vfs) if vfs else None)
 
 
 def test_how_a_pod_of_the_trace_asks() -> None:
-    def asked(pod: TracePod) -> DeviceRequest:
+    def requested(pod: TracePod) -> DeviceRequest:
         ask = parse_request(read_pod(pod))
         assert isinstance(ask, DeviceRequest)
         return ask
 
-    part = asked(share(460, 6_000, "T4", "A10"))
+    part = requested(share(460, 6_000, "T4", "A10"))
     assert part.containers[0].share == Share(core_percent=46)
     assert part.gpu_models == ("A10", "T4")
-    assert asked(whole(8)).containers[0].gpus == 8
+    assert requested(whole(8)).containers[0].gpus == 8
     assert parse_request(read_pod(TracePod(cpu_milli=1_000))) is None
-    placed = asked(pod(2, 1, "per-switch", "numa"))
+    placed = requested(pod(2, 1, "per-switch", "numa"))
     assert placed.containers == (ContainerRequest(name="main", gpus=2, vfs=1),)
     assert (placed.rdma_policy, placed.scope) == (RdmaPolicy.PER_SWITCH, Scope.NUMA)
 

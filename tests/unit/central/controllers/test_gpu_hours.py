@@ -35,8 +35,8 @@ class Rig:
 
     def counted(self, namespace: str = NAMESPACE) -> tuple[float, float, float]:
         hours = self.hours
-        asked, held, used = (round(each.get(namespace, 0.0), 3) for each in (hours.asked, hours.held, hours.used))
-        return asked, held, used
+        requested, held, used = (round(each.get(namespace, 0.0), 3) for each in (hours.requested, hours.held, hours.used))
+        return requested, held, used
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_namespaces_have_a_bound(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
         rig.world.show(f"pod-{namespace}", {"lading.dev/gpu": "1"}, namespace=namespace)
     rig.scan()
     rig.scan(10)
-    assert set(rig.hours.asked) == {"a", "b", OTHERS}
+    assert set(rig.hours.requested) == {"a", "b", OTHERS}
     assert rig.counted(OTHERS) == (20, 0, 0)
 
 

@@ -108,8 +108,8 @@ def test_without_the_kind_or_the_right_pods_are_placed(tmp_path: Path, status: i
         await one.put_pod("a", labels=TEAM)
         assert await one.schedule("a") == ""
         await one.pause(2.5 * ABSENT_S)
-        asked = [request for request in one.server.requests[before:] if is_of_quotas(request)]
-        assert len(asked) == 6  # two kinds, at the start and then each minute
+        requested = [request for request in one.server.requests[before:] if is_of_quotas(request)]
+        assert len(requested) == 6  # two kinds, at the start and then each minute
         assert one.records.count(Event.WATCH_FAILED) == warned + (2 if status == 403 else 0)
         names = [watch.resource for watch in one.leadership.watches]
         assert ("elasticquotas.scheduling.sigs.k8s.io" in names) == (status == 403)

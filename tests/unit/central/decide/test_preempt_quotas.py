@@ -113,8 +113,8 @@ def test_kube_schedulers_own_preemption_is_held_to_the_same_rule() -> None:
     teams.run("of-b", "b", node="n1")
     shown = teams.world.show("high", labels={"quota.scheduling.koordinator.sh/name": "a"}, priority=10)
     teams.world.filter("high")
-    asked = {"n0": [uid_of("of-a")], "n1": [uid_of("of-b")]}
-    assert teams.world.preempt(shown, asked) == ["n0"]
+    requested = {"n0": [uid_of("of-a")], "n1": [uid_of("of-b")]}
+    assert teams.world.preempt(shown, requested) == ["n0"]
 
 
 def test_why_says_whose_pods_may_go() -> None:

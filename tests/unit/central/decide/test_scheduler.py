@@ -237,8 +237,8 @@ def test_preempt_keeps_nodes_where_the_devices_suffice_then() -> None:
     made.bind("b", "n2")
     made.show("plain", {"cpu": "1"}, node="n3")
     high = made.show("high", priority=9)
-    asked = {"n1": victims("a"), "n2": victims("other"), "n3": victims("plain"), "n9": victims("x")}
-    assert made.preempt(high, asked) == ["n1", "n3"]
+    requested = {"n1": victims("a"), "n2": victims("other"), "n3": victims("plain"), "n9": victims("x")}
+    assert made.preempt(high, requested) == ["n1", "n3"]
 
 
 def test_preempt_wants_a_victim_and_ignores_pods_without_devices() -> None:

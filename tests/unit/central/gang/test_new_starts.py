@@ -62,8 +62,8 @@ def test_a_job_whose_pods_are_replaced_while_they_end_starts_whole(tmp_path: Pat
     play(story, tmp_path)
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_members_that_waited_as_ordinary_pods_start_together_once_none_is_bound(tmp_path: Path, asked: bool) -> None:
+@pytest.mark.parametrize("requested", [True, False])
+def test_members_that_waited_as_ordinary_pods_start_together_once_none_is_bound(tmp_path: Path, requested: bool) -> None:
     """The old pods vanish, as after a drain; two of their cards are out of service afterwards."""
 
     async def story(one: Led) -> None:
@@ -72,7 +72,7 @@ def test_members_that_waited_as_ordinary_pods_start_together_once_none_is_bound(
         names = await put_gang(one, "g", 4)
         await scheduler.run(5)
         made = await replace(one, names)
-        if asked:
+        if requested:
             await scheduler.run(2)
             assert reasons(scheduler, made[0]) == {"too-few-free-gpus"}
         await one.report("n1", 2)

@@ -120,21 +120,21 @@ def test_room_is_not_kept_for_ever_where_no_pod_ends(tmp_path: Path, required: b
     play(story, tmp_path, patience_s=3.0)
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["about no node", "about another node"])
-def test_room_is_kept_for_a_gang_where_other_pods_hold_the_cpu(tmp_path: Path, asked: bool) -> None:
+@pytest.mark.parametrize("requested", [False, True], ids=["about no node", "about another node"])
+def test_room_is_kept_for_a_gang_where_other_pods_hold_the_cpu(tmp_path: Path, requested: bool) -> None:
     """kube-scheduler does not name n1 before the pod on it ends, and n2 is too small."""
 
     async def story(one: Led) -> None:
         await one.put_node("n1", 4, allocatable={"cpu": "8", "memory": "64Gi"})
         await one.put_node("n2", 1, allocatable={"cpu": "64", "memory": "64Gi"})
-        others = ["n2"] if asked else []
+        others = ["n2"] if requested else []
 
         def possible(name: str) -> list[str]:
             return ["n1", *others] if not name.startswith("g") or hog not in bound(one) else others
 
         scheduler = KubeScheduler(one, possible=possible)
         (hog,) = await singles(one, scheduler, "n1", 1, requests={"cpu": "6"})
-        names = await put_gang(one, "g", 2, requests={"cpu": "3"}, unschedulable=not asked)
+        names = await put_gang(one, "g", 2, requests={"cpu": "3"}, unschedulable=not requested)
         await scheduler.run(PATIENCE_S + 5)
         assert {claim.node for claim in one.leadership.ledger.nominations()} == {"n1"}
         await one.put_pod("late", {RESOURCE_GPU: "3"})

@@ -186,12 +186,12 @@ def test_a_gang_that_fails_to_start_waits_longer_each_time(tmp_path: Path, how: 
     async def story(one: Led) -> None:
         for node in ("n1", "n2"):
             await one.put_node(node, 4)
-        asked = 0
+        requested = 0
 
         def possible(name: str) -> list[str]:
-            nonlocal asked
-            asked += name == "g3"
-            return [["n1"], ["n2"]][asked % 2] if how.startswith("cannot") and name == "g3" else ["n1", "n2"]
+            nonlocal requested
+            requested += name == "g3"
+            return [["n1"], ["n2"]][requested % 2] if how.startswith("cannot") and name == "g3" else ["n1", "n2"]
 
         scheduler = KubeScheduler(one, possible=possible)
         await put_gang(one, "g", 4)

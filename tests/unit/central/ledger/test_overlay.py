@@ -90,8 +90,8 @@ def test_two_of_one_affinity_group_would_be_on_one_card() -> None:
 
 def test_a_node_that_is_known_to_lack_cpu_or_memory() -> None:
     some = replace(capacity(), cpu_milli=1000, memory_mib=1024)
-    asked = CpuMemory(1001, 10)
-    assert some.has_resources(asked)
-    assert not replace(some, resources_reported=True).has_resources(asked)
+    requested = CpuMemory(1001, 10)
+    assert some.has_resources(requested)
+    assert not replace(some, resources_reported=True).has_resources(requested)
     assert not replace(some, resources_reported=True).has_resources(CpuMemory(10, 1025))
     assert replace(some, resources_reported=True).has_resources(CpuMemory(1000, 1024))

@@ -255,8 +255,8 @@ def test_a_waiting_pod_is_shown_with_its_place_in_line_and_one_of_a_gang_with_th
     shown = Shown()
     shown.world.node("n1", 1)
     shown.world.bind("holds", "n1")
-    asked: dict[str, dict[str, Any]] = {"a": {"priority": 2}, "b": {}, "c": {"annotations": {GANG: "g", GANG_MIN: "1"}}}
-    for name, words in asked.items():
+    requested: dict[str, dict[str, Any]] = {"a": {"priority": 2}, "b": {}, "c": {"annotations": {GANG: "g", GANG_MIN: "1"}}}
+    for name, words in requested.items():
         pod = shown.world.show(name, **words)
         GangFeed(shown.world.scheduler.starts, shown.world.ledger).changed(pod)
         shown.world.filter(name)

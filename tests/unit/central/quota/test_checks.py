@@ -9,7 +9,7 @@ from central.quota.amounts import unit_of
 from central.quota.checks import QuotaRefusal, check, lendable, turn_key
 from central.quota.model import FLAT, ROOT, Quota, QuotaDialect, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
-from central.quota.runtime import ask_up
+from central.quota.runtime import sum_requests
 from central.quota.tree import build
 from central.request.reasons import OfPod
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
@@ -29,7 +29,7 @@ def snapshot(
         for step in tree.paths[QuotaId(name)]:
             up[step] = {GPU: up.get(step, {}).get(GPU, 0) + amount * CARD}
     requests = {QuotaId(name): (used.get(name, 0) + (waiting or {}).get(name, 0)) * CARD for name in {*used, *(waiting or {})}}
-    asking = ask_up(tree, GPU, requests)
+    asking = sum_requests(tree, GPU, requests)
     flat_min = sum(one.min.get(GPU, 0) for one in quotas if one.parent == FLAT)
     totals = {ROOT: {GPU: total * CARD}, FLAT: {GPU: flat_min}}
     by_group = {group: amounts[GPU] for group, amounts in totals.items()}
@@ -37,7 +37,7 @@ def snapshot(
         tree=tree,
         used=up,
         fixed={QuotaId(name): {GPU: fixed * CARD} for name in used},
-        asked={GPU: asking.requested},
+        requested={GPU: asking.requested},
         limited={GPU: asking.limited},
         runtime={GPU: divide_down(tree, GPU, by_group, asking.limited, unit_of(GPU))},
         totals=totals,

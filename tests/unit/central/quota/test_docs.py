@@ -61,6 +61,6 @@ def test_the_keys_of_the_page_are_those_that_are_read() -> None:
 def test_the_numbers_of_the_page() -> None:
     rows = re.findall(r"^\| (\d+) \| (\d+) and (\d+) \|$", section(PAGE, "## What a quota may use now"), re.MULTILINE)
     assert len(rows) == 3
-    for asks, first, second in rows:
+    for amount, first, second in rows:
         two = [Of(name, 8, 16) for name in "ab"]
-        assert runtimes(16, two, {"a": 16, "b": int(asks)}, RESOURCE_GPU) == {"a": int(first), "b": int(second)}
+        assert runtimes(16, two, {"a": 16, "b": int(amount)}, RESOURCE_GPU) == {"a": int(first), "b": int(second)}

@@ -13,7 +13,7 @@ TEN = [f"borrower-{number}" for number in range(10)]
 
 
 def scaled(siblings: list[Sibling], scale: int) -> list[Sibling]:
-    return [one._replace(weight=one.weight * scale, asks=one.asks * scale, min=one.min * scale) for one in siblings]
+    return [one._replace(weight=one.weight * scale, amount=one.amount * scale, min=one.min * scale) for one in siblings]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ CARDS = [Of("a", 8, 16, 16), Of("b", 8, 16, 16)]
 
 
 @pytest.mark.parametrize(
-    ("total", "quotas", "asks", "expected"),
+    ("total", "quotas", "amount", "expected"),
     [
         pytest.param(100, KEEPS, {}, {"root60": 60, "c1": 20, "c2": 20}, id="7-keeps"),
         pytest.param(100, KEEPS, {"c1": 40}, {"root60": 60, "c1": 40, "c2": 20}, id="7-keeps-40"),
@@ -86,22 +86,22 @@ CARDS = [Of("a", 8, 16, 16), Of("b", 8, 16, 16)]
         pytest.param(16, CARDS, {"a": 16, "b": 12}, {"a": 8, "b": 8}, id="14-both"),
     ],
 )
-def test_what_a_tree_divides(total: int, quotas: list[Of], asks: dict[str, int], expected: dict[str, int]) -> None:
-    assert runtimes(total, quotas, asks, RESOURCE_GPU) == expected
-    in_cards = runtimes(total, quotas, asks, RESOURCE_GPU, 1000, 1000)
+def test_what_a_tree_divides(total: int, quotas: list[Of], amount: dict[str, int], expected: dict[str, int]) -> None:
+    assert runtimes(total, quotas, amount, RESOURCE_GPU) == expected
+    in_cards = runtimes(total, quotas, amount, RESOURCE_GPU, 1000, 1000)
     assert in_cards == {name: amount * 1000 for name, amount in expected.items()}
 
 
 def test_9_mins_that_are_more_than_there_is_are_reduced_in_proportion() -> None:
-    asks = dict.fromkeys("abc", 200)
-    assert runtimes(200, P, asks, CPU, 1000) == {"p": 200_000, "a": 66_667, "b": 66_667, "c": 66_666}
+    amount = dict.fromkeys("abc", 200)
+    assert runtimes(200, P, amount, CPU, 1000) == {"p": 200_000, "a": 66_667, "b": 66_667, "c": 66_666}
 
 
 def test_cards_stay_whole_where_all_amounts_are() -> None:
     three = [Of(name, 0, 16, 1) for name in "abc"]
-    asks = dict.fromkeys("abc", 8)
-    assert runtimes(16, three, asks, RESOURCE_GPU, 1000, 1000) == {"a": 6000, "b": 5000, "c": 5000}
-    assert runtimes(16, three, asks, CPU, 1000) == {"a": 5334, "b": 5333, "c": 5333}
+    amount = dict.fromkeys("abc", 8)
+    assert runtimes(16, three, amount, RESOURCE_GPU, 1000, 1000) == {"a": 6000, "b": 5000, "c": 5000}
+    assert runtimes(16, three, amount, CPU, 1000) == {"a": 5334, "b": 5333, "c": 5333}
 
 
 def test_a_quota_without_the_resource_in_its_max_has_no_runtime() -> None:

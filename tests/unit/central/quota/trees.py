@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from central.quota.model import ROOT, Amounts, Quota, QuotaDialect, QuotaId
-from central.quota.runtime import ask_up, divide, sibling
+from central.quota.runtime import divide, sibling, sum_requests
 from central.quota.tree import Tree, build
 
 
@@ -61,8 +61,8 @@ def divide_down(
 
 
 def runtimes(
-    total: int, quotas: Iterable[Of], asks: Mapping[str, int], key: str, scale: int = 1, unit: int = 1
+    total: int, quotas: Iterable[Of], amounts: Mapping[str, int], key: str, scale: int = 1, unit: int = 1
 ) -> dict[str, int]:
     tree = tree_of(quotas, key, scale)
-    limited = ask_up(tree, key, {QuotaId(name): amount * scale for name, amount in asks.items()}).limited
+    limited = sum_requests(tree, key, {QuotaId(name): amount * scale for name, amount in amounts.items()}).limited
     return {str(name): amount for name, amount in divide_down(tree, key, {ROOT: total * scale}, limited, unit).items()}

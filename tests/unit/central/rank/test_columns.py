@@ -47,15 +47,15 @@ def test_what_is_left_once_a_part_is_taken_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "milli"), [((1000, 250, None), 250), ((1000, 251, 30), 300), ((3000, 1, None), 1), ((1000, None, 7), 70)]
+    ("requested", "milli"), [((1000, 250, None), 250), ((1000, 251, 30), 300), ((3000, 1, None), 1), ((1000, None, 7), 70)]
 )
-def test_what_a_share_takes(asked: tuple[int, int | None, int | None], milli: int) -> None:
-    assert milli_requested(*asked) == milli
+def test_what_a_share_takes(requested: tuple[int, int | None, int | None], milli: int) -> None:
+    assert milli_requested(*requested) == milli
 
 
-@pytest.mark.parametrize("asked", [(1000, 1001, None), (0, 1, None)])
-def test_a_share_that_no_such_card_has(asked: tuple[int, int | None, int | None]) -> None:
-    assert milli_requested(*asked) > 1000
+@pytest.mark.parametrize("requested", [(1000, 1001, None), (0, 1, None)])
+def test_a_share_that_no_such_card_has(requested: tuple[int, int | None, int | None]) -> None:
+    assert milli_requested(*requested) > 1000
 
 
 def test_a_node_that_goes_leaves_its_row_to_the_next() -> None:
@@ -102,7 +102,9 @@ def test_places_of_pods_and_what_is_free_of_a_model() -> None:
     places = [columns.places(gpus, (), NO_CPU_MEMORY) for gpus in (1, 2, 4)]
     assert places == [7, 3, 1]
     assert [columns.places(1, (model,), NO_CPU_MEMORY) for model in (MODEL, "other", "none")] == [6, 1, 0]
-    assert [columns.places(2, (), CpuMemory(*asked)) for asked in ((4000, 0), (4001, 0), (8001, 0), (0, 9000), (0, 9001))] == [
+    assert [
+        columns.places(2, (), CpuMemory(*requested)) for requested in ((4000, 0), (4001, 0), (8001, 0), (0, 9000), (0, 9001))
+    ] == [
         3,
         1,
         0,

@@ -26,9 +26,9 @@ class Nodes:
     def _since(self, version: int) -> tuple[list[tuple[str, NodeCapacity | None]], int]:
         return [(one.name, one) for one in self.capacities[max(version, 0) :]], len(self.capacities)
 
-    def best(self, asked: DeviceRequest, requests: CpuMemory = NO_CPU_MEMORY) -> str | None:
-        exhaust(self._verdicts.judging(asked))
-        return self._verdicts.best(Shape(request=asked, cpu_memory=requests), [one.name for one in self.capacities])
+    def best(self, requested: DeviceRequest, requests: CpuMemory = NO_CPU_MEMORY) -> str | None:
+        exhaust(self._verdicts.judging(requested))
+        return self._verdicts.best(Shape(request=requested, cpu_memory=requests), [one.name for one in self.capacities])
 
 
 def apart(number: int, *, linked_to: int | None = None, taken: bool = False) -> CardCapacity:

@@ -25,11 +25,11 @@ def test_binpack_counts_the_pod_itself() -> None:
     assert order == ["small", "large"]
 
 
-@pytest.mark.parametrize("asked", [share("a", 60), share("a", 1, 60)], ids=["memory", "compute"])
-def test_it_counts_the_pods_share(asked: ContainerRequest) -> None:
+@pytest.mark.parametrize("requested", [share("a", 60), share("a", 1, 60)], ids=["memory", "compute"])
+def test_it_counts_the_pods_share(requested: ContainerRequest) -> None:
     half = card(0, usable_mib=100, free_mib=50, free_core=50)
     small, large = capacity(card(0, usable_mib=100)), capacity(half, card(1, usable_mib=100))
-    assert ranked(request(asked), Policy.BINPACK, large=large, small=small) == ["small", "large"]
+    assert ranked(request(requested), Policy.BINPACK, large=large, small=small) == ["small", "large"]
 
 
 def test_it_counts_what_the_pod_takes_at_one_time() -> None:

@@ -157,9 +157,9 @@ def best_score(counting: Counting, one: NodeCapacity, shape: Shape) -> int:
     return max(scores)
 
 
-def _cards(asked: DeviceRequest) -> int:
+def _cards(requested: DeviceRequest) -> int:
     """Return the number of cards of which the first container has a share."""
-    return asked.containers[0].share.cards if asked.containers[0].share else 0
+    return requested.containers[0].share.cards if requested.containers[0].share else 0
 
 
 def best_by_looking(counting: Counting, capacities: Capacities, shape: Shape, among: Collection[str]) -> str | None:
@@ -199,7 +199,7 @@ kinds = st.sampled_from(["put", "put_parted", "put_isolated"])
 puts = st.tuples(kinds, names, st.lists(st.integers(0, len(CARDS) - 1), max_size=4).map(tuple), cpu, st.integers(0, 1))
 changes = st.one_of(puts, puts, st.tuples(st.just("load"), names, cpu), st.tuples(st.just("remove"), names))
 shapes = st.builds(
-    lambda asked, milli: Shape(request=asked, cpu_memory=CpuMemory(milli, 1024)),
+    lambda requested, milli: Shape(request=requested, cpu_memory=CpuMemory(milli, 1024)),
     st.sampled_from(ASKS),
     st.sampled_from([0, 4000, 16_000]),
 )
@@ -271,8 +271,8 @@ def test_what_is_not_one_share_is_placed_by_the_search() -> None:
     capacities = Capacities()
     capacities.put("n1", (0, 0), 64_000, 1)
     one, counted = capacities.now["n1"], capacities.verdicts()
-    for asked in (ASKS[0], ASKS[1], ASKS[4], ASKS[5]):
-        assert counted.place(one, Shape(request=asked, cpu_memory=ALL)) == place(one, asked)
+    for requested in (ASKS[0], ASKS[1], ASKS[4], ASKS[5]):
+        assert counted.place(one, Shape(request=requested, cpu_memory=ALL)) == place(one, requested)
 
 
 def test_only_what_changed_is_scored_again_until_the_workload_is_another() -> None:

@@ -78,38 +78,38 @@ def columns_of(capacities: tuple[NodeCapacity, ...]) -> tuple[Columns, Ints]:
     return columns, np.arange(len(capacities))
 
 
-def wish(asked: DeviceRequest) -> Wish:
-    found = wish_of(asked)
+def wish(requested: DeviceRequest) -> Wish:
+    found = wish_of(requested)
     assert found is not None
     return found
 
 
 @settings(max_examples=repeats(40, long=1_000))
 @given(some_capacities, simple_asks)
-def test_who_fits_and_why_the_others_do_not(capacities: tuple[NodeCapacity, ...], asked: DeviceRequest) -> None:
+def test_who_fits_and_why_the_others_do_not(capacities: tuple[NodeCapacity, ...], requested: DeviceRequest) -> None:
     columns, rows = columns_of(capacities)
-    counted = [REASONS[number] for number in fits(columns, rows, wish(asked)).missing]
-    exact = [fit(one, asked, policy=Policy.FRAGMENTATION) for one in capacities]
+    counted = [REASONS[number] for number in fits(columns, rows, wish(requested)).missing]
+    exact = [fit(one, requested, policy=Policy.FRAGMENTATION) for one in capacities]
     assert counted == [one.missing if isinstance(one, NoFit) else None for one in exact]
 
 
 @settings(max_examples=repeats(40, long=1_000))
 @given(some_capacities, simple_asks)
 def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(
-    capacities: tuple[NodeCapacity, ...], asked: DeviceRequest
+    capacities: tuple[NodeCapacity, ...], requested: DeviceRequest
 ) -> None:
     columns, rows = columns_of(capacities)
-    found = fits(columns, rows, wish(asked))
+    found = fits(columns, rows, wish(requested))
     fitting = rows[found.missing == 0]
-    made = choices(columns, fitting, found.cards[found.missing == 0], wish(asked))
+    made = choices(columns, fitting, found.cards[found.missing == 0], wish(requested))
     after = left_after(columns, fitting, made, np.array([[1000], [2048]]))
     assert after.left[0].tolist() == [capacities[row].cpu_milli - 1000 for row in fitting[made.of]]
     counted = {(int(row), tuple(sorted(free))) for row, free in zip(fitting[made.of], after.free.tolist(), strict=True)}
     exact = set()
     for row in fitting.tolist():
-        alone = [(one,) for one in capacities[row].cards] if not wish(asked).cards else [capacities[row].cards]
+        alone = [(one,) for one in capacities[row].cards] if not wish(requested).cards else [capacities[row].cards]
         for cards in alone:
-            placed = fit(replace(capacities[row], cards=cards), asked, policy=Policy.FRAGMENTATION)
+            placed = fit(replace(capacities[row], cards=cards), requested, policy=Policy.FRAGMENTATION)
             if isinstance(placed, Placement):
                 left = [left_of(one, placed.taken.gpus.get(one.gpu.uuid)) for one in capacities[row].cards]
                 exact.add((row, tuple(sorted([*left, *[0] * (columns.slots - len(left))]))))
@@ -117,7 +117,7 @@ def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         request(whole("c", vfs=1)),
         request(rdma("c")),
@@ -129,8 +129,8 @@ def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(
         DeviceRequest(containers=(whole("c"),), mig_profile="1g.10gb"),
     ],
 )
-def test_what_more_is_asked_for_is_not_counted(asked: DeviceRequest) -> None:
-    assert wish_of(asked) is None
+def test_what_more_is_asked_for_is_not_counted(requested: DeviceRequest) -> None:
+    assert wish_of(requested) is None
 
 
 def test_a_pod_without_devices_fits_and_leaves_the_cards_as_they_are() -> None:

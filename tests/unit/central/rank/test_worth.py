@@ -103,8 +103,8 @@ def test_fed_is_for_how_many_cards_cpu_and_memory_last(
         wanted = need(pod, KINDS[number])
         if wanted and (pod.gpus or wanted <= FULL):
             for part, left in enumerate((cpu, memory)):
-                asked = pod.cpu_memory[part]
-                summed[part] += mass * min(sum(free), left * wanted / asked if asked else sum(free))
+                requested = pod.cpu_memory[part]
+                summed[part] += mass * min(sum(free), left * wanted / requested if requested else sum(free))
     by_cpu, by_memory = tables_of(workload).fed(states(node))
     assert [*by_cpu, *by_memory] == pytest.approx(summed, rel=1e-3, abs=MASS)
 

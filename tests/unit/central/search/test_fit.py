@@ -32,11 +32,11 @@ def test_whole_cards_and_vfs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "memory_mib", "core_percent"),
+    ("requested", "memory_mib", "core_percent"),
     [(share("a", 8138), 8138, None), (share("a", 8138, 30), 8138, 30), (share("a", core_percent=33), 26973, 33)],
 )
-def test_a_share_is_placed_with_its_amounts(asked: ContainerRequest, memory_mib: int, core_percent: int | None) -> None:
-    [gpu] = place(capacity(card(0, usable_mib=81737)), request(asked)).containers["a"].gpus
+def test_a_share_is_placed_with_its_amounts(requested: ContainerRequest, memory_mib: int, core_percent: int | None) -> None:
+    [gpu] = place(capacity(card(0, usable_mib=81737)), request(requested)).containers["a"].gpus
     assert (gpu.memory_mib, gpu.core_percent) == (memory_mib, core_percent)
     assert not gpu.whole
 

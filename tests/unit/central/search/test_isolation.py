@@ -33,7 +33,7 @@ def one(isolation: IsolationName | None = None, mib: int = 1000) -> DeviceReques
 
 
 @pytest.mark.parametrize(
-    ("offered", "asked", "on", "joins"),
+    ("offered", "requested", "on", "joins"),
     [
         ((), None, (), True),
         ((), None, (TOKENS,), False),  # granted before the node's configuration changed
@@ -54,26 +54,26 @@ def one(isolation: IsolationName | None = None, mib: int = 1000) -> DeviceReques
 )
 @pytest.mark.parametrize("policy", Policy)
 def test_a_share_joins_shares_with_its_isolation(
-    offered: tuple[IsolationName, ...], asked: IsolationName | None, on: tuple[str, ...], joins: bool, policy: Policy
+    offered: tuple[IsolationName, ...], requested: IsolationName | None, on: tuple[str, ...], joins: bool, policy: Policy
 ) -> None:
     alone = capacity(shared(0, *on), isolations=offered)
-    assert cards(alone, one(asked), policy) == ({gpu_uuid(0)} if joins else Missing.OTHER_ISOLATION)
+    assert cards(alone, one(requested), policy) == ({gpu_uuid(0)} if joins else Missing.OTHER_ISOLATION)
     beside = capacity(shared(0, *on), card(1), isolations=offered)
-    assert cards(beside, one(asked, HALF + 1), policy) == {gpu_uuid(1)}
+    assert cards(beside, one(requested, HALF + 1), policy) == {gpu_uuid(1)}
     if not joins:
-        assert cards(beside, one(asked), policy) == {gpu_uuid(1)}
+        assert cards(beside, one(requested), policy) == {gpu_uuid(1)}
 
 
 @pytest.mark.parametrize(
-    ("offered", "asked"), [((), TOKENS), ((NONE, TOKENS), MPS), ((TOKENS,), NONE), ((TOKENS,), IsolationName.HAMI_CORE)]
+    ("offered", "requested"), [((), TOKENS), ((NONE, TOKENS), MPS), ((TOKENS,), NONE), ((TOKENS,), IsolationName.HAMI_CORE)]
 )
-def test_a_node_that_does_not_offer_it_never_fits(offered: tuple[IsolationName, ...], asked: IsolationName) -> None:
+def test_a_node_that_does_not_offer_it_never_fits(offered: tuple[IsolationName, ...], requested: IsolationName) -> None:
     where = capacity(card(0), isolations=offered)
-    assert cards(where, one(asked)) is Missing.NO_ISOLATION
+    assert cards(where, one(requested)) is Missing.NO_ISOLATION
     assert Missing.NO_ISOLATION.shown not in MAY_FIT_LATER
     assert Missing.OTHER_ISOLATION.shown in MAY_FIT_LATER
-    text = explain(where, one(asked), Missing.NO_ISOLATION, policy=Policy.BINPACK)
-    assert all(name in text for name in (asked, *(offered or (NONE,))))
+    text = explain(where, one(requested), Missing.NO_ISOLATION, policy=Policy.BINPACK)
+    assert all(name in text for name in (requested, *(offered or (NONE,))))
 
 
 def test_what_would_not_fit_with_any_isolation_has_that_reason() -> None:
@@ -103,7 +103,7 @@ def placed(where: NodeCapacity, pod: DeviceRequest, limits: Limits | None = None
 
 
 @pytest.mark.parametrize(
-    ("offered", "asked", "written", "taken"),
+    ("offered", "requested", "written", "taken"),
     [
         ((), None, None, ()),
         ((), NONE, None, ()),
@@ -116,14 +116,14 @@ def placed(where: NodeCapacity, pod: DeviceRequest, limits: Limits | None = None
 @pytest.mark.parametrize("free", [1, 2])
 def test_the_assignment_names_it_where_the_node_has_a_choice(
     offered: tuple[IsolationName, ...],
-    asked: IsolationName | None,
+    requested: IsolationName | None,
     written: IsolationName | None,
     taken: tuple[str, ...],
     free: int,
 ) -> None:
     limited = ContainerRequest(name="b", share=Share(core_percent=10, core_limit_percent=60))
     cards = [card(number) for number in range(free)]
-    found = placed(capacity(*cards, isolations=offered), request(share("a", 1000), limited, isolation=asked))
+    found = placed(capacity(*cards, isolations=offered), request(share("a", 1000), limited, isolation=requested))
     gpus = {name: container.gpus[0] for name, container in found.containers.items()}
     assert {name: (gpu.isolation, gpu.core_limit_percent) for name, gpu in gpus.items()} == {
         "a": (written, None),
@@ -164,17 +164,17 @@ def test_an_init_container_may_have_whole_what_a_share_has_later() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offered", "asked", "named"),
+    ("offered", "requested", "named"),
     [
         ((NONE, TOKENS), TOKENS, ["is tokens;", "of 2 GPUs", "2 are"]),
         ((TOKENS, NONE), None, ["is tokens, the default of the node;", "of 2 GPUs", "2 are"]),
     ],
 )
 def test_the_words_name_the_isolation_and_count_the_cards(
-    offered: tuple[IsolationName, ...], asked: IsolationName | None, named: list[str]
+    offered: tuple[IsolationName, ...], requested: IsolationName | None, named: list[str]
 ) -> None:
     where = capacity(shared(0), shared(1), held(2), isolations=offered)
-    text = explain(where, one(asked), Missing.OTHER_ISOLATION, policy=Policy.BINPACK)
+    text = explain(where, one(requested), Missing.OTHER_ISOLATION, policy=Policy.BINPACK)
     assert [part for part in named if part not in text] == []
 
 

@@ -43,7 +43,7 @@ def test_a_broken_switch_is_used_up_before_another_is_broken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held_cards", "asked", "expected"),
+    ("held_cards", "requested", "expected"),
     [
         ({0}, 2, [2, 3]),  # not 1 and 2, of two switches
         ({0, 2}, 2, [4, 5]),
@@ -53,8 +53,8 @@ def test_a_broken_switch_is_used_up_before_another_is_broken() -> None:
         ((), 4, [0, 1, 2, 3]),
     ],
 )
-def test_several_cards_come_from_few_switches(held_cards: set[int], asked: int, expected: list[int]) -> None:
-    assert binpack(eight_gpus(held_cards=held_cards), request(whole("a", asked))) == expected
+def test_several_cards_come_from_few_switches(held_cards: set[int], requested: int, expected: list[int]) -> None:
+    assert binpack(eight_gpus(held_cards=held_cards), request(whole("a", requested))) == expected
 
 
 def test_addresses_sort_as_numbers() -> None:

@@ -41,13 +41,13 @@ def test_a_request_waits_for_the_version_that_it_names() -> None:
     seen.changed(version(5))
 
     async def story() -> None:
-        asked = asyncio.create_task(seen.find(version(7)))
+        requested = asyncio.create_task(seen.find(version(7)))
         await asyncio.sleep(0)
         seen.changed(version(6))
         await asyncio.sleep(0)
-        assert not asked.done()
+        assert not requested.done()
         seen.changed(version(7, {"lading.dev/gpu": "2"}))
-        assert await asked == version(7, {"lading.dev/gpu": "2"})
+        assert await requested == version(7, {"lading.dev/gpu": "2"})
 
     asyncio.run(story())
 

@@ -12,7 +12,7 @@ from central.loop.steps import exhaust
 from central.quota.amounts import model_key
 from central.quota.model import FLAT, LABEL_PREEMPTIBLE, LABEL_QUOTA, ROOT, Quota, QuotaDialect, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
-from central.quota.runtime import ask_up
+from central.quota.runtime import sum_requests
 from central.quota.tree import MOST_LEVELS
 from central.request.reasons import OfPod
 from central.state.quotas import Quotas
@@ -417,8 +417,8 @@ def test_what_is_kept_is_what_counting_anew_gives() -> None:
         assert without_nothing(kept.used) == without_nothing(fresh.used), number
         assert without_nothing(kept.fixed) == without_nothing(fresh.fixed)
         assert kept.runtime == fresh.runtime
-        asked = {quota: kept.asked_of(quota, GPU) for quota in kept.tree.quotas if not kept.tree.groups.get(quota)}
-        limited = ask_up(kept.tree, GPU, asked).limited
+        requested = {quota: kept.requested_of(quota, GPU) for quota in kept.tree.quotas if not kept.tree.groups.get(quota)}
+        limited = sum_requests(kept.tree, GPU, requested).limited
         assert kept.runtime[GPU] == divide_down(kept.tree, GPU, {ROOT: kept.totals[ROOT].get(GPU, 0)}, limited, 1000)
 
 

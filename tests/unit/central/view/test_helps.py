@@ -126,9 +126,9 @@ def test_beyond_the_tries_one_set_of_which_no_one_can_stay() -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     held=st.lists(st.sampled_from([WHOLE, share("30Gi"), share("20Gi", 60), vfs(1), WHOLE | vfs(1)]), max_size=6),
-    asked=st.sampled_from([{"lading.dev/gpu": "2"}, share("70Gi"), WHOLE | vfs(2), vfs(2)]),
+    requested=st.sampled_from([{"lading.dev/gpu": "2"}, share("70Gi"), WHOLE | vfs(2), vfs(2)]),
 )
-def test_the_smallest_of_all_sets(held: list[dict[str, str]], asked: dict[str, str]) -> None:
+def test_the_smallest_of_all_sets(held: list[dict[str, str]], requested: dict[str, str]) -> None:
     made = World()
     made.node("n1", 2, 2)
     for number, limits in enumerate(held):
@@ -137,7 +137,7 @@ def test_the_smallest_of_all_sets(held: list[dict[str, str]], asked: dict[str, s
             made.bind(f"p{number}", "n1", limits)
         else:
             made.deleted(f"p{number}")
-    made.show("waits", asked)
+    made.show("waits", requested)
     pod = made.pending_pod("waits")
     there = [record.uid for record in made.ledger.bound_on("n1")]
 

@@ -148,9 +148,9 @@ _LIMITS = st.sampled_from([WHOLE, TWO, share("50Gi"), share("30Gi", 40), share("
 @settings(max_examples=60, deadline=None)
 @given(
     bound=st.lists(st.tuples(_LIMITS, st.sampled_from(["n1", "n2", "n3"])), max_size=9),
-    asked=st.lists(st.sampled_from([TWO, WHOLE, share("70Gi"), WHOLE | vfs(2)]), min_size=1, max_size=3),
+    requested=st.lists(st.sampled_from([TWO, WHOLE, share("70Gi"), WHOLE | vfs(2)]), min_size=1, max_size=3),
 )
-def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], str]], asked: list[dict[str, str]]) -> None:
+def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], str]], requested: list[dict[str, str]]) -> None:
     """All plans together, in another ledger that knows only the pods that stay."""
     made = World()
     for node in ("n1", "n2", "n3"):
@@ -161,10 +161,10 @@ def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], st
             made.bind(f"p{number}", node, limits, priority=number % 3)
         else:
             made.deleted(f"p{number}")
-    for number, limits in enumerate(asked):
+    for number, limits in enumerate(requested):
         made.show(f"w{number}", limits, created=f"2026-11-21T00:00:0{number}Z")
-    openings = plan(made, *(f"w{number}" for number in range(len(asked))))
-    assert [one.pod.name for one in openings] == [f"w{number}" for number in range(len(asked))]
+    openings = plan(made, *(f"w{number}" for number in range(len(requested))))
+    assert [one.pod.name for one in openings] == [f"w{number}" for number in range(len(requested))]
     singles = {one.pod.uid: _single_moves(made, one.pod) for one in openings[:1]}
     moved = [move.record.uid for one in openings for move in one.moves]
     assert len(moved) == len(set(moved))

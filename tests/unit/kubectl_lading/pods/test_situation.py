@@ -30,8 +30,8 @@ def event(message: str, *, container: str = "main", last: str = "2026-11-21T12:0
 
 def situation(made: dict[str, Any], *events: dict[str, Any], **status: Any) -> Situation:
     made["status"] |= status
-    asked = parse_request(msgspec.convert(made, Pod))
-    return read_situation(msgspec.convert(made, FullPod), asked, [msgspec.convert(one, PodEvent) for one in events])
+    requested = parse_request(msgspec.convert(made, Pod))
+    return read_situation(msgspec.convert(made, FullPod), requested, [msgspec.convert(one, PodEvent) for one in events])
 
 
 def bound(**words: Any) -> dict[str, Any]:

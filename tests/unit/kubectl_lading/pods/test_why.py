@@ -31,14 +31,14 @@ def answer(cli: Cli, *words: str) -> dict[str, Any]:
 
 def central_says(monkeypatch: pytest.MonkeyPatch, said: Why | Unread | None) -> list[str]:
     """The pods that it is asked for."""
-    asked = []
+    requested = []
 
     async def why(self: object, namespace: str, name: str) -> Why | Unread | None:
-        asked.append(f"{namespace}/{name}")
+        requested.append(f"{namespace}/{name}")
         return said
 
     monkeypatch.setattr("kubectl_lading.pods.why.Central.why", why)
-    return asked
+    return requested
 
 
 def known(uid: str) -> Why:
@@ -46,9 +46,9 @@ def known(uid: str) -> Why:
 
 
 def test_central_is_asked_for_what_only_it_knows(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = central_says(monkeypatch, known(uid_of("eight")))
+    requested = central_says(monkeypatch, known(uid_of("eight")))
     wait = answer(cli, "-n", "team-a", "eight")["wait"]
-    assert asked == ["team-a/eight"]
+    assert requested == ["team-a/eight"]
     assert (wait["from_central"], wait["why"]["refused_s"], wait["why"]["making_room_on"]) == (True, 130.0, "a100-1")
     shown = cli.run("why", "team-a/eight").stdout
     assert "2m10s" in shown
@@ -70,10 +70,10 @@ def test_that_it_is_silent_is_said_once_and_beside_the_answer(cli: Cli, monkeypa
 def test_a_pod_that_does_not_wait_needs_neither_central_nor_the_cluster(
     server: FakeKubeServer, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = central_says(monkeypatch, None)
+    requested = central_says(monkeypatch, None)
     assert answer(cli, "team-a/train-0")["situation"]["stand"] == Stand.RUNNING
     assert answer(cli, "team-a/busy-b-5")["situation"]["stand"] == Stand.REFUSED
-    assert not asked
+    assert not requested
     assert not [request for request in server.requests if request.path.endswith("nodedevices")]
     selectors = [request.query["fieldSelector"] for request in server.requests if request.path == EVENTS.path("team-a")]
     assert selectors == [f"involvedObject.uid={uid_of(name)}" for name in ("train-0", "busy-b-5")]
