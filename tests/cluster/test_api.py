@@ -1,4 +1,4 @@
-"""Calls, watch and lease against a real API server: that it does what the fake one says it does."""
+"""Test calls, watches and leases against a real API server: it has to behave as the fake one does."""
 
 import asyncio
 import contextlib
@@ -169,7 +169,7 @@ def test_time_that_is_over_is_unclear(server: ControlPlane) -> None:
 
 
 class Heard:
-    """A sink: names of this test's namespace, in order."""
+    """Receive the changes of a watch, and keep the names in the test's namespace, in order."""
 
     def __init__(self) -> None:
         self.told: asyncio.Queue[str] = asyncio.Queue()
@@ -219,7 +219,7 @@ def test_list_and_watch(server: ControlPlane) -> None:
 
 
 def test_a_deeply_nested_pod_is_listed_watched_got_and_patched(server: ControlPlane) -> None:
-    """Any user who may create pods can make one; the API server stores it as it is."""
+    """Create such a pod, as any user with the right to create pods can; the API server stores it unchanged."""
     path = PODS.path(NAMESPACE, "deep")
 
     async def check(client: KubeClient) -> None:
@@ -259,7 +259,8 @@ def test_a_list_in_pages(server: ControlPlane) -> None:
 
 
 def test_a_watch_from_the_future_says_nothing(server: ControlPlane) -> None:
-    """A store that was restored from a backup gives no error and no event, so the reflector has to notice the silence."""
+    """Check that the reflector notices the silence: an API server whose store was restored from a backup sends no error and no
+    event."""
 
     async def story(client: KubeClient) -> None:
         async with contextlib.aclosing(client.watch(PODS.path(), resource_version=str(10**12), watch_s=3)) as events:

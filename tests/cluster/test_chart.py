@@ -1,4 +1,4 @@
-"""The Helm chart on a real API server, and the manifests as kustomize itself renders them."""
+"""Test the Helm chart on a real API server, and the manifests as kustomize renders them."""
 
 from collections.abc import Iterator
 from pathlib import Path

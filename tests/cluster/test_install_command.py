@@ -1,4 +1,5 @@
-"""`kubectl lading install` on a real API server: the objects that kubectl applies, unchanged by a second run, and removed."""
+"""Run `kubectl lading install` on a real API server: it creates the objects that `kubectl apply` creates, leaves them unchanged
+in a second run, and removes them."""
 
 import json
 from collections.abc import Iterator

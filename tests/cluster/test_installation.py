@@ -1,5 +1,5 @@
-"""`kubectl lading status`, `preflight` and `sysdump` on a real API server with `deploy/` in it, by a person with the rights of
-deploy/rbac and no others. No daemon runs: what is found is that, and nothing may be unreadable."""
+"""Run `kubectl lading status`, `preflight` and `sysdump` on a real API server with `deploy/` installed, with the rights of
+deploy/rbac only. No daemon runs: the commands report that, and find nothing unreadable."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ SYSTEM = "lading-system"
 
 
 def sign_in(plane: ControlPlane, account: str, *roles: str) -> Path:
-    """Each role is one of the cluster and one of our namespace."""
+    """Create a user with these roles: each is a role of the cluster and of Lading's namespace."""
     made = [plane.kubectl("create", "serviceaccount", account, "-n", "default")]
     for role in roles:
         who = f"--serviceaccount=default:{account}"
@@ -57,7 +57,8 @@ def test_preflight_knows_the_resource_as_it_is_served(reader: Path) -> None:
 
 
 def test_a_report_that_changes_nothing_leaves_no_trace(deployed: ControlPlane, reader: Path) -> None:
-    """The age of a report alone therefore says nothing (`kubectl_lading.installation.node_checks`)."""
+    """Check that the age of a report says nothing by itself, for which reason `kubectl_lading.installation.node_checks` does
+    not judge it alone."""
     node = "quiet-1"
     deployed.api.call("POST", "/api/v1/nodes", {"metadata": {"name": node}})
     api = deployed.api_of(f"system:node:{node}", group="system:nodes")

@@ -1,5 +1,5 @@
-"""A real kubelet behind the proxy: what its pods get, what their events say, and that nothing of Lading is felt by the
-others."""
+"""Run a real kubelet behind the proxy: check the devices and Events of its pods, and that pods without devices run as
+before."""
 
 from http.client import HTTPConnection
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.node
 
 
 def card(lading: LadingNode, index: int) -> str:
-    """A GPU's device node: its number is the driver's minor, not NVML's index."""
+    """Return a GPU's device node. Its number is the driver's minor, not NVML's index."""
     return f"nvidia{lading.node.profile.gpus[index][1].minor}"
 
 

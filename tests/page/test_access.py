@@ -1,4 +1,4 @@
-"""The page without a pointer and without eyes: keys alone, and what a screen reader is told."""
+"""Test the page by keys alone, and by what a screen reader gets."""
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -10,7 +10,7 @@ from tests.page.test_page import devices_of, lit, small
 
 
 def where(tab: Tab) -> tuple[str, str]:
-    """The node and the cell that has the focus; an empty cell is the node's name."""
+    """Return the node and the cell that have the focus; an empty cell stands for the node's name."""
     found = tab.script(
         "const at = document.activeElement; return [at.closest('.node')?.dataset.node ?? at.id, at.dataset.cell ?? '']"
     )
@@ -68,7 +68,7 @@ def test_a_far_row_by_keys(tab_on: OpenTab) -> None:
 
 
 def test_everything_by_keys_alone(tab_on: OpenTab) -> None:
-    """From the address bar to a pod's devices, on to a node, and back to where it began."""
+    """Go from the address bar to a pod's devices, to a node, and back, by keys alone."""
     cluster = small()
     node, gpus, _ = devices_of(cluster, "train")
     tab = tab_on(cluster).open_drawn()
@@ -150,7 +150,7 @@ def test_changes_are_told(tab_on: OpenTab) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_can_be_read(tab_on: OpenTab, scheme: str) -> None:
-    """WCAG 2.2, 1.4.3 and 1.4.11: 4.5 to 1 for text, 3 to 1 for what a mark is made of."""
+    """Check the contrast by WCAG 2.2, 1.4.3 and 1.4.11: 4.5 to 1 for text, 3 to 1 for the shapes of marks."""
     tab = tab_on(small())
     tab.emulate(prefers_color_scheme=scheme)
     tab.open_drawn()

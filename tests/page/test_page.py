@@ -1,4 +1,4 @@
-"""The page in a browser: it shows what is there, at any size, follows it, and does what a person asks of it."""
+"""Test the page in a browser: it shows the devices and holders at any size, follows changes, and reacts to a person."""
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -18,7 +18,8 @@ COUNTS = "free/held/unusable/total"
 
 
 def small() -> SimCluster:
-    """`h100-01`, `a100-01` and `gpu-01`; `train` has two GPUs and two VFs, `a` and `b` share a card, `large` fits nowhere."""
+    """Serve a small cluster: `h100-01`, `a100-01` and `gpu-01`; `train` has two GPUs and two VFs, `a` and `b` share a card,
+    `large` fits nowhere."""
     cluster = SimCluster(3)
     for name, limits in (
         ("train", {"gpu": "2", "rdma": "2"}),
@@ -143,7 +144,7 @@ def rows_of(tab: Tab) -> list[list[str]]:
 
 
 def in_use(cluster: SimCluster, name: str, mib: int, busy: int) -> None:
-    """All cards of the node."""
+    """Report the use of all cards of the node."""
     use = tuple(Use(uuid=gpu.uuid, memory_used_mib=mib, busy_percent=busy) for gpu in cluster.status(name).gpus)
     cluster.use_of = lambda name, grants: {"use": use, "used_at": 1}  # type: ignore[method-assign]
     cluster.report(name)

@@ -1,4 +1,4 @@
-"""`deploy/node` on a simulated node: a kustomization over it that names this machine's folders, and what its pods do.
+"""Install `deploy/node` on a simulated node, with a kustomization that names this machine's folders, and read what its pods do.
 
 What differs from a real node are paths and ports: of a containerd below a folder of its own, of a simulated /sys, /proc, /dev
 and driver, and of an API server that is no Service of a cluster network. Containers, rights and rollout are those of deploy/.
@@ -48,7 +48,7 @@ class NodeSite:
 
     @property
     def plugins(self) -> Path:
-        """The runtime's folder of NRI plugins."""
+        """Return the runtime's folder of NRI plugins."""
         return self.runtime.layout.nri / "plugins"
 
     def write(self, **settings: object) -> Path:

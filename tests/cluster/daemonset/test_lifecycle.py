@@ -1,4 +1,4 @@
-"""`deploy/node` from its installation to its removal: first pod, rights, update. The times are printed: `-s`."""
+"""Test `deploy/node` from installation to removal: first pod, rights, update. Measured times are printed (`-s`)."""
 
 import json
 import shutil
@@ -33,7 +33,8 @@ def cards(site: NodeSite, *indexes: int) -> list[str]:
 
 
 def test_from_one_command_to_the_first_pod_with_a_card(site: NodeSite, pods: Pods) -> None:
-    """The pod is created at once, and waits as any pod of a node that is being set up: it never starts bare."""
+    """Create the pod together with the installation: like any pod of a node that is being set up, it waits and never starts
+    bare."""
     began = time.monotonic()
     site.apply()
     site.label("nri")
@@ -97,7 +98,8 @@ def test_its_node_has_a_taint_only_while_the_guard_is_away(site: NodeSite) -> No
 
 
 def test_a_container_without_privilege_opens_no_device_of_its_node(site: NodeSite, pods: Pods) -> None:
-    """Why lading-hooks is privileged: mounted device nodes are not enough, with whatever capability."""
+    """Check why lading-hooks has to be privileged: with mounted device nodes alone, no capability allows a container to open
+    them."""
     device = cards(site, 2)[0]
     dev = [{"name": "dev", "hostPath": {"path": str(site.node.root / "dev")}}]
     mount = [{"name": "dev", "mountPath": "/devices"}]

@@ -1,4 +1,4 @@
-"""A node that reboots with pods bound to it: what is on its disk stays, what was in memory is gone.
+"""Test a node that reboots with pods bound to it: files on its disk remain, and state in memory is lost.
 
 The order is that of a real boot: containerd first, which launches the guard that it has, then kubelet, which starts the pods of
 the DaemonSets and all others at once.
@@ -35,7 +35,7 @@ def referee(site: NodeSite, pods: Pods) -> Referee:
 
 @pytest.fixture
 def running(site: NodeSite, referee: Referee) -> Referee:
-    """Ten pods, on a node with all of `deploy/node`."""
+    """Run ten pods on a node with all of `deploy/node`."""
     site.apply()
     site.label("nri")
     site.await_ready("lading-guard", "lading-node")
@@ -103,7 +103,8 @@ def test_pods_wait_for_the_node_and_the_taint_is_there_meanwhile(site: NodeSite,
 
 
 def test_only_the_launched_guard_is_there_for_the_first_seconds(site: NodeSite, running: Referee, pods: Pods) -> None:
-    """It refuses, and plain pods run; then lading-hooks comes, and the taint stays until the other guard does too."""
+    """Check that the launched guard refuses guarded pods while plain pods run, and that the taint stays until lading-hooks and
+    the other guard run too."""
     cluster = site.cluster
     before = containers(cluster.api.pods())
     for name in ("lading-node", "lading-guard"):

@@ -24,7 +24,7 @@ SCAN_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The part of one card that a pod has. A whole card is 100 % of it and no number of MiB."""
+    """Represent the part of one card that a pod has. A whole card is 100 % of the compute and no number of MiB."""
 
     whole: bool
     memory_mib: int = 0
@@ -84,7 +84,8 @@ def by_ledger(node: str, grants: Iterable[Grant]) -> dict[str, Holding]:
 
 
 def _holding(node: str, containers: Iterable[Mapping[str, Any]]) -> Holding:
-    """A card that a container has whole is the pod's; its shares add up, unless it says what the pod takes of it."""
+    """Return what each pod has of each card: a whole card belongs to one pod; shares add up, unless the assignment states the
+    pod's total."""
     entries = defaultdict(list)
     vfs: set[str] = set()
     for container in containers:
@@ -127,10 +128,10 @@ def held_twice(books: Books, usable_mib: Mapping[str, int]) -> list[str]:
 
 
 class Auditor(Looking):
-    """`found` is what was held twice at any look."""
+    """Record in `found` each device that had two holders in any reading."""
 
     def __init__(self, api: KubeApi, ledgers: Callable[[], Books] = dict) -> None:
-        """`ledgers`: of nodes that are real."""
+        """Read the API server and `ledgers`, the ledger files of real nodes."""
         super().__init__(every_s=SCAN_S)
         self._api = api
         self._ledgers = ledgers

@@ -1,4 +1,4 @@
-"""Nodes without kubelets: Node and NodeDevices objects, and one thread that plays every kubelet and reporter.
+"""Simulate nodes without kubelets: Node and NodeDevices objects, and one thread that acts as every kubelet and every reporter.
 
 Honest about order: a pod runs after it was bound, its grant is reported after that, and is taken back after the pod is gone.
 What is granted is what the assignment says. Every report is made as its node's own user.
@@ -70,7 +70,7 @@ class Fleet(Looking):
 
 
 def add_node(api: KubeApi, name: str, *, cpu: str = "64", pods: str = "250") -> None:
-    """Ready, and without the taint that the API server gives a new node."""
+    """Create a Node that is ready and does not have the taint that the API server gives a new node."""
     node = api.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
     node["spec"].pop("taints")
     node = api.call("PUT", f"/api/v1/nodes/{name}", node)

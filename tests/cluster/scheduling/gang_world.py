@@ -1,5 +1,5 @@
-"""Gangs as a test sees them on a real control plane of nodes that are objects: members, who is bound with which cards, and who
-waits for what. Two replicas of central. Nothing is ever held twice."""
+"""Create gangs on a real control plane whose nodes are objects only, and read who is bound with which cards, and who waits. Two
+replicas of central run, and no device may have two holders."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class GangWorld:
     def create(
         self, name: str, gpus: int, *, cpu: str = "", port: int = 0, metadata: Mapping[str, Any] | None = None, **spec: Any
     ) -> None:
-        """`port`: of the node that the pod takes for itself."""
+        """Create a member. `port` is the port of the node that the pod requests for itself."""
         limits = ({"lading.dev/gpu": str(gpus)} if gpus else {}) | ({"cpu": cpu} if cpu else {})
         ports = {"ports": [{"containerPort": port, "hostPort": port}]} if port else {}
         containers = [{"name": "main", "image": "pause", "resources": {"limits": limits}, **ports}]

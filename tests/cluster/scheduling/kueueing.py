@@ -1,4 +1,4 @@
-"""Jobs in Kueue's queues, as a test makes and sees them: their Workloads, the answer of central's check, their pods."""
+"""Create jobs in Kueue's queues, and read their Workloads, the state of central's admission check, and their pods."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -46,8 +46,8 @@ def is_true(one: Json, kind: str) -> bool:
 
 
 class Kueueing:
-    """Kueue with our check and one queue for each quota of GPUs, which has the number in its name: `gpus-64`; and one queue
-    with another controller's check beside ours."""
+    """Run Kueue with Lading's admission check and a queue for each quota of GPUs, named by the number (`gpus-64`); a further
+    queue has another controller's check too."""
 
     def __init__(self, world: World, kueue: Kueue) -> None:
         self.world = world

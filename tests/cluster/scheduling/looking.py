@@ -1,4 +1,4 @@
-"""Something that looks at the API server again and again, on a thread of its own, for as long as a `with` block."""
+"""Read the API server repeatedly, in a thread, for the duration of a `with` block."""
 
 import threading
 from typing import Self

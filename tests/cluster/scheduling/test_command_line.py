@@ -1,5 +1,5 @@
-"""`kubectl lading`, as kubectl finds it, on a real control plane: with the rights of deploy/rbac and no others, central reached
-through the API server's proxy of its pod."""
+"""Run `kubectl lading` as a plugin of kubectl on a real control plane, with the rights of deploy/rbac only. It reaches central
+through the API server's proxy for pods."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def person(whole: World) -> Iterator[DeviceRequest]:
 
 
 def _as_pod(api: KubeApi, replica: Replica) -> str:
-    """The process as the pod that it would be, for the API server's proxy; the path of that."""
+    """Let a process serve as the pod that the API server's proxy connects to, and return the path of the proxy."""
     name = Path(replica.argv[-1]).stem
     ports = [{"name": "extender", "containerPort": replica.port}, {"name": "page", "containerPort": replica.page_port}]
     main = {"name": "central", "image": "none", "ports": ports, "securityContext": RESTRICTED}
@@ -127,7 +127,8 @@ def test_a_cordon_is_felt_and_taken_back(world: World, pods: Pods, person: Devic
 
 
 def test_the_whole_installation(world: World, person: DeviceRequest) -> None:
-    """Workloads run here as processes and not as Deployments, which status says; the rest of it is as deployed."""
+    """Check the whole output of `status`. Workloads run here as processes and not as Deployments, which it reports; all else is
+    as deployed."""
     done = person("status", "-o", "json")
     assert done.returncode in (0, 1, 3), done.stderr
     json.loads(done.stdout)

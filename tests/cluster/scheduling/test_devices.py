@@ -1,4 +1,4 @@
-"""A container gets exactly the devices of its assignment: whole cards, shares, VFs, several containers, those before them."""
+"""Check that a container gets exactly the devices of its assignment: whole cards, shares, VFs, several containers, restarts."""
 
 import pytest
 

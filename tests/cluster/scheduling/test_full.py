@@ -1,4 +1,4 @@
-"""Every card is someone's: who comes later waits, is told why, and has the first card that comes free."""
+"""Test a cluster whose cards are all held: a new pod waits, learns the reason, and gets the first card that becomes free."""
 
 import time
 from functools import partial
@@ -35,7 +35,8 @@ def test_a_pod_that_waits_is_told_why_and_gets_the_card_that_comes_free(world: W
 
 
 def test_from_release_to_binding_in_time(world: World, pods: Pods) -> None:
-    """Measured at the API server: from when the pod has ended and no report names its grant, to when the next one is bound."""
+    """Measure at the API server from the time when the pod has ended and no report has its grant to the Binding of the next
+    pod."""
     running = [f"turn-{n}" for n in range(8)]
     waiting = [f"turn-{n}" for n in range(8, 8 + TURNS)]
     world.run(pods, *running, gpu=1)
@@ -62,7 +63,7 @@ def test_from_release_to_binding_in_time(world: World, pods: Pods) -> None:
 
 
 def _until_bound(world: World, uid: str, waiting: list[str]) -> float:
-    """Seconds, at most: from the last look at which the device was held."""
+    """Return the maximum number of seconds from the last reading in which the device was held to the Binding."""
     held_at = time.monotonic()
     while True:
         began = time.monotonic()
@@ -77,7 +78,7 @@ def _until_bound(world: World, uid: str, waiting: list[str]) -> float:
 
 
 def test_small_shares_fill_cards_to_the_brim_and_not_beyond(world: World, pods: Pods) -> None:
-    """Five of 15 GiB on a card of 79: eight cards take forty."""
+    """Check that a card of 79 GiB takes five shares of 15 GiB, and eight cards forty."""
     began = time.monotonic()
     names = [f"small-{n}" for n in range(SMALL + 4)]
     for name in names:

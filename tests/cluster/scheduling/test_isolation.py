@@ -1,4 +1,4 @@
-"""A share that is kept: from the annotations of a pod to what its program gets."""
+"""Test a share whose limits are enforced, from the pod's annotations to the memory and time that its program gets."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A real Kueue asks central, and jobs are admitted, sent back, refused and preempted. The node has eight GPUs.
+"""Test central's admission check with a real Kueue: jobs are admitted, retried, refused and preempted. The node has eight GPUs.
 
 They need the program `kueue` and the file `kueue.yaml` (simnode/kueue.py) in the folder of the control plane's programs.
 """
@@ -100,7 +100,7 @@ def test_a_job_larger_than_the_cluster_is_deactivated_and_told_why(jobs: Kueuein
 
 
 def test_places_are_free_when_the_job_is_deleted_or_its_pods_do_not_come(jobs: Kueueing, world: World, pods: Pods) -> None:
-    """No pod can be made with a service account that does not exist."""
+    """Use a service account that does not exist, with which no pod can be created."""
     for name in ("gone", "never"):
         jobs.submit(name, 2, 4, serviceAccountName="absent")
         jobs.await_true(name, "Admitted")

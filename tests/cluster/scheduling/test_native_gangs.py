@@ -1,4 +1,5 @@
-"""Gangs on a real control plane of many nodes, which are objects: Kubernetes' own PodGroups (1.36, alpha), and large waves."""
+"""Test gangs on a real control plane of many nodes, which are objects only: Kubernetes' own PodGroups (1.36, alpha), and large
+waves."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,7 +75,8 @@ def await_bound(plane: ControlPlane, names: set[str], *, within_s: float = 60.0)
 
 
 def test_a_native_gang_without_room_holds_nothing_against_other_pods_and_starts_whole(plane: ControlPlane) -> None:
-    """Five members on four free cards: kube-scheduler tries them together, again and again."""
+    """Create five members for four free cards: kube-scheduler tries them together repeatedly, and none may hold a card
+    meanwhile."""
     for number in range(NODES):
         create(plane, f"hold{number}", CARDS if number else CARDS - 4)
     plane.eventually(lambda: len(bound(plane)) == NODES, "full nodes")
@@ -92,7 +94,8 @@ def test_a_native_gang_without_room_holds_nothing_against_other_pods_and_starts_
 
 
 def test_a_native_gang_in_one_rack_starts_in_the_only_one_that_holds_it(plane: ControlPlane) -> None:
-    """kube-scheduler tries all members in each rack, and is told yes in one. Before that no rack holds them."""
+    """Check that kube-scheduler, which tries all members in each rack, is accepted in one rack, and in none while no rack has
+    enough cards."""
     for number in (0, 2, 4, 5, 6):
         create(plane, f"hold{number}", 4, nodeSelector={HOST: f"n{number}"})
     plane.eventually(lambda: len(bound(plane)) == 5, "five pods that hold four cards each")

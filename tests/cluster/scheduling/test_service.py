@@ -1,4 +1,4 @@
-"""Devices leave service and come back: health, cordons, a node that is drained."""
+"""Test devices that leave service and come back: health, cordons, a drained node."""
 
 import pytest
 

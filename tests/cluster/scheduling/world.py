@@ -1,4 +1,4 @@
-"""The whole path as a test sees it: pods that ask, what central assigned them, what their containers really have, who waits."""
+"""Create pods that request devices, and read their assignments, the devices inside their containers, and which pods wait."""
 
 import json
 import time
@@ -21,14 +21,14 @@ SCAN_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The devices of a container, by its assignment or as seen from inside: UUIDs and PCI addresses, sorted."""
+    """Represent the devices of a container, by its assignment or as found inside it: sorted UUIDs and PCI addresses."""
 
     gpus: tuple[str, ...] = ()
     vfs: tuple[str, ...] = ()
 
 
 def asks(*, gpu: int = 0, memory: str = "", core: int = 0, rdma: int = 0, **others: str) -> dict[str, Any]:
-    """`resources` of a container."""
+    """Return the `resources` of a container."""
     ours = {"gpu": gpu, "gpu-memory": memory, "gpu-core": core, "rdma": rdma}
     limits = {f"lading.dev/{kind}": str(amount) for kind, amount in ours.items() if amount}
     return {"limits": {**limits, **others}, **({"requests": others} if others else {})}
@@ -47,7 +47,7 @@ class World:
     # ---- pods that ask
 
     def create(self, pods: Pods, name: str, *, containers: Sequence[Any] = (), **options: Any) -> None:
-        """With one container that asks for `gpu`, `memory`, `core`, `rdma`, where `containers` are not given."""
+        """Create a pod. Without `containers` it has one container, which requests `gpu`, `memory`, `core` and `rdma`."""
         kinds = {kind: options.pop(kind) for kind in ("gpu", "memory", "core", "rdma", "cpu") if kind in options}
         main = [container(resources=asks(**kinds))]
         pods.create(name, containers=containers or main, **{"schedulerName": "lading", **options})
@@ -68,7 +68,7 @@ class World:
         self.cluster.eventually(lambda: self.bound(name), f"pod {name}, bound", within_s=within_s)
 
     def await_refused(self, name: str) -> str:
-        """Until kube-scheduler said in the pod's condition why it fits nowhere; what it said."""
+        """Wait until kube-scheduler wrote into the pod's condition why it fits nowhere, and return that message."""
         found: list[str] = []
 
         def refused() -> bool:
@@ -98,7 +98,7 @@ class World:
         }
 
     def seen(self, paths: Sequence[str]) -> Seen:
-        """The devices whose nodes these names are: nvidia3, uverbs11."""
+        """Return the devices that have these device nodes: nvidia3, uverbs11."""
         minors = {f"nvidia{gpu.minor}": gpu.uuid for _, gpu in self.lading.node.profile.gpus}
         verbs = {self._uverbs(vf.bdf): vf.bdf for _, pf in self.lading.node.profile.pfs for vf in pf.vfs}
         return Seen(
@@ -113,7 +113,7 @@ class World:
         return dict(line.split("=", 1) for line in pods.sh(name, "env", container=container) if "=" in line)
 
     def check(self, pods: Pods, *names: str) -> None:
-        """Each container has the devices of its assignment and no others."""
+        """Check that each container has the devices of its assignment and no others."""
         for name in names:
             assigned = self.assigned(name)
             for one in self.api.pod(name)["spec"]["containers"]:
@@ -133,11 +133,11 @@ class World:
         return by_report(read_reports(self.api))
 
     def await_idle(self) -> None:
-        """No one holds anything, and central has been told."""
+        """Wait until no pod holds a device, and central knows it."""
         self.cluster.eventually(lambda: not self.reported(), "a report without grants")
 
     def await_clean(self) -> None:
-        """Every device may be given: none waits until its node has seen that nothing of the last container is left."""
+        """Wait until every device may be granted, so that none waits for its node to find it clean."""
 
         def clean() -> bool:
             status = self.api.call("GET", f"{NODE_DEVICES}/{self.node}")["status"]
@@ -156,7 +156,7 @@ class World:
     # ---- the node
 
     def cordon(self, *devices: str) -> None:
-        """None: all are in service."""
+        """Cordon these devices; None puts all back into service."""
         change = {"metadata": {"annotations": {CORDON: ",".join(devices) or None}}}
         self.api.call("PATCH", f"{NODE_DEVICES}/{self.node}", change, content_type=MERGE)
 
@@ -165,5 +165,5 @@ class World:
 
 
 def read_books(lading: LadingNode, node: str) -> Books:
-    """The node's ledger, as it is on disk."""
+    """Return the node's ledger as it is on disk."""
     return by_ledger(node, read_ledger(lading.folder / "state/node.db"))
