@@ -50,7 +50,8 @@ class _Contained(Process):
             eventually(self._check_ended)
 
     def _check_ended(self) -> None:
-        """A zombie counts: the container's first process is to see to it."""
+        """Check that all processes of the container have ended. A zombie counts as ended: reaping is the duty of the
+        container's first process."""
         status = Path("/proc", str(self.pid), "status")
         with suppress(FileNotFoundError, ProcessLookupError):
             assert "\nState:\tZ" in status.read_text()

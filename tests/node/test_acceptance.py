@@ -1,4 +1,6 @@
-"""The step `shares` of deploy/acceptance/accept.sh on the fake driver: in real containers, with the shares that the hook gives.
+"""Run the step `shares` of deploy/acceptance/accept.sh on the fake driver, in real containers with the shares that the hook
+gives. kubectl is a stand-in that runs the script's commands in the container; PyTorch and nvidia-smi are stand-ins on the
+container's own libraries (stand_ins/). The measured compute is not compared with the limits, because the machine is busy.
 
 kubectl is a stand-in that runs in the container what the script has kubectl run; PyTorch and nvidia-smi are stand-ins on the
 container's own libraries (stand_ins/). How much each makes of the card is not held against the table: a machine is busy.

@@ -182,7 +182,7 @@ def test_a_question_to_hooks_that_restart_waits(short_folder: Path, runtime: Cou
 
 @pytest.mark.parametrize("daemon", ["proxy", "hooks"])
 def test_the_watchdog_is_fed_while_the_daemon_answers_itself(short_folder: Path, runtime: CountingRuntime, daemon: str) -> None:
-    """Without a runtime too: what is behind the daemon is no reason to start it anew."""
+    """Check that the watchdog is fed without a runtime too: a restart of the daemon would not bring the runtime back."""
     runtime.stop()
     argv, name = (proxy(short_folder), "cri.sock") if daemon == "proxy" else (hooks(short_folder), "hooks.sock")
     with managed(argv, path=short_folder / "run" / name, log=short_folder / "log", watchdog_s=0.4) as manager:
@@ -197,7 +197,8 @@ def test_the_watchdog_is_fed_while_the_daemon_answers_itself(short_folder: Path,
 
 
 def test_a_socket_whose_file_is_gone_is_said_and_feeds_the_watchdog(short_folder: Path, runtime: CountingRuntime) -> None:
-    """A restart would end the connections that there are, and would not bring the file back: it is systemd's."""
+    """Check that the daemon is not restarted: a restart would end the open connections, and only systemd can create the
+    socket's file again."""
     path = short_folder / "run" / "cri.sock"
     with managed(proxy(short_folder), path=path, log=short_folder / "proxy.log", watchdog_s=0.4) as manager:
         manager.start()

@@ -67,7 +67,7 @@ def test_exactly_as_many_as_there_are_succeed(
 
 
 def test_pods_that_come_and_go_never_hold_one_device_at_a_time(site: Site) -> None:
-    """Each asks until it gets four VFs, as kubelet does, keeps them for a moment, and goes."""
+    """Let each pod ask until it gets four VFs, as kubelet does, keep them for a moment, and end."""
     history: defaultdict[str, list[Held]] = defaultdict(list)
 
     def live(n: int) -> None:

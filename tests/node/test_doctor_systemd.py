@@ -82,7 +82,8 @@ def test_units_that_do_not_run(systemd: PrivateSystemd) -> None:
 
 
 def test_sockets_that_systemd_made(systemd: PrivateSystemd) -> None:
-    """asyncio calls listen() on the hooks' once more, and the kernel names who did so last."""
+    """Check that both sockets are attributed to systemd, although asyncio calls listen() on the socket of lading-hooks again,
+    and the kernel names the last process that did so."""
     (of_hooks, of_proxy) = findings(systemd, "socket")
     assert of_hooks["state"] == of_proxy["state"] == "ok"
     assert HOOKS in of_hooks["what"]
@@ -161,7 +162,7 @@ def _bypass(systemd: PrivateSystemd) -> None:
 
 
 def test_a_daemon_that_is_started_over_and_over(systemd: PrivateSystemd) -> None:
-    """systemd shows it as being started, most of the time."""
+    """Check a unit in a restart loop, which systemd shows as being started most of the time."""
     config = systemd.etc / "hooks.toml"
     before = config.read_text()
     config.write_text(f"nod_name = 'n1'\n{before}")
@@ -181,7 +182,7 @@ def _is_not_up(systemd: PrivateSystemd) -> None:
 
 
 def test_a_file_that_the_unit_hides_is_reported_by_the_daemon(systemd: PrivateSystemd) -> None:
-    """The hook server cannot open its kubeconfig, which this test's command can."""
+    """Hide the kubeconfig from the hook server only: the test's command can open it."""
     (systemd.etc.parent / "hidden/kubeconfig").write_text("{}")
     config = systemd.etc / "hooks.toml"
     before = config.read_text()

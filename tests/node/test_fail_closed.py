@@ -29,13 +29,13 @@ NOTICED_S = 2.0  # a change in the folder of registrations; nominally a twentiet
 
 @pytest.fixture(scope="module")
 def running(share_lading: StartLading) -> LadingNode:
-    """Shared by tests that leave both daemons, and the registration, as they found them."""
+    """Share the daemons among tests that leave both of them, and the registration, as they found them."""
     return share_lading("demo-8gpu")
 
 
 @contextlib.contextmanager
 def hung(lading: LadingNode) -> Iterator[None]:
-    """The hook server accepts connections, and answers nothing."""
+    """Let the hook server accept connections and answer nothing."""
     os.kill(lading.hooks.pid, signal.SIGSTOP)
     try:
         yield
@@ -45,7 +45,7 @@ def hung(lading: LadingNode) -> Iterator[None]:
 
 @contextlib.contextmanager
 def registrations_changed(lading: LadingNode) -> Iterator[Path]:
-    """The folder of registrations, to be changed; as it was afterwards."""
+    """Yield the folder of registrations for changes, and restore it afterwards."""
     before = {path: path.read_text() for path in lading.hooks_dir.iterdir()}
     try:
         yield lading.hooks_dir
@@ -57,7 +57,7 @@ def registrations_changed(lading: LadingNode) -> Iterator[Path]:
 
 
 def create_plain(site: Site) -> Container:
-    """A container of a pod without our annotations: no slower than it is anyway."""
+    """Create a container of a pod without guarded annotations, and check that it takes no longer than usual."""
     pod = site.kubelet.run_pod("plain")
     began = time.monotonic()
     container = pod.create_container()
@@ -67,7 +67,10 @@ def create_plain(site: Site) -> Container:
 
 
 def refused_for(site: Site, reason: Reason) -> Refused:
-    """Soon, the reason to refuse is this one; until then a container has its devices, and never is one made without.
+    """Wait until containers are refused for this reason. A container that is created before has its devices, and none is
+    created without. The card is used by no other test: where a container was created, the node may not learn that its pod
+    stops, because the hook is stopped by then. The node would keep the card for the grace period of a young grant, so the test
+    releases the card itself.
 
     With a card that no other test uses: where a container was made, the node may not see its pod stop, because the hook is away
     by then. It would keep the card for the grace of a young grant, so that the test releases it by hand.

@@ -54,7 +54,7 @@ def test_iproute2_sends_what_was_captured() -> None:
 
 def ip(library: Path, table: VfTable, *words: str) -> Run:
     def answer(request: bytes) -> Iterable[bytes]:
-        """Message by message, as the kernel does; without an acknowledgement where none was asked for."""
+        """Answer message by message, as the kernel does, without an acknowledgement where the request wants none."""
         data = table.apply(request)
         while data:
             length, kind = struct.unpack_from("=IH", data)

@@ -57,7 +57,7 @@ def test_a_record_can_be_found_by_each_of_its_fields(journald: PrivateJournald) 
 
 @pytest.mark.parametrize("size", [100_000, 1_000_000, 4_000_000])
 def test_a_record_of_any_size_is_whole(journald: PrivateJournald, size: int) -> None:
-    """Over the socket's limit it goes as a memfd."""
+    """Check that a record over the socket's size limit is sent as a memfd."""
     with log_of(journald) as log:
         log.info(Event.CALL_REFUSED, "x" * size, pod_uid=UID)
         assert log.dropped == 0
@@ -129,7 +129,7 @@ def test_a_daemon_whose_stderr_is_the_journal_writes_fields(journald: PrivateJou
 
 
 def seed(journald: PrivateJournald) -> None:
-    """One record of each kind that a recipe looks for."""
+    """Log one record of each kind that a recipe searches."""
     pod = {"namespace": "default", "pod": "train-0", "pod_uid": UID}
     with log_of(journald, "lading-hooks") as log:
         log.warning(Event.GRANT_REFUSED, "held", **pod, container="train", reason=Reason.DEVICE_HELD)

@@ -40,7 +40,8 @@ def pod(host: Netns) -> Iterator[Netns]:
 
 
 class Nldev:
-    """The namespace and the name of each ibdev, by its number. A socket sees those of the namespace in which it was made."""
+    """Read the namespace and the name of each ibdev by its number. A socket shows the ibdevs of the namespace in which it was
+    created."""
 
     def __init__(self, *devices: tuple[str, NetnsId]) -> None:
         self.names = {number: name for number, (name, _) in enumerate(devices)}
@@ -150,7 +151,7 @@ def test_a_kernel_without_rdma_is_no_fault(host: Netns, pod: Netns, monkeypatch:
 
 
 def test_the_mode_of_this_machine_is_read() -> None:
-    """The mode is the kernel's: NONE where there is no RDMA, that is, where sockets of its protocol are refused."""
+    """Compare the mode with the kernel's. It is NONE on a machine without RDMA, where sockets of its protocol are refused."""
     try:
         NetlinkSocket(NETLINK_RDMA).close()
     except OSError:

@@ -22,7 +22,7 @@ _FOUND = [find_containerd(), *(find_unpacked(prefix, default_cache()) for prefix
 
 @pytest.fixture(params=[each for each in _FOUND if each], ids=lambda each: each.version)
 def client(request: pytest.FixtureRequest, binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[Cri]:
-    """`binaries` is asked for what it checks: root and runc."""
+    """Start a runtime client. The fixture `binaries` checks for root and runc."""
     folder = Path(tempfile.mkdtemp(prefix="lading-node-"))
     runtime = PrivateContainerd(folder, request.param)
     logs = pytestconfig.stash.setdefault(LOGS, [])

@@ -19,7 +19,7 @@ _OF_THE_PROXY = {"registration", "hooks-dir", "hooks", "connections"}
 
 @pytest.fixture(scope="module")
 def node(share_lading: StartLading, newer: PrivateContainerd, runtime_handler: None) -> LadingNode:
-    """kubelet talks to the runtime."""
+    """Start a node whose kubelet talks to the runtime."""
     settings = {"metrics": f"127.0.0.1:{free_port()}", "nri_plugin_path": str(folder_of(newer)), "rdma_memlock": True}
     running = share_lading(runtime=newer, hooks=settings, nri=True)
     (running.node.root / KUBELET).parent.mkdir(parents=True)

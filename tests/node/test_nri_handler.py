@@ -25,7 +25,7 @@ GUARDED: Final = {GPU: "0"}
 
 @pytest.fixture
 def direct(newer: PrivateContainerd) -> Iterator[Cri]:
-    """A runtime without any plugin."""
+    """Start a runtime without any plugin."""
     with newer.client() as client:
         yield client
 
@@ -37,7 +37,7 @@ def pod_of(client: Cri, annotations: dict[str, str]) -> Iterator[Pod]:
 
 
 def configured(client: Cri, container: Container) -> dict[str, str]:
-    """The annotations in the container's configuration."""
+    """Return the annotations in the container's configuration."""
     request = cri.ContainerStatusRequest(container_id=container.id, verbose=True)
     info = client.call("ContainerStatus", request, cri.ContainerStatusResponse).info["info"]
     found: dict[str, str] = json.loads(info)["runtimeSpec"]["annotations"]

@@ -57,7 +57,7 @@ def site(running: LadingNode, newer: PrivateContainerd) -> Iterator[Site]:
 
 @pytest.fixture
 def launched(site: Site, newer: PrivateContainerd, launched_guard: Path) -> Iterator[None]:
-    """The guard that containerd launched, and no other."""
+    """Start a node with the guard that containerd launched, and no other guard."""
     install(launched_guard, newer.layout.nri / "plugins")
     restart(site, newer)
     site.lading.guard.stop()
@@ -110,7 +110,7 @@ def test_by_the_runtime_handler_pods_get_what_they_get_by_runc(site: Site) -> No
 
 
 def test_the_referee_sees_what_is_bare_and_what_two_can_open(site: Site) -> None:
-    """Without any protection, cards by kubelet itself."""
+    """Check the invariants themselves: without any protection, kubelet gives the cards itself."""
     site.lading.guard.kill()
     site.lading.hooks.kill()
     with contextlib.ExitStack() as ends:

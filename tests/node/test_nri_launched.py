@@ -26,7 +26,7 @@ _HOOKS: Final = str(Path(sys.executable).with_name("lading-hooks"))
 
 @pytest.fixture(scope="module")
 def launching(newer: PrivateContainerd, launched_guard: Path) -> Iterator[PrivateContainerd]:
-    """A containerd that was started with the guard in its folder of plugins."""
+    """Start a containerd with the guard in its folder of plugins."""
     run("install-guard", "--nri-plugin-path", folder_of(newer), "--program", launched_guard)
     newer.restart()
     yield newer
@@ -51,7 +51,7 @@ def run(*words: object) -> str:
 
 
 def launched(runtime: PrivateContainerd) -> list[int]:
-    """The processes of the launched guard."""
+    """Return the processes of the launched guard."""
     program = folder_of(runtime) / PROGRAM
     found = []
     for folder in Path("/proc").iterdir():
@@ -115,7 +115,7 @@ def test_it_refuses_when_lading_and_the_other_guard_are_killed(launching: Privat
 
 
 def test_killed_it_is_launched_again_only_by_containerds_next_start(direct: Cri, launching: PrivateContainerd) -> None:
-    """The gap that the other guard covers: with none, and without Lading, a guarded pod is bare."""
+    """Check the gap that the second guard covers: with no guard and without Lading, a guarded pod starts bare."""
     (pid,) = launched(launching)
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: deleted(launching))

@@ -55,13 +55,13 @@ def start(
 
 
 def _started(lading: LadingNode, times: int) -> None:
-    """It has read its devices that often: its socket is there before."""
+    """Wait until the daemon has read its devices: its socket exists earlier."""
     assert lading.hooks.log.read_text().count(f"event={Event.DAEMON_STARTED}") == times
 
 
 @pytest.fixture(autouse=True)
 def no_spec_is_left(newer: PrivateContainerd) -> Iterator[None]:
-    """The runtime is the module's: the next node has other cards."""
+    """Check that no spec is left: the runtime belongs to the module, and the next node has other cards."""
     yield
     for path in newer.layout.cdi.iterdir():
         path.unlink()
@@ -240,7 +240,7 @@ def test_the_doctor_looks_at_the_specs_and_at_the_runtimes_folders(
 def test_a_container_restarts_while_the_daemon_is_away_from_its_spec(
     newer: PrivateContainerd, start_lading: StartLading
 ) -> None:
-    """The files stay when the daemon stops, and are there before the first container when it is back."""
+    """Check that the files remain when the daemon stops, and are up to date before the first container after its start."""
     lading = start(start_lading, newer)
     with open_site(lading, newer) as site, site.kubelet.pod("again", annotations={GPU: "3"}) as pod:
         run(pod).remove()

@@ -25,7 +25,7 @@ VFS = "lading.dev/vfs"
 
 @pytest.fixture(scope="module")
 def running(share_lading: StartLading) -> LadingNode:
-    """Shared by tests that leave both daemons running, and a ledger."""
+    """Share the daemons and a ledger among tests that leave both daemons running."""
     return share_lading(hooks={"unsupported_handlers": ["runc"]})
 
 
@@ -151,7 +151,8 @@ def test_the_ledger_is_not_rebuilt_under_a_daemon_that_runs(site: Site) -> None:
 def test_cards_that_were_in_use_before_lading_came_are_held(
     start_lading: StartLading, visit: Callable[[LadingNode], Site]
 ) -> None:
-    """NVML's processes lead to pods by their cgroups. The pod is real, and so is its cgroup; that it uses a card, is not."""
+    """Check that the processes that NVML lists are traced to pods by their cgroups. The pod and its cgroup are real; its use of
+    a card is simulated."""
     lading = start_lading("mig", hooks={"inventory_interval": 1})
     site = visit(lading)
     before = site.direct.run_pod("before-lading", namespace="ml")

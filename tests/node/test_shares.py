@@ -162,7 +162,7 @@ print(frame[1], struct.unpack_from("<q", frame, 8)[0])
 
 
 def test_a_process_of_another_pod_is_not_served(site: Site, driver: CudaDriver) -> None:
-    """A process in the cgroup of b's container connects to the socket of a's."""
+    """Connect from a process in the cgroup of b's container to the socket of a's container."""
     first, a = sharing(site, driver, "a", "core=50")
     second, b = sharing(site, driver, "b", "core=50")
     assert a.sh("gpu-work memory 1").startswith("1 MiB: 0")  # it waits until the server listens
@@ -193,7 +193,7 @@ def test_however_a_program_comes_to_the_library_it_is_limited(site: Site, driver
 
 
 def test_a_process_that_goes_past_the_library_is_reported(site: Site, driver: CudaDriver) -> None:
-    """The driver shows a container's process on the card that the share server does not know."""
+    """Show a process of the container on the card in the driver that the share server has no connection from."""
     pod, container = sharing(site, driver, "past", "memory=1Gi", "pause")
     pid = int((find_cgroups(container.id)[0] / "cgroup.procs").read_text().split()[0])
     seen = site.node.root / "proc" / str(pid)

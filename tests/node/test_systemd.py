@@ -45,7 +45,8 @@ def analysed(*argv: str, folder: Path) -> str:
 
 
 def with_commands_of_this_checkout(folder: Path) -> list[str]:
-    """`verify` looks whether each command is there."""
+    """Put this checkout's commands where the units name them, because `systemd-analyze verify` checks that each command
+    exists."""
     for path in UNITS.glob("lading-*"):
         text = path.read_text().replace("/opt/lading/bin", str(Path(sys.executable).parent))
         text = text.replace("/usr/bin/nvidia-modprobe", "/bin/true")
@@ -218,7 +219,8 @@ def is_another(systemd: PrivateSystemd, unit: str, pid: str) -> None:
 
 
 def test_a_proxy_that_cannot_start_does_not_cost_the_socket(systemd: PrivateSystemd) -> None:
-    """Nor is it given up: once the mistake is mended, the calls that waited are served."""
+    """Check that the socket stays open while the proxy cannot start: after the mistake is corrected, the waiting calls are
+    served."""
     config = systemd.etc / "runtimeproxy.toml"
     config.write_text("listne = 1\n")
     try:
@@ -235,7 +237,8 @@ def restarted(systemd: PrivateSystemd, times: int) -> None:
 
 
 def test_no_unit_waits_for_the_start_of_a_daemon() -> None:
-    """The guard may be ordered before kubelet: its start is over once its program is executed."""
+    """Check the order of units. Only the guard may be ordered before kubelet: its start is complete once its program is
+    executed."""
     daemons = {path.name for path in UNITS.glob("*.service") if "\nType=notify\n" in path.read_text()}
     assert len(daemons) == 3
     for path in (path for path in UNITS.rglob("*") if path.is_file()):

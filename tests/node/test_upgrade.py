@@ -35,7 +35,7 @@ def install(daemon: Daemon, bin_dir: Path) -> None:
 
 
 def uses(container: Container) -> list[str]:
-    """How each use since the last look ended."""
+    """Return how each use since the last call ended."""
     lines = container.sh("cat /tmp/used; : >/tmp/used").splitlines()
     return [line.rpartition(": ")[2] for line in lines]
 
