@@ -1,4 +1,4 @@
-"""The upper bound where it can be known by hand."""
+"""Check the upper bound in cases that are computed by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The ways to share a card that the bench compares: each behaves as it is known to."""
+"""Test the models of ways to share a card that the bench compares: each behaves as measured or documented."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_a_partition_gives_each_its_request_and_leaves_the_rest() -> None:
 
 
 def test_a_limiter_that_reacts_to_use_gives_no_guarantee() -> None:
-    """HAMi-core, measured: equal parts for limits of 50, 30 and 20; a kernel costs the same however long it runs."""
+    """Check HAMi-core as measured: equal parts for limits of 50, 30 and 20; a kernel costs the same, however long it runs."""
     works = [Work(name=name, request=part) for name, part in zip("abc", (0.5, 0.3, 0.2), strict=True)]
     react(works, seconds=SECONDS)
     assert parts(*works) == pytest.approx([1 / 3] * 3, abs=0.05)

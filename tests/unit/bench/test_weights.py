@@ -1,4 +1,5 @@
-"""Other weights are played where scores are made, and only while they are; reported seeds are not; what is in the JSON."""
+"""Test the bench of weights: weights are replaced only for the replay, reported seeds are not replayed again, and the JSON is
+complete."""
 
 import json
 from pathlib import Path

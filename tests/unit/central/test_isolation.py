@@ -1,4 +1,4 @@
-"""Isolations through filter, bind and watch: other nodes, a restart, an edited annotation, waking, eviction."""
+"""Test isolations through filter, bind and watch: other nodes, a restart, an edited annotation, requeueing, eviction."""
 
 import asyncio
 import json
@@ -117,7 +117,7 @@ def test_after_a_restart_it_is_known_from_annotations_and_from_grants() -> None:
 
 
 def test_an_assignment_without_one_is_what_the_node_says_it_granted() -> None:
-    """It may have been written before the node was configured."""
+    """Check an assignment without an isolation, which may have been written before the node was configured."""
     made = world(n1=())
     bind(made, "a", "n1")
     granted = {"uuid": gpu_uuid("n1", 0), "memoryMiB": 10240, "isolation": "tokens"}

@@ -1,4 +1,4 @@
-"""MIG instances that the node makes on demand, through filter, bind and watch: positions that take the same memory exclude each
+"""Test MIG instances that the node creates on demand, through filter, bind and watch: positions with common memory exclude each
 other. The node is the simulated one, as its own code reports it."""
 
 import json

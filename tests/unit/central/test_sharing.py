@@ -1,4 +1,5 @@
-"""Sharing constraints through filter, bind and watch: races, other nodes, a restart, an edited annotation, waking, eviction."""
+"""Test sharing constraints through filter, bind and watch: races, other nodes, a restart, an edited annotation, requeueing,
+eviction."""
 
 import asyncio
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ def create(made: World, name: str, limits: Mapping[str, str] = TEN, *, priority:
 
 
 def bind(made: World, name: str, node: str, limits: Mapping[str, str] = TEN, *, priority: int = 0, **rules: Any) -> str:
-    """The UUID of its card."""
+    """Bind the pod, and return the UUID of its card."""
     create(made, name, limits, priority=priority, **rules)
     made.filter(name, node)
     reserved = made.scheduler.reserve(uid_of(name), node)

@@ -38,7 +38,7 @@ def is_list(request: Request) -> bool:
 
 @dataclass
 class Told:
-    """A sink that keeps what it is told; `there` is the sum of it."""
+    """Keep the events of a watch. `there` has the objects that exist after them."""
 
     told: list[str] = field(default_factory=list)
     there: dict[str, Pod | Unreadable] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Told:
         self._tell("-" + deleted.name)
 
     async def heard(self, *told: str) -> None:
-        """Waits for just these, in this order, since the last call."""
+        """Wait for exactly these events, in this order, since the last call."""
         async with self.news:
             await self.news.wait_for(lambda: len(self.told) >= len(told))
         assert self.told == list(told)
@@ -547,7 +547,8 @@ def test_an_object_that_the_sink_cannot_handle_is_set_aside(
 
 
 def test_many_pods_cost_little() -> None:
-    """100,000 pods of 3 KB in 10 s of one core: so 2,000 in 0.2 s, and ten times that much is a mistake, not a slow machine."""
+    """Read 2,000 pods of 3 KB in 0.2 s of one core, the rate of 100,000 in 10 s. Only ten times that is a failure, so that a
+    slow machine passes."""
     container = {
         "name": "train",
         "image": "registry.example/team/train:1",

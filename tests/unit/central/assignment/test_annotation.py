@@ -18,7 +18,7 @@ def render(placed: dict[str, PlacedContainer], *roles: tuple[str, Role]) -> str:
 
 
 def gpu_entries(placed: dict[str, PlacedContainer], *roles: tuple[str, Role]) -> dict[str, dict[str, Any]]:
-    """Each container's first GPU, without its names."""
+    """Return each container's first GPU, without its names."""
     containers = json.loads(render(placed, *roles))["containers"]
     return {
         name: {key: amount for key, amount in entry["gpus"][0].items() if isinstance(amount, int)}
@@ -118,7 +118,7 @@ VALID: dict[str, Any] = json.loads(render({"train": container(share("A", 8138, 3
 
 
 def changed(at: str, value: object) -> str:
-    """VALID with one value replaced, or (None) removed."""
+    """Return VALID with one value replaced, or removed for None."""
     tree = json.loads(json.dumps(VALID))
     here, (*path, last) = tree, at.split(".")
     for step in path:

@@ -20,7 +20,7 @@ from tests.unit.central.world import World, uid_of
 
 
 class Client:
-    """Answers no Binding; the pod is bound all the same, by that one or another."""
+    """Answer no Binding, although the pod is bound, by this Binding or by another one."""
 
     def __init__(self, by: str) -> None:
         self._by = by
@@ -66,7 +66,7 @@ def test_found_bound(by: str) -> None:
 
 
 class Merging:
-    """An API server that says no as often as it is told to, each time because the pod is another one by then."""
+    """Refuse as many patches as the test sets, each time because the pod has changed meanwhile."""
 
     def __init__(self, networks: list[str]) -> None:
         self._newer = networks

@@ -51,7 +51,7 @@ def held(what: Taken, claim: Claim = Claim.BOUND, *, name: str = "a") -> Held:
 
 
 def words(there: NodeCapacity, *holders: Held, conditions: Conditions | None = None) -> list[HealthChange]:
-    """Only pods of concern are notified."""
+    """Return the changes of conditions. Only pods with a concerned device are in them."""
     known = conditions or Conditions()
     found = list(decide_health_changes(there, holders, known))
     assert concerns(there, [(one.holder.pod, one.taken) for one in holders], known) >= bool(found)
@@ -65,7 +65,7 @@ def shown(status: str, message: str, *, version: int = 1, name: str = "a") -> Po
 
 
 def after(word: HealthChange) -> Conditions:
-    """The pod has the condition, as the API server shows it."""
+    """Give the pod this condition, as the API server shows it."""
     conditions = Conditions()
     rendered = word.render_condition("2026-11-21T00:00:00Z")
     conditions.show(shown(rendered["status"], rendered["message"]))

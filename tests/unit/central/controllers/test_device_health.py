@@ -1,4 +1,5 @@
-"""Devices that fall ill under pods: a condition and an Event for each change, whatever fails meanwhile, and for no one else."""
+"""Test devices that become unhealthy under pods: one condition and one Event for each change, despite failures, and for no
+other pod."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,7 +42,7 @@ async def report(
     lost: tuple[int, ...] = (),
     grants: list[Json] | None = None,
 ) -> None:
-    """`ill`: reasons by UUID or PCI address; `lost`: cards that the node does not have any more."""
+    """Report a node. `ill`: reasons by UUID or PCI address; `lost`: cards that the node does not report any more."""
     said = devices("n1", gpus, vfs, grants=grants or ())
     status = said["status"]
     status["gpus"] = [one for number, one in enumerate(status["gpus"]) if number not in lost]
@@ -53,7 +54,7 @@ async def report(
 
 
 async def ill_card(one: Led, name: str = "a") -> str:
-    """Under a pod: which one."""
+    """Make a card of a pod unhealthy, and return the card."""
     (card,) = one.assigned(name)
     await report(one, {card: LOST})
     return card
@@ -69,7 +70,7 @@ def status(one: Led, name: str = "a") -> str:
 
 
 def told(one: Led) -> list[tuple[str, str]]:
-    """Kubernetes Events: the pod, and the reason."""
+    """Return the Kubernetes Events: the pod and the reason of each."""
     return [(request.body["involvedObject"]["name"], request.body["reason"]) for request in one.sent("/events")]
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes Events: sent once, in turn, never in anybody's way."""
+"""Test Kubernetes Events: each is sent once and in order, and none delays other work."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Room made for the important, and the end of clashes: who is evicted, when, and what is held meanwhile."""
+"""Test evictions for pods of higher priority and for clashes: who is evicted, when, and what is reserved meanwhile."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -31,12 +31,12 @@ def evicted(one: Led) -> list[str]:
 
 
 def is_for_good(request: Request) -> bool:
-    """An eviction that is no dry run."""
+    """Return whether the eviction is no dry run."""
     return request.path.endswith("/eviction") and "dryRun" not in request.query
 
 
 def told(one: Led) -> list[tuple[str, str]]:
-    """Kubernetes Events: the pod, and the reason."""
+    """Return the Kubernetes Events: the pod and the reason of each."""
     return [(request.body["involvedObject"]["name"], request.body["reason"]) for request in one.sent("/events")]
 
 
@@ -249,7 +249,7 @@ def test_no_more_pods_of_one_budget_go_than_it_allows(tmp_path: Path) -> None:
 
 
 def test_a_pod_with_two_budgets_is_never_a_victim(tmp_path: Path) -> None:
-    """The Eviction API does not take it, whatever they allow."""
+    """Check a pod with two budgets: the Eviction API refuses it, whatever they allow."""
 
     async def story(one: Led) -> None:
         await bound(one, "low", priority=1, labels={"app": "x", "tier": "y"})
@@ -335,7 +335,7 @@ def test_room_that_appears_while_it_is_planned_needs_no_victims(tmp_path: Path, 
 
 
 def test_a_victim_that_ends_while_it_is_planned_is_not_enough_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Someone else has what it left: it is planned anew."""
+    """Let another pod take the devices of the ended victim: central plans again."""
     monkeypatch.setattr("central.loop.slices.SLICE_S", -1.0)
 
     async def story(one: Led) -> None:
@@ -437,7 +437,7 @@ def test_who_leads_no_more_evicts_no_one(tmp_path: Path) -> None:
 
 
 async def put_bound(one: Led, name: str, card: int = 0, *, signer: Signer | None = None, **words: Any) -> None:
-    """Past central."""
+    """Bind a pod without central."""
     await one.put_pod(name, **words)
     gpu = {"uuid": gpu_uuid("n1", card), "bdf": f"0000:{0x10 + card:02x}:00.0"}
     said = {"v": 1, "pod": one.uid(name), "node": "n1", "gen": 1, "containers": {"main": {"gpus": [gpu]}}}
@@ -563,7 +563,8 @@ def test_a_clash_that_a_budget_protects_is_not_asked_about_every_second(tmp_path
 
 
 async def refuse_after_a_force_delete(one: Led) -> None:
-    """`old` runs, is force-deleted before its grant is reported, and `new` gets its card: then the report comes."""
+    """Force-delete the running pod `old` before a report without its grant, and let `new` get its card; then the report
+    arrives."""
     await bound(one, "old")
     old = one.uid("old")
     await one.remove_pod("old", forced=True)

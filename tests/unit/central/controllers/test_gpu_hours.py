@@ -1,4 +1,4 @@
-"""GPU-seconds by namespace: asked for, held and used. The clock is set by the test."""
+"""Test GPU-seconds by namespace: requested, held and used. The test sets the clock."""
 
 import asyncio
 

@@ -224,7 +224,7 @@ REBOOTED = Missing.REBOOTED.shown
 
 
 def refused(made: World) -> str:
-    """Why a pod gets nothing on the node; empty if it fits there."""
+    """Return why a pod gets nothing on the node; empty if it fits there."""
     made.show("asks")
     found = made.filter("asks", "n1")
     return " ".join((*found.fails.values(), *found.never.values()))
@@ -303,14 +303,14 @@ def left_of(made: World, node: str = "n1") -> tuple[int, int]:
 
 
 def with_load(*, node: str = "n1") -> World:
-    """A node of 64 cores and 256 GiB."""
+    """Return a node with 64 cores and 256 GiB."""
     made = world()
     made.readiness(node, True, allocatable={"cpu": "64", "memory": "256Gi", "pods": "110"})
     return made
 
 
 def plain(made: World, name: str, node: str = "n1", **words: object) -> Pod:
-    """A pod that has nothing to do with us."""
+    """Return a pod without devices."""
     return made.show(name, {}, node=node, requests={"cpu": "4", "memory": "16Gi"}, **words)
 
 

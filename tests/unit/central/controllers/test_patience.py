@@ -1,4 +1,4 @@
-"""Room that is kept together for pods that waited for long: when, where, how much, and what it does to others."""
+"""Test reservations for pods that waited for long: when, where, how much, and their effect on other pods."""
 
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,14 @@ async def small_ones_on(one: Led, *nodes: str) -> None:
 
 
 async def wait_in_vain(one: Led, name: str, *names: str) -> None:
-    """It is refused once more after its patience, as kube-scheduler asks about it again."""
+    """Refuse the pod once more after its patience, as kube-scheduler asks again."""
     await one.pause(PATIENCE_S)
     assert one.filter(name, *names) == []
     await one.pause(2 * SCAN_S)
 
 
 async def large_waits_for_small(one: Led) -> None:
-    """One of two cards is held, and a pod that wants both has waited for its patience."""
+    """Hold one of two cards, and let a pod that requests both wait for its patience."""
     await one.report("n1", 2)
     await bound(one, "small")
     await refused(one, "large")
@@ -97,7 +97,7 @@ STAY_S = SHORT_S * PATIENCES
 
 
 def test_room_is_not_kept_for_ever_where_no_pod_ends(tmp_path: Path) -> None:
-    """On n1 one card is missing, and its pod does not end; on n2 pods end, and others take their cards."""
+    """Let n1 lack one card whose pod does not end, while on n2 pods end and other pods take their cards."""
 
     async def story(one: Led) -> None:
         await one.report("n1", 4)
@@ -200,7 +200,7 @@ FOUR = {"cpu": "4"}
 
 
 async def full_of_cpu(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
-    """On each of the node's GPUs but one is a pod, and these pods hold its cpu."""
+    """Fill the node's cpu with a pod on each of its GPUs but one."""
     await one.put_node(name, gpus, allocatable=CAPACITY, **words)
     for number in range(gpus - 1):
         pod = f"{name}-{number}"
@@ -211,7 +211,7 @@ async def full_of_cpu(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
 
 
 async def cannot_be_placed(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
-    """No node has enough cpu, so that kube-scheduler asks about none."""
+    """Leave no node with enough cpu, so that kube-scheduler asks central about none."""
     await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, requests=FOUR, unschedulable=True, **words)
     await one.pause(PATIENCE_S + 3 * SCAN_S)
 
@@ -293,7 +293,7 @@ def test_a_node_that_is_cordoned_afterwards_is_left(tmp_path: Path) -> None:
 
 
 def test_nodes_whose_cpu_or_cards_could_never_suffice_are_passed_over(tmp_path: Path) -> None:
-    """However many look better."""
+    """Check many such nodes that would otherwise be preferred."""
 
     async def story(one: Led) -> None:
         for number in range(TRIED):
@@ -307,7 +307,7 @@ def test_nodes_whose_cpu_or_cards_could_never_suffice_are_passed_over(tmp_path: 
 
 
 def test_a_node_with_enough_cpu_that_was_not_named_is_not_taken(tmp_path: Path) -> None:
-    """A volume, say, keeps the pod off it."""
+    """Check a node that kube-scheduler leaves out for another reason, such as a volume."""
 
     async def story(one: Led) -> None:
         await one.put_node("n1", 2, allocatable=CAPACITY)
@@ -322,7 +322,7 @@ def test_a_node_with_enough_cpu_that_was_not_named_is_not_taken(tmp_path: Path) 
 
 
 async def vetoes(one: Led, node: str, *named: str) -> None:
-    """The cpu of the node is free, and kube-scheduler leaves it out all the same."""
+    """Let kube-scheduler leave out the node although its cpu is free."""
     assert kept_on(one, "large") == node
     await end(one, f"{node}-0")
     await one.pause(OBSERVED_S)
@@ -384,7 +384,7 @@ def test_after_some_such_nodes_only_those_that_were_named_are_taken(tmp_path: Pa
 
 
 def test_pods_for_which_no_node_can_do_do_not_keep_others_from_their_turn(tmp_path: Path) -> None:
-    """However many there are: a look searches for some of them."""
+    """Check many such pods: one scan searches for some of them."""
 
     async def story(one: Led) -> None:
         await full_of_cpu(one, "n1")

@@ -1,4 +1,5 @@
-"""ElasticQuotas of the API server: they hold from the first question on and wake pods; without any, all is as before."""
+"""Test ElasticQuotas of the API server: they apply from the first request, and their changes requeue pods; without quotas,
+nothing changes."""
 
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def is_of_quotas(request: Request) -> bool:
 
 
 async def anew(one: Led) -> None:
-    """A new leader."""
+    """Start another leader."""
     await one.leadership.end()
     await one.begin()
 

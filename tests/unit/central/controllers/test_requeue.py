@@ -1,4 +1,5 @@
-"""Whom room wakes: who could use it, a few at a time, no one twice for the same room."""
+"""Test which pods are requeued when devices become free: pods that may use these, a few at a time, none twice for the same
+devices."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,7 @@ from tests.unit.central.world import World, uid_of
 
 
 class Waking:
-    """A world where `full` holds every card of n1, and a waker that has seen all of it."""
+    """Create a cluster where `full` holds every card of n1, and a requeuer that has observed all of it."""
 
     def __init__(self, *, gpus: int = 1, nodes: Iterable[str] = ("n1",), policy: Policy = Policy.BINPACK) -> None:
         self.world = World(policy=policy)
@@ -226,7 +227,7 @@ def test_a_nominated_pod_is_not_woken_before_all_of_its_room_is_there() -> None:
 
 
 def costing(one: Waking, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[tuple[DeviceRequest, str]]:
-    """From now on it takes so long to judge one request on one node. Answers those that were judged."""
+    """Let each judgement of a request on a node take this long from now on. Return the judged requests."""
     fits_on = one.world.scheduler.fits_on
     judged: list[tuple[DeviceRequest, str]] = []
 
@@ -240,7 +241,7 @@ def costing(one: Waking, seconds: float, monkeypatch: pytest.MonkeyPatch) -> lis
 
 
 def with_a_larger_node(nodes: Sequence[str]) -> Waking:
-    """Where pod a would fit, and nowhere else."""
+    """Add a node where pod a fits, while no other node has enough."""
     one = Waking(nodes=nodes)
     one.world.node("large", 2)
     one.world.bind("full-large", "large", {"lading.dev/gpu": "2"})
@@ -403,7 +404,7 @@ def test_touches_that_fail_for_ever_keep_no_one_from_being_woken() -> None:
 
 
 def test_from_release_to_touch_p99() -> None:
-    """500 releases, one after the other, each wakes its pod: seconds from the ledger's release to the touch."""
+    """Release devices 500 times, each for one waiting pod, and measure the seconds from the ledger's release to the patch."""
     one = Waking()
     took: list[float] = []
 
@@ -448,7 +449,7 @@ def test_a_pod_that_was_refused_before_all_nodes_were_judged_is_woken_once_they_
 
 
 def test_requests_that_are_not_judged_to_the_end_take_turns() -> None:
-    """However many nodes one of them takes."""
+    """Check requests that need many nodes each."""
     world = World(slice_s=0.0)
     for number in range(4):
         world.node(f"n{number}", 1, vfs=1)

@@ -1,4 +1,4 @@
-"""Pods that do not keep to their shares: what they are told, and when they are evicted."""
+"""Test pods that exceed their shares: their condition and Events, and when they are evicted."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The cluster in numbers: what a look says, that the next one keeps up, and that others have their turn meanwhile."""
+"""Test the cluster statistics: the first scan, later scans that only count changes, and that other tasks run meanwhile."""
 
 import asyncio
 from itertools import count
@@ -109,7 +109,8 @@ def test_parts_add_up_to_the_whole_and_no_step_is_of_more_nodes(monkeypatch: pyt
 
 
 def test_the_first_look_lists_no_loads_beside_the_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A room has its node's cpu and memory; of all nodes that is one long step."""
+    """Check that no second list of loads is made: a node's capacity has its cpu and memory, and a list of all nodes is one long
+    step."""
     made = World()
     for name in ("n1", "n2", "n3"):
         made.node(name, 2)

@@ -28,7 +28,7 @@ async def run(one: Led, name: str, team: str, gpus: int, **words: Any) -> str:
 
 
 async def lent(one: Led, **words: Any) -> None:
-    """16 cards, a and b with min 8 and max 16 each; four pods of a have them all."""
+    """Lend 16 cards: quotas a and b have min 8 and max 16; four pods of a hold all cards."""
     await one.put_node("n1", 16)
     for team in "ab":
         await one.put_quota(team, least=8, most=16)
@@ -208,7 +208,7 @@ def test_a_pod_that_ends_already_is_not_evicted(tmp_path: Path) -> None:
 
 
 def test_a_pod_that_would_borrow_takes_nothing_back(tmp_path: Path) -> None:
-    """Neither has a min: a larger share by weight is no guarantee for a pod that is larger than what its quota may use."""
+    """Check quotas without min: a larger part by weight is no guarantee for a pod that exceeds its quota's runtime."""
 
     async def story(one: Led) -> None:
         await one.put_node("n1", 8)

@@ -1,4 +1,4 @@
-"""The Service points at who leads."""
+"""Test that the Service points to the leader."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from lading.log import Level, open_log
 
 
 class Api:
-    """Records what is applied; fails as often as told."""
+    """Record what is applied, and fail as often as the test sets."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
@@ -27,7 +27,7 @@ class Api:
 
 
 def run_for(api: Api, leads: Callable[[], bool], scans: int) -> None:
-    """So many looks, in time that passes at once."""
+    """Run so many scans in simulated time."""
     now = 0.0
 
     async def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""One leadership: it answers when it has read everything, tells of pods without assignments, and leaves nothing behind."""
+"""Test one leadership: it answers once it has read everything, reports pods without assignments, and ends all its tasks."""
 
 import asyncio
 from pathlib import Path

@@ -55,7 +55,7 @@ def test_counters_survive_a_change_of_leader() -> None:
 
 
 def test_every_label_value_is_there_before_it_is_counted() -> None:
-    """So that `increase` sees the first one; and nothing that comes later makes a series."""
+    """Check that every series exists from the start, so that `increase` sees the first count, and that none is added later."""
     counts = Counts()
     before = {line.split(" ")[0] for line in generate_latest(alone(counts).registry).decode().splitlines()}
     for reason in (*Missing, *OfPod):

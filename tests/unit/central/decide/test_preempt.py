@@ -36,7 +36,7 @@ def victims(found: Plan | None) -> list[str]:
 
 
 def full(**priorities: int) -> World:
-    """One node; each pod by name has one of its cards."""
+    """Create one node, on which each pod, by name, has one card."""
     made = World()
     made.node("n1", len(priorities))
     for name, priority in priorities.items():
@@ -146,7 +146,8 @@ def test_what_is_nominated_for_another_is_not_there() -> None:
 
 
 def test_nodes_compared() -> None:
-    """Each node: the priority and the minute of birth of each pod on it. The pod wants all cards of a node; two are wanted."""
+    """Compare nodes. Each node has the priority and the minute of creation of its pods. The preemptor requests all cards of a
+    node, and two plans are wanted."""
     two = {"lading.dev/gpu": "2"}
     cases = [
         ({"n1": [(9, 0), (1, 0)], "n2": [(8, 0), (8, 0)]}, "n2"),  # the lowest highest priority
@@ -248,7 +249,7 @@ def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int
 def test_it_ends_with_a_plan_than_which_none_costs_less(
     limits: dict[str, str], held: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thirty nodes of which each would do."""
+    """Search thirty nodes, each of which would do."""
     made = World()
     for number in range(30):
         made.node(f"n{number:02}", 2 if held != share("20Gi") else 1, 4)

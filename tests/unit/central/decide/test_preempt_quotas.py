@@ -1,4 +1,4 @@
-"""Whom a pod of higher priority may evict where quotas count: pods of its own quota, if it fits in the quota then."""
+"""Test which pods a preemptor may evict with quotas: pods of its own quota, if it then fits in the quota."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_pods_without_a_quota_evict_only_one_another() -> None:
 
 
 def test_a_pod_that_its_quota_refuses_evicts_what_makes_it_fit_there() -> None:
-    """2 of 4 cards are free, and the quota is used up."""
+    """Leave 2 of 4 cards free while the quota is used up."""
     teams = Teams(cards("a", 0, 2), nodes=1, cards_each=4)
     teams.run("low", "a", priority=1)
     teams.run("lower", "a")
@@ -80,7 +80,7 @@ def test_no_one_goes_for_a_pod_that_its_quota_would_not_allow_even_then() -> Non
 
 
 def test_a_quota_that_lent_evicts_its_own_pods_for_what_it_may_use_now() -> None:
-    """8 cards, both ask for more than half: each may use 4."""
+    """Let both quotas request more than half of 8 cards: each may use 4."""
     teams = Teams(cards("a", 0, 8), cards("b", 0, 8), nodes=1, cards_each=8)
     teams.run("of-b", "b", gpus(4))
     for number in range(4):

@@ -1,4 +1,5 @@
-"""The verbs' decisions: which nodes, which one, what is held meanwhile, and both ends of a bind."""
+"""Test the decisions of the verbs: which nodes fit, which one is chosen, what is held meanwhile, and both results of a
+Binding."""
 
 import msgspec
 import pytest
@@ -17,7 +18,7 @@ from tests.unit.central.world import World, uid_of
 
 
 def world(**nodes: int) -> World:
-    """Nodes by name, with so many cards."""
+    """Create nodes by name, with so many cards each."""
     made = World()
     for name, gpus in (nodes or {"n1": 1}).items():
         made.node(name, gpus)
@@ -390,7 +391,7 @@ def sized(made: World, name: str, gpus: int, cpu: str = "64", memory: str = "256
 
 
 def expecting(**weights: float) -> World:
-    """Half cards and whole ones, each with 4 cores, by how often they come."""
+    """Expect half cards and whole cards, each with 4 cores, by their frequency."""
     kinds = {
         "half": PodKind(cpu_memory=CpuMemory(4000, 4096), core_percent=50),
         "third": PodKind(cpu_memory=CpuMemory(4000, 4096), core_percent=30),

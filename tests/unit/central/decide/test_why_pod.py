@@ -1,4 +1,4 @@
-"""Why a pod is not running: the same reasons as in its events, with the nearest miss."""
+"""Test why a pod is not running: the same reasons as in its Events, with the nearest node."""
 
 import pytest
 
@@ -105,7 +105,7 @@ def test_what_annotations_ask_in_words(limits: dict[str, str], annotations: dict
 
 
 def test_every_annotation_that_refines_an_ask_is_in_its_words() -> None:
-    """Two pods that ask for different things are not described alike."""
+    """Check that two pods with different requests have different descriptions."""
     values = {
         "gpu-model": "H100",
         "topology": "switch",

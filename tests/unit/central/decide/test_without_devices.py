@@ -1,4 +1,4 @@
-"""A member of a gang that requests no device: its cpu and memory decide where it fits, wherever central asks."""
+"""Test members of a gang without devices: their cpu and memory decide where they fit, at each call of central."""
 
 from collections.abc import Callable
 from unittest.mock import AsyncMock

@@ -1,4 +1,4 @@
-"""The extender's protocol as it is on the wire."""
+"""Test the extender's protocol as bytes on the wire."""
 
 import msgspec
 import pytest

@@ -11,7 +11,7 @@ from tests.fakes.led import Led, is_binding
 
 
 async def put_member(one: Led, name: str, gang: str, least: str, *, age: int = 0, gpus: int = 1, **words: Any) -> None:
-    """`age`: seconds after the oldest."""
+    """Create a member. `age`: seconds after the oldest one."""
     said = {GANG: gang, GANG_MIN: least, **words.pop("says", {})}
     limits: Mapping[str, str] = words.pop("limits", {RESOURCE_GPU: str(gpus)})
     await one.put_pod(name, limits, annotations=said, created=created(age), **words)
@@ -29,7 +29,7 @@ async def put_gang(one: Led, gang: str, size: int, *, least: int = 0, **words: A
 
 
 def bound(one: Led) -> list[str]:
-    """The bound pods, but for those that are being deleted."""
+    """Return the bound pods that are not being deleted."""
     pods = [path.rpartition("/")[2] for path in one.server.objects if path.startswith(pod_path(""))]
     return [name for name in pods if one.bound_to(name) and "deletionTimestamp" not in one.json(name)["metadata"]]
 
@@ -39,7 +39,7 @@ def nodes_of(one: Led, *names: str) -> list[str]:
 
 
 def claims(one: Led) -> int:
-    """How many plans of any kind the ledger holds."""
+    """Return the number of plans of any kind in the ledger."""
     return sum(
         len([kind for kind in own if kind is not Claim.RESERVED]) for own in one.leadership.ledger.snapshot().own.values()
     )
@@ -50,7 +50,7 @@ def bindings(one: Led) -> int:
 
 
 def reasons(scheduler: KubeScheduler, name: str) -> set[str]:
-    """The codes with which the pod was refused last."""
+    """Return the reason codes of the pod's last refusal."""
     return {said.rpartition("(")[2].rstrip(")") for said in scheduler.refusals[name]}
 
 

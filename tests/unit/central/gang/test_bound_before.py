@@ -1,4 +1,4 @@
-"""Pods that are bound already when they name a gang: they count for its minimum, and nothing else changes for them."""
+"""Test pods that are already bound when they name a gang: they count for its minimum, and do not change otherwise."""
 
 from pathlib import Path
 

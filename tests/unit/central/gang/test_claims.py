@@ -17,7 +17,7 @@ KEPT = PodUid("kept-for-gang/uid-gone")
 
 
 def on_card(world: World, number: int) -> Planned:
-    """A plan for one card of n1."""
+    """Return a plan for one card of n1."""
     gpu = world.ledger.capacity("n1").cards[number].gpu
     container = PlacedContainer(gpus=(PlacedGpu(uuid=gpu.uuid, bdf=gpu.bdf),))
     placement = Placement(containers={"main": container}, taken=Taken(gpus={gpu.uuid: Part(whole=True)}))

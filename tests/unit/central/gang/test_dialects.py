@@ -1,4 +1,4 @@
-"""How a pod says to which gang it belongs, in each dialect, and what is refused."""
+"""Test how a pod names its gang in each dialect, and which names are refused."""
 
 from typing import Any
 

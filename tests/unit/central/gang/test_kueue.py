@@ -1,4 +1,5 @@
-"""Workloads of Kueue on a simulated cluster: central says whether they fit, keeps their room, and gives it to their pods.
+"""Test Workloads of Kueue on a simulated cluster: central answers whether they fit, reserves their devices, and gives these to
+their pods.
 
 Kueue's side is played by tests/fakes/kueue.py.
 """
@@ -138,8 +139,8 @@ def test_no_workload_is_sent_back_while_devices_come_back_that_were_just_given_u
 
 
 def test_a_workload_that_is_evicted_is_asked_about_when_it_has_quota_anew(tmp_path: Path) -> None:
-    """Until its pods are gone its quota is reserved still, and its check is Pending: an answer then would be about a Workload
-    that may not start, and be kept when it may."""
+    """Check that the Workload is not answered before its pods have ended: until then its quota is still reserved and its check
+    is Pending, and an answer would remain valid for the next start."""
 
     async def story(one: Led) -> None:
         kueue = await with_nine_cards(one)

@@ -1,4 +1,4 @@
-"""A look visits gangs that changed or are due, and no others; a PodGroup costs the pods that name it."""
+"""Test which gangs a scan visits: gangs that changed or are due. A change of a PodGroup costs only the pods that name it."""
 
 import tracemalloc
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Gangs on a simulated cluster: they start whole or not at all, whatever the order of questions, failures and ends."""
+"""Test gangs on a simulated cluster: they start whole or not at all, for any order of requests, failures and ends."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def test_a_gang_without_room_holds_nothing_while_it_is_tried_again_and_again(tmp
 
 @pytest.mark.parametrize("how", [{"taints": ["team"]}, {"cordoned": True}, {"labels": {"pool": "other"}}])
 def test_a_gang_is_not_planned_on_a_node_that_its_own_rules_forbid(tmp_path: Path, how: dict[str, Any]) -> None:
-    """Although kube-scheduler named that node when it asked last."""
+    """Check a node that kube-scheduler named at its last request."""
 
     async def story(one: Led) -> None:
         for name in ("n1", "n2", "n3"):

@@ -1,4 +1,4 @@
-"""Gangs of several namespaces: who is planned first, one after the other."""
+"""Test the order in which gangs of several namespaces are planned."""
 
 from collections.abc import Awaitable, Iterable
 
@@ -21,7 +21,7 @@ class NoEvictions:
 
 
 class Gangs:
-    """A world in which gangs are planned when the test says so."""
+    """Create a cluster where gangs are planned when the test decides."""
 
     def __init__(self, cards: int) -> None:
         self.world = World()
@@ -39,7 +39,7 @@ class Gangs:
         )
 
     def _requeue(self, uids: Iterable[PodUid]) -> None:
-        """The test asks itself."""
+        """Do nothing: the test itself asks again."""
 
     def _sleep(self, seconds: float) -> Awaitable[None]:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Where the members of a gang are: within one domain, in few of them, balanced, and in the order of their ranks."""
+"""Test where the members of a gang are: within one domain, in few domains, balanced, and in the order of their ranks."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ REQUIRE = {GANG_REQUIRED_TOPOLOGY: RACK}
 
 
 async def racks(one: Led, **cards: Sequence[int]) -> None:
-    """Racks by name, each with the cards of its nodes."""
+    """Create racks by name, each with the number of cards of its nodes."""
     number = 1
     for rack, sizes in cards.items():
         for size in sizes:

@@ -1,4 +1,4 @@
-"""Kubernetes' own scheduling by topology: kube-scheduler tries a gang in one rack after the other, and asks each time."""
+"""Test Kubernetes' own scheduling by topology: kube-scheduler tries a gang in one rack after the other, and asks each time."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ PLANNED = TRIALS_S + 3 * SCAN_S
 
 
 async def begin(one: Led, *cards: int, members: int = 2) -> None:
-    """So many free cards on each node of the racks; a gang of pods with eight each, all in one rack."""
+    """Create racks whose nodes have so many free cards, and a gang of pods with eight cards each, all in one rack."""
     for rack, nodes in RACKS.items():
         for node in nodes:
             await one.put_node(node, cards[int(node[1]) - 1], labels={RACK: rack})
@@ -76,7 +76,7 @@ def test_of_three_racks_only_the_planned_one_has_a_yes_and_the_others_change_not
 
 
 def test_all_racks_are_known_before_one_is_chosen(tmp_path: Path) -> None:
-    """The first rack would do; the last one is the smallest that does, and large ones stay whole."""
+    """Check that the smallest rack with enough cards is chosen, although the first one would do: large racks stay whole."""
 
     async def story(one: Led) -> None:
         await begin(one, 16, 16, 4, 4, 8, 8)

@@ -1,4 +1,4 @@
-"""How often kube-scheduler has to ask about the members of a gang, and what the API server gets at once."""
+"""Test how often kube-scheduler has to ask about the members of a gang, and how many writes reach the API server at once."""
 
 import asyncio
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_a_member_that_may_not_be_where_others_like_it_are_ends_the_plan_before_
 
 
 def test_a_plan_for_a_member_that_is_never_asked_about_is_not_made_again(tmp_path: Path) -> None:
-    """kube-scheduler has no node for it at all, and asks central only about those that have one."""
+    """Check a member for which kube-scheduler has no node at all: it asks central only about pods that have one."""
 
     async def story(one: Led) -> None:
         await one.report("n1", 2)

@@ -1,4 +1,4 @@
-"""Room for pods that do not exist yet: which pod gets it, and when it ends."""
+"""Test reservations for pods that do not exist yet: which pod gets them, and when they end."""
 
 from dataclasses import dataclass, field
 
@@ -22,7 +22,7 @@ class Capacities:
         self.places = WorkloadPlaces(self.ledger, clock=lambda: self.now)
 
     def hold(self, *cards: int) -> bool:
-        """One pod for each card."""
+        """Hold a card with one pod each."""
         claims = [
             OwnClaim(holder=Holder(pod=place_uid(TRAIN, "worker", n)), node="n1", taken=whole(card), cpu_memory=NEEDS)
             for n, card in enumerate(cards)

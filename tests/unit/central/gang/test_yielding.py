@@ -19,8 +19,8 @@ QUOTA = "quota.scheduling.koordinator.sh/name"
 
 
 async def three_that_never_start(one: Led, scheduler: KubeScheduler) -> None:
-    """Eight nodes of eight cards, and three gangs that need all of them. One member of each is never sent to bind: it waits for
-    a volume that no one provisions."""
+    """Create eight nodes of eight cards, and three gangs that each need all of them. One member of each gang never reaches the
+    Binding, because it waits for a volume that does not appear."""
     for number in range(1, 9):
         await one.put_node(f"n{number}", 8)
     for age, gang in enumerate("abc"):
@@ -181,7 +181,7 @@ def test_a_plan_of_which_a_named_member_does_not_arrive_is_dropped_within_second
 
 @pytest.mark.parametrize("how", ["is not sent to bind", "is replaced", "cannot be on its node"])
 def test_a_gang_that_fails_to_start_waits_longer_each_time(tmp_path: Path, how: str) -> None:
-    """Each plan is followed by a pause that is twice as long; only a start ends that."""
+    """Check that the pause after each plan doubles, until a start ends that."""
 
     async def story(one: Led) -> None:
         for node in ("n1", "n2"):

@@ -219,7 +219,7 @@ def test_a_report_after_the_node_came_back_ends_what_lingers() -> None:
 
 
 def test_what_is_in_use_and_who_was_there_before_is_no_change_of_the_room() -> None:
-    """Each node reports that once a minute: no one who looks at what changed has to look."""
+    """Check the use and the former holders, which each node reports once a minute: they are no change of the free capacity."""
     ledger = Ledger()
     held = [grant("p", "c", granted(0))]
     ledger.facts.set_report(report(grants=held))
@@ -378,7 +378,7 @@ def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> N
     ],
 )
 def test_a_device_that_is_described_otherwise_is_told(after: NodeDevices) -> None:
-    """A pod that did not fit may fit now."""
+    """Check a changed description, by which a refused pod may fit."""
     ledger = ledger_of(report(gpus=[gpu(0)]))
     ledger.facts.set_report(after)
     assert ledger.take_freed() == ("n1",)

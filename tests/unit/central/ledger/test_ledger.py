@@ -1,4 +1,4 @@
-"""Central's own claims, and what the ledger tells."""
+"""Test central's own claims, and the changes that the ledger reports."""
 
 import pytest
 

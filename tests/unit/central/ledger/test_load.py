@@ -19,7 +19,7 @@ ONE, TWO = CpuMemory(1000, 2048), CpuMemory(2000, 4096)
 
 
 def ledger() -> Ledger:
-    """With a node n1 that serves."""
+    """Create a ledger with a reachable node n1."""
     books = Ledger()
     books.facts.set_node("n1", NodeFacts(ready=True, allocatable=NODE), 1)
     books.facts.set_report(report("n1"))
@@ -71,7 +71,7 @@ def test_a_plan_that_ends_gives_back() -> None:
 
 
 def predicted(name: str = "p", *, until: float = 10) -> Ledger:
-    """With a pod without devices that is expected on n1."""
+    """Create a ledger with a prediction on n1 for a pod without devices."""
     books = ledger()
     books.claims.predict_load(PodLoad(PodUid(name), "n1", ONE), until)
     assert left(books) == ONE

@@ -38,7 +38,7 @@ def _labelled(limits: Mapping[str, str], labels: Mapping[str, str]) -> Mapping[s
 @settings(max_examples=60, deadline=None)
 @given(pods=st.lists(st.tuples(LIMITS, LABELS), min_size=1, max_size=6), deleted=st.sets(st.integers(0, 5)))
 def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[str, str]]], deleted: set[int]) -> None:
-    """The last pod would be put there, and some of the others would be gone."""
+    """Compare the overlay with the ledger after the last pod is placed there and some of the others have ended."""
     made = World()
     made.node("n1", 3, 3, isolations=["none", "tokens"])
     made.readiness("n1", True, allocatable={"cpu": "64", "memory": "256Gi"})

@@ -1,4 +1,4 @@
-"""The page in a leadership: it shows what the watches say, is the present one's, and is left out where it is not wanted."""
+"""Test the page in a leadership: it shows the state of the watches, belongs to the current leader, and can be turned off."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""The cluster as JSON: whole, and what changed since; what is the same is not said again, nor looked at."""
+"""Test the cluster as JSON: the whole, and the changes since a revision. Unchanged nodes are neither sent nor built again."""
 
 import asyncio
 from typing import Any
@@ -169,7 +169,7 @@ def test_what_changes_during_the_look_is_looked_at_next_time(monkeypatch: pytest
         shown.world.node(name, 1)
 
     class Interrupting:
-        """The loop's others come in between two nodes."""
+        """Let other tasks of the loop run between two nodes."""
 
         def __init__(self, *args: object, **words: object) -> None:
             self.left = [lambda: shown.world.bind("a", "n1"), lambda: shown.world.bind("b", "n2")]

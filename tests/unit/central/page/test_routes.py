@@ -1,4 +1,4 @@
-"""The page over real HTTP: what a browser gets, what it is told to refuse, who is turned away, and how one waits for news."""
+"""Test the page over real HTTP: the answers, the headers for the browser, refused callers, and waiting for changes."""
 
 import asyncio
 import gzip
@@ -276,7 +276,8 @@ def test_a_name_that_someone_made_point_here(host: str, status: int) -> None:
 
 
 def test_only_a_connection_from_here_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The API server's proxy comes from elsewhere and passes on its own name."""
+    """Check that only connections from this machine are tested by name: the API server's proxy comes from elsewhere and
+    forwards its own name."""
     monkeypatch.setattr(routes, "_is_loopback", lambda peer: False)
 
     async def story(one: Http) -> None:

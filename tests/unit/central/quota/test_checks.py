@@ -22,7 +22,7 @@ CARD = 1000
 def snapshot(
     quotas: list[Quota], total: int, used: Mapping[str, int], waiting: Mapping[str, int] | None = None, fixed: int = 0
 ) -> QuotaSnapshot:
-    """How quotas of cards stand. `waiting`: what pods ask for that hold nothing."""
+    """Return the state of quotas of cards. `waiting`: the requests of pods that hold nothing."""
     tree = build(quotas)
     up: dict[QuotaId, dict[str, int]] = {}
     for name, amount in used.items():
@@ -115,7 +115,7 @@ THREE = [cards(name, weight=16) for name in "abc"]
 
 
 def test_gangs_that_are_larger_than_their_share_borrow_by_turns() -> None:
-    """Three quotas, no min, a gang of 8 each, 16 cards: two run, and the third waits for its turn."""
+    """Use three quotas without min, a gang of 8 each, and 16 cards: two gangs run, and the third one waits for its turn."""
     waiting = dict.fromkeys("abc", 8)
     assert ask(snapshot(THREE, 16, {}, waiting), "a", 8, gang=True) is None
     assert ask(snapshot(THREE, 16, {"a": 8}, {"b": 8, "c": 8}), "b", 8, gang=True) is None
@@ -153,7 +153,7 @@ def test_a_gang_does_not_borrow_what_another_is_guaranteed_and_asks_for() -> Non
 
 
 def test_a_gang_borrows_what_lies_idle_also_where_it_is_smaller_than_its_share() -> None:
-    """Three quotas run a gang of 4 each on 16 cards, and may use 6, 5 and 5: one more gang of 4 would use the rest."""
+    """Let three quotas run a gang of 4 each on 16 cards, with runtimes of 6, 5 and 5: one more gang of 4 would use the rest."""
     now = snapshot(THREE, 16, dict.fromkeys("abc", 4), dict.fromkeys("abc", 4))
     assert ask(now, "a", 4, gang=True) is None
     alone = ask(now, "a", 4)
@@ -224,7 +224,7 @@ def flat(namespace: str, least: int, most: int) -> Quota:
     ],
 )
 def test_scheduler_plugins_quotas_borrow_from_one_another(namespace: str, gpus: int, why: str | None) -> None:
-    """The KEP's example: A (4, 6) and B (6, 8); the cluster may be larger."""
+    """Check the KEP's example: A (4, 6) and B (6, 8), in a larger cluster too."""
     now = snapshot([flat("a", 4, 6), flat("b", 6, 8)], 100, {"a/q": 4})
     refused = ask(now, f"{namespace}/q", gpus)
     assert (refused.why if refused else None) == why

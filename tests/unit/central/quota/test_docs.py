@@ -1,4 +1,4 @@
-"""The examples of docs/quotas.md are read as the page says."""
+"""Check the examples of docs/quotas.md."""
 
 import re
 import textwrap

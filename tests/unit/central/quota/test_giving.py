@@ -40,7 +40,7 @@ def gang(
 
 
 def needs(count: int, gpus: int = 1) -> Callable[[Collection[PodUid]], bool]:
-    """So many pods of so many cards each have to go."""
+    """Return that so many pods of so many cards each have to end."""
     return lambda deleted: len(deleted) * gpus >= count
 
 
@@ -61,7 +61,7 @@ def going(pieces: tuple[Piece, ...]) -> list[str]:
 
 
 def test_koordinators_example() -> None:
-    """runtime (50, 0); p1 to p4 by priority 10, 9, 8, 7: p2 and p4 go."""
+    """Check Koordinator's example: runtime (50, 0), p1 to p4 with priorities 10, 9, 8 and 7: p2 and p4 end."""
     tree = build([quota("q", max={CPU: 100, MEMORY: 100})])
     now = QuotaSnapshot(
         tree=tree,
@@ -86,7 +86,7 @@ def test_koordinators_example() -> None:
 
 
 def lent() -> QuotaSnapshot:
-    """16 cards, min 8 and max 16 each: a runs 4 gangs of 4, b waits for 6. a may use 10."""
+    """Lend 16 cards of two quotas with min 8 and max 16: a runs four gangs of 4, b waits for 6, and a may use 10."""
     return snapshot([cards("a", 8), cards("b", 8)], 16, {"a": 16}, {"b": 6})
 
 

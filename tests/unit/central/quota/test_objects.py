@@ -1,4 +1,4 @@
-"""Both kinds of ElasticQuota as the API server has them."""
+"""Test both kinds of ElasticQuota as the API server stores them."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Trees of quotas of one resource, as tests write them, and their runtime in a unit of the test's choice."""
+"""Build trees of quotas of one resource, as tests write them, and their runtime in a unit that the test chooses."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ def quota(name: str, *, parent: str = ROOT, **words: object) -> Quota:
 
 @dataclass(frozen=True)
 class Of:
-    """A quota of one resource."""
+    """Represent a quota of one resource."""
 
     name: str
     min: int = 0

@@ -1,4 +1,4 @@
-"""Rooms as columns: rows that come, change, go, and are used again."""
+"""Test free capacities as columns: rows that are added, changed, removed and reused."""
 
 import itertools
 from dataclasses import replace
@@ -156,7 +156,7 @@ def test_columns_keep_up_with_a_ledger() -> None:
 
 
 def test_what_could_not_be_taken_over_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault in the middle leaves nothing out for good."""
+    """Check that a fault in the middle loses no row."""
     capacities = [("n1", capacity(card(0), name="n1")), ("n2", capacity(card(0), name="n2"))]
     followed = Followed(Columns(), lambda version: (capacities if version < 1 else [], 1), lambda version: ([], 0))
     put = Columns.put
@@ -172,7 +172,7 @@ def test_what_could_not_be_taken_over_is_tried_again(monkeypatch: pytest.MonkeyP
 
 
 def test_a_node_that_always_fails_stops_few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node is read again after 1, 2, 4 … catch-ups, and at least every MOST_WAIT."""
+    """Check that the node is read again after 1, 2, 4 … updates, and at least after each MOST_WAIT."""
     capacities = [("n1", capacity(card(0), name="n1")), ("n2", capacity(card(0), name="n2"))]
     followed = Followed(Columns(), lambda version: (capacities if version < 1 else [], 1), lambda version: ([], 0))
     put = Columns.put

@@ -13,7 +13,7 @@ PRIOR = {PodKind(gpus=8): 1.0}
 
 
 def come(forecast: Forecast, shape: Shape, count: int) -> list[int]:
-    """After how many of these pods there was a new workload."""
+    """Return after how many of these pods there was a new workload."""
     first = forecast.learned
     return [n for n in range(1, count + 1) if forecast.arrived(PodUid(f"uid-{first + n}"), shape)]
 
@@ -72,7 +72,7 @@ def test_a_prior_counts_as_pods_that_came_before() -> None:
 
 
 def test_few_pods_that_ask_for_many_cards_make_another_workload() -> None:
-    """Every twentieth pod is another than before, and these ask for a third of the cards."""
+    """Make every twentieth pod a new kind: these pods request a third of the cards."""
     forecast, eight = Forecast({kind_of(ONE): 1.0}), Shape(request=request(whole("c", 8)))
     for number in range(64 * FIRST_UPDATE):
         come(forecast, ONE if number % 20 else eight, 1)

@@ -1,4 +1,4 @@
-"""How much the pods count for which few places are left."""
+"""Test the weight of pods for which few places are left."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

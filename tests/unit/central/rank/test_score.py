@@ -20,7 +20,7 @@ def test_binpack_takes_the_fullest() -> None:
 
 
 def test_binpack_counts_the_pod_itself() -> None:
-    """A node of one card would be full with it."""
+    """Check a node of one card, which the pod would fill."""
     order = ranked(request(whole("a")), Policy.BINPACK, large=eight_gpus(held_cards=range(4)), small=capacity(card(0)))
     assert order == ["small", "large"]
 
@@ -80,7 +80,7 @@ def test_unusable_cards_count_neither_as_full_nor_as_empty() -> None:
 
 
 def test_a_node_without_a_usable_card_has_a_score() -> None:
-    """Rooms are scored without being asked whether they fit."""
+    """Check that a node gets a score even if the pod does not fit there."""
     for policy in Policy:
         assert score(capacity(), request(whole("a")), policy=policy)
 

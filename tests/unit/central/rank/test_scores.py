@@ -1,4 +1,4 @@
-"""The columns, kept and caught up, judge and score nodes as the exact search on every one of them does."""
+"""Test that the cached columns, after an update, judge and score nodes as the exact search does on each node."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -72,7 +72,7 @@ LIMITS = Limits()
 
 
 class Capacities:
-    """The rooms of a cluster, as the ledger shows them."""
+    """Return the capacities of a cluster as the ledger shows them."""
 
     def __init__(self) -> None:
         self.now: dict[str, NodeCapacity] = {}
@@ -174,7 +174,7 @@ def best_by_looking(counting: Counting, capacities: Capacities, shape: Shape, am
 
 
 def judged(counted: Verdicts, request: DeviceRequest, *, steps: int | None = None) -> CachedVerdicts:
-    """With so many nodes judged, of those that only the exact search can judge; None: with all."""
+    """Limit how many nodes that need the exact search are judged; None: all."""
     verdicts = counted.of(request)
     exhaust(islice(verdicts.judging(), steps))
     return verdicts
@@ -186,7 +186,7 @@ def best(counted: Verdicts, shape: Shape, among: Collection[str]) -> str | None:
 
 
 def card_of(counted: Verdicts, capacity: NodeCapacity, shape: Shape) -> str:
-    """The card that a share gets."""
+    """Return the card that a share gets."""
     placed = counted.place(capacity, shape)
     assert isinstance(placed, Placement)
     ((gpu,),) = (one.gpus for one in placed.containers.values())
@@ -210,7 +210,7 @@ shapes = st.builds(
 def test_caught_up_they_say_what_the_exact_search_says(
     steps: list[tuple[list[tuple[Any, ...]], Shape, set[str]]],
 ) -> None:
-    """The same scoring scores both: it reads the cluster only now and then (`Fragmentation`)."""
+    """Score with the same scoring, which reads the cluster only now and then (`Fragmentation`)."""
     capacities, cached = Capacities(), dict[DeviceRequest, ScoredVerdicts]()
     counting = Counting(capacities.followed(), partial(Fragmentation, WORKLOAD))
     for told, shape, among in steps:

@@ -1,4 +1,4 @@
-"""Cached verdicts of the exact search, caught up, are those of a search on every node."""
+"""Test that cached verdicts of the exact search, after an update, equal a search on every node."""
 
 from collections.abc import Collection, Iterable
 from itertools import islice
@@ -31,7 +31,7 @@ def verdicts_of(capacities: "Capacities") -> Verdicts:
 
 
 def judged(verdicts: Verdicts, requested: DeviceRequest) -> CachedVerdicts:
-    """On all nodes."""
+    """Judge the request on all nodes."""
     exhaust(verdicts.judging(requested))
     return verdicts.of(requested)
 
@@ -41,7 +41,7 @@ def best(kept: CachedVerdicts, among: Collection[str]) -> str | None:
 
 
 class Capacities:
-    """The rooms of a cluster, as the ledger shows them."""
+    """Return the capacities of a cluster as the ledger shows them."""
 
     def __init__(self) -> None:
         self.capacities: dict[str, NodeCapacity] = {}
@@ -93,7 +93,7 @@ def test_caught_up_it_says_what_a_look_at_all_says(
 
 
 def test_the_best_of_few_among_many() -> None:
-    """Beyond so many better ones all that are asked about are looked at: the same answer."""
+    """Check that the answer is the same when many better nodes exist, and all named nodes are judged."""
     capacities = Capacities()
     names = [f"n{number:03d}" for number in range(4 * PASSED_OVER)]
     for name in names:

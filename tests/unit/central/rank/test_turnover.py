@@ -1,4 +1,4 @@
-"""The part of what is placed that makes up for pods that end, as it is learned from counts."""
+"""Test the estimate of how many placed pods replace ended ones, from counts."""
 
 from itertools import pairwise
 
@@ -40,7 +40,7 @@ def test_it_rises_again_when_pods_end() -> None:
 
 
 def test_a_share_between_two_steps_stays_as_it_is() -> None:
-    """Each change costs a new score of all nodes."""
+    """Check a small change, because each change costs a new score of all nodes."""
     found = shares(*((number, number // 8 * 7) for number in range(0, 20_000, 8)))
     assert len(set(found)) == 1
 

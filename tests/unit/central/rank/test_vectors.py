@@ -1,4 +1,4 @@
-"""Counting in columns says of each node what the exact fit says of it."""
+"""Test that counting in columns gives the verdicts of the exact fit."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Pods to expect, from a file or by their shapes."""
+"""Test expected pods, read from a file or counted by their shapes."""
 
 import json
 from typing import Any

@@ -37,7 +37,7 @@ def container(name: str, limits: dict[str, Amount] | None = None, **more: Any) -
 
 
 def ours(amounts: dict[str, Amount]) -> dict[str, Amount]:
-    """`gpu` is lading.dev/gpu; a name with a slash, or of the node's own, is as it is."""
+    """Return the resource's full name: `gpu` is lading.dev/gpu; a name with a slash, or a native one, stays as it is."""
     return {name if "/" in name or name in {"cpu", "memory"} else f"lading.dev/{name}": amounts[name] for name in amounts}
 
 
@@ -51,7 +51,7 @@ def ours_text(annotations: dict[str, str]) -> dict[str, str]:
 
 
 def requested(limits: dict[str, Amount], **annotations: str) -> DeviceRequest:
-    """The ask of a pod with one container."""
+    """Return the request of a pod with one container."""
     result = parse_request(
         pod(container("c", limits), annotations={key.replace("_", "-"): v for key, v in annotations.items()})
     )

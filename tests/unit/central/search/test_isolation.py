@@ -1,4 +1,4 @@
-"""On one node: which cards the isolation leaves, what the assignment says of it, and why there is none."""
+"""Test isolations on one node: which cards remain, what the assignment has, and why there is none."""
 
 from dataclasses import replace
 

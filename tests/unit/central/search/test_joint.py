@@ -1,4 +1,4 @@
-"""Cards and VFs of one container together: what a scheduler that chooses one after the other gets wrong."""
+"""Test cards and VFs of one container together, in cases where a choice one after the other fails."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ NODES: Final = Path(__file__).parents[4] / "simnode/nodedevices"
 
 
 def node(name: str, *, held_cards: Collection[int] = (), held_vfs: Collection[int] = ()) -> NodeCapacity:
-    """A shipped profile; cards by module id where it has any, else by place, from 1; VFs by place, from 0."""
+    """Return a shipped profile; cards by module id or else by place, from 1; VFs by place, from 0."""
     status = msgspec.json.decode((NODES / f"{name}.json").read_bytes(), type=Status)
     cards = []
     for number, gpu in enumerate(status.gpus, start=1):
@@ -39,7 +39,7 @@ def node(name: str, *, held_cards: Collection[int] = (), held_vfs: Collection[in
 
 
 def switch_of(path: Sequence[str]) -> str:
-    """MN-2A's root ports have one switch each."""
+    """Return the switch: MN-2A's root ports have one switch each."""
     return path[1]
 
 
@@ -69,7 +69,7 @@ def missing(where: NodeCapacity, pod: DeviceRequest) -> Missing:
 
 
 def after(where: NodeCapacity, found: Placement) -> NodeCapacity:
-    """With what was placed held."""
+    """Return the node with the placed devices held."""
     cards = [
         replace(one, pods=1, containers=1, free_mib=0, free_core=0) if one.gpu.uuid in found.taken.gpus else one
         for one in where.cards
@@ -82,7 +82,7 @@ def after(where: NodeCapacity, found: Placement) -> NodeCapacity:
 
 
 def states_of_mn2a() -> Iterator[tuple[set[int], set[int]]]:
-    """Every set of held cards, with VFs or none left on each switch: whatever order of pods led there."""
+    """Yield every set of held cards, with or without free VFs on each switch: each can result from some order of pods."""
     for cards, full in product(product([False, True], repeat=8), product([False, True], repeat=4)):
         if not all(cards) and not all(full):
             of_full = {16 // 4 * switch + number for switch in range(4) if full[switch] for number in range(4)}
@@ -92,7 +92,7 @@ def states_of_mn2a() -> Iterator[tuple[set[int], set[int]]]:
 @pytest.mark.parametrize("name", ["mn2a", "mn2a-one-bridge"])
 @pytest.mark.long
 def test_a_gpu_and_its_nic_are_on_one_switch_until_no_switch_has_both_free(name: str) -> None:
-    """The case of PFN: 10.5 GB/s there, 3.5 GB/s on a detour."""
+    """Check PFN's case: 10.5 GB/s on one switch, 3.5 GB/s on a detour."""
     pod = request(whole("a", vfs=1))
     where = node(name)
     places = [switch_of(one.gpu.place.path) for one in where.cards]
@@ -132,8 +132,8 @@ def test_two_switches_below_one_host_bridge_are_two() -> None:
 
 
 def cascaded(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = ()) -> NodeCapacity:
-    """Below one root port a switch with two behind it: cards 0 and 3 behind the one, 1 and 2 behind the other, and a PF of two
-    VFs behind each, that of the lower address behind the other. VFs 0 and 1 are of that one."""
+    """Return a switch below one root port with two switches behind it: cards 0 and 3 on the one, 1 and 2 on the other, and a PF
+    of two VFs on each; the PF of the lower address, with VFs 0 and 1, is on the other."""
     cards = [held(n) if n in held_cards else card(n, switch=0, behind=[n in {1, 2}]) for n in range(4)]
     pfs = [port(n, switch=0, behind=[n == 0]) for n in range(2)]
     return capacity(*cards, vfs=[vf(n % 2, pf=pfs[n // 2], held=n in held_vfs) for n in range(4)])
@@ -175,7 +175,7 @@ def test_a_dgx_a100_has_four_switches_although_each_is_a_cascade() -> None:
 
 
 def test_gpus_are_chosen_by_which_vfs_are_free() -> None:
-    """The switch of the first two GPUs has no VF left, the second's has one."""
+    """Leave no VF on the switch of the first two GPUs, and one on the next switch."""
     where = node("mn2a", held_vfs={0, 1, 2, 3, 4, 5, 6})
     assert len(set(switches(where, place(where, request(whole("a", vfs=1)))))) == 1
     assert len(set(switches(where, place(where, request(whole("a", 2, vfs=2)))))) == 1
@@ -350,7 +350,7 @@ def test_everything_of_a_container_is_within_the_scope_and_containers_may_be_apa
 
 
 def test_a_container_leaves_the_only_switch_that_would_do_to_the_next() -> None:
-    """Alone it would be on the first switch, which has more VFs left."""
+    """Check that the container leaves the first switch, which has more VFs and which it would take alone."""
     where = eight_gpus(held_cards={2, 3, 6, 7}, held_vfs={8, 9, 10})
     first = request(whole("a", vfs=1), scope=Scope.SWITCH)
     assert switches(where, place(where, first))[0] == switch_of(where.cards[0].gpu.place.path)
@@ -446,7 +446,7 @@ def test_what_was_not_found_among_some_is_not_said_to_be_nowhere() -> None:
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sets of cards that a search looked at."""
+    """Count the sets of cards that a search judged."""
     seen: list[int] = []
     judge = joint._Search._judge
 
@@ -467,7 +467,7 @@ def test_why_a_pod_does_not_fit_asks_for_any_choice_and_not_for_the_best(judged:
 
 
 def test_a_place_with_too_few_free_vfs_is_not_searched(judged: list[int]) -> None:
-    """All GPUs are on a socket with four free VFs; eight more are elsewhere."""
+    """Place all GPUs on a socket with four free VFs; eight more VFs are elsewhere."""
     near = sixteen(lambda switch, number: switch < 4 and number == 0, socket=0)
     away = [vf(number, pf=port(16, switch=16)) for number in range(8)]
     found = fit(replace(near, vfs=(*near.vfs, *away)), request(whole("a", 8, vfs=8), scope=Scope.SOCKET), policy=Policy.BINPACK)

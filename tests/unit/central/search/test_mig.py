@@ -1,4 +1,4 @@
-"""MIG instances as devices of their own. Card n has instances by slot; slot s is the s-th profile."""
+"""Test MIG instances as devices. Card n has instances by slot; slot s has the s-th profile."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def instances(
 
 
 def given_to(where: NodeCapacity, pod: DeviceRequest, policy: Policy = Policy.BINPACK) -> dict[str, list[str]]:
-    """MIG UUIDs by container."""
+    """Return the MIG UUIDs by container."""
     found = fit(where, pod, policy=policy)
     assert isinstance(found, Placement), found
     return {name: [gpu.mig_uuid for gpu in placed.gpus] for name, placed in found.containers.items()}
@@ -56,7 +56,8 @@ def test_a_card_that_is_in_use_already_comes_first() -> None:
 
 
 def test_two_instances_and_one_vf_are_on_one_switch() -> None:
-    """One by one the second would go beside another VF, which the container does not get."""
+    """Check a choice of both together: one by one, the second instance would be beside another VF, which the container does not
+    get."""
     cards = mig_card(0, SMALL, switch=0), mig_card(1, SMALL, switch=2), mig_card(2, SMALL, SMALL, switch=2)
     where = capacity(*cards, vfs=[vf(0, pf=port(0, switch=0)), vf(0, pf=port(1, switch=2))])
     found = fit(where, instances(whole("a", 2, vfs=1)), policy=Policy.BINPACK)
@@ -95,7 +96,7 @@ def test_vfs_are_near_the_card_of_the_instance() -> None:
 
 
 def test_each_instance_is_beside_a_vf_of_its_own_where_that_can_be() -> None:
-    """Card 2 has fewer instances left, but its switch has one VF."""
+    """Check that card 2 is not taken only for its fewer remaining instances: its switch has one VF."""
     vfs = [vf(0, pf=port(0)), vf(0, pf=port(1))]
     where = capacity(mig_card(0, *SEVEN), mig_card(2, *SEVEN, held=range(5)), vfs=vfs)
     assert given_to(where, instances(whole("a", 2, vfs=2))) == {"a": [mig_uuid(0, 0), mig_uuid(2, 5)]}
@@ -127,8 +128,8 @@ def test_a_vf_on_each_switch_keeps_off_switches_without_one() -> None:
 
 @pytest.mark.parametrize("counts", [(1, 4), (4, 1)])
 def test_a_container_leaves_the_switch_that_the_next_one_needs(counts: tuple[int, int]) -> None:
-    """Four instances below the one switch, three below the other, and a VF on each: there is one way, and it is not the one
-    that is the best for the smaller container."""
+    """Put four instances below one switch, three below the other, and a VF on each: there is one way, and it is not the best
+    for the smaller container."""
     cards = mig_card(0, SMALL, SMALL, switch=0), mig_card(1, SMALL, SMALL, switch=0), mig_card(2, SMALL, SMALL, SMALL, switch=1)
     where = capacity(*cards, vfs=[vf(0, pf=port(0, switch=0)), vf(0, pf=port(1, switch=1))])
     pod = replace(instances(*(whole(str(n), n, vfs=1) for n in counts)), rdma_policy=RdmaPolicy.PER_SWITCH)
@@ -136,7 +137,7 @@ def test_a_container_leaves_the_switch_that_the_next_one_needs(counts: tuple[int
 
 
 def test_what_it_takes_instead_is_what_is_preferred_there() -> None:
-    """The second container needs all of the first switch."""
+    """Check the first container's second choice, because the second one needs all of the first switch."""
     of_one = (mig_card(number, SMALL, switch=0) for number in range(4))
     where = capacity(*of_one, mig_card(4, SMALL, SMALL, switch=1), mig_card(5, SMALL, SMALL, held={0}, switch=1))
     pod = replace(instances(whole("b"), whole("a", 4)), scope=Scope.SWITCH)

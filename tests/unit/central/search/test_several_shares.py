@@ -1,4 +1,4 @@
-"""Equal shares of several cards for one container: different cards, near one another, and why there are not enough."""
+"""Test equal shares of several cards for one container: different cards, near each other, and why there are too few."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""On one node: which cards labels leave, and that nothing is missed for them."""
+"""Test sharing labels on one node: which cards remain, and that no allowed card is left out."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ def labels(affinity: str = "", anti: str = "", exclusion: str = "", namespace: s
 
 
 def shared(number: int, *by: Sharing | Labels, free_mib: int = HALF) -> CardCapacity:
-    """Among pods with these labels."""
+    """Return a card among pods with these labels."""
     each: list[Labels] = [one if isinstance(one, tuple) else (one,) for one in by]
     sharers: Sequence[Labels] = sorted(set(each)) if any(each) else ()
     return replace(card(number, free_mib=free_mib), pods=len(by), containers=len(by), sharers=tuple(sharers))
@@ -114,7 +114,7 @@ def test_whole_cards_of_the_pod_are_not_of_its_group() -> None:
 
 
 def test_an_init_container_may_have_the_groups_card_to_be_whole() -> None:
-    """Whole before the pod's share is there; no one else is on it then."""
+    """Take the group's card whole before the pod's share is on it, while no other pod is on it."""
     pod = request(whole("prepare", role=Role.INIT), share("a", 1000), sharing=labels("x"))
     assert cards(capacity(card(0)), pod) == {gpu_uuid(0)}
     assert cards(capacity(shared(0, labels("x"))), pod) is Missing.TOO_FEW_FREE_GPUS

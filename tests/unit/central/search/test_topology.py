@@ -102,7 +102,7 @@ HOST_BRIDGES = [
 
 @st.composite
 def somewhere(draw: st.DrawFn) -> Place:
-    """Anywhere below host bridges of which each has one NUMA node; every length of a path."""
+    """Draw a place below host bridges with one NUMA node each, at any depth."""
     host, numa, socket = draw(st.sampled_from(HOST_BRIDGES))
     below = draw(st.lists(st.sampled_from("ab"), max_size=6))
     return Place(path=draw(st.sampled_from([(host, *below), (host, *below), ()])), numa=numa, socket=socket)

@@ -29,7 +29,7 @@ def test_a_vf_of_the_cards_switch() -> None:
 
 
 def test_then_of_its_numa_node() -> None:
-    """Also below another host bridge."""
+    """Check a VF of the same NUMA node below another host bridge."""
     where = eight_gpus(held_cards={0, 1, 2, 3}, held_vfs={8, 9, 10, 11})  # PF 2 has none left, PF 3 is beside it
     assert given(where, request(whole("a", vfs=1))) == [vf_bdf(0, pf=3)]
     elsewhere = structs.replace(port(1), place=Place(path=("pci0000:7f",), numa=0))

@@ -1,4 +1,4 @@
-"""Reports by node: the newest, without what is not ours, sharing what did not change."""
+"""Test reports by node: only the newest, without foreign fields, with unchanged parts shared."""
 
 import msgspec
 import pytest

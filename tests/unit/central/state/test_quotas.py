@@ -1,4 +1,4 @@
-"""Quotas as they stand: what counts, who is refused, and who may try again."""
+"""Test quotas and their state: what counts, which pods are refused, and which may try again."""
 
 import random
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ def gpus(count: int) -> dict[str, str]:
 
 
 class Teams:
-    """A cluster with quotas, that have been counted."""
+    """Create a cluster with quotas whose pods were counted."""
 
     def __init__(self, *quotas: Quota, nodes: int = 2, cards_each: int = 8, vfs_each: int = 0) -> None:
         self.world = World()
@@ -152,7 +152,7 @@ def test_a_quota_that_shrank_meanwhile_refuses_the_binding() -> None:
 
 
 def test_lent_and_taken_back() -> None:
-    """16 cards, a and b with min 8 and max 16 each."""
+    """Lend and take back 16 cards of two quotas with min 8 and max 16."""
     teams = Teams(cards("a", 8, 16), cards("b", 8, 16))
     for number in range(4):
         teams.run(f"a{number}", "a", gpus(3), node=f"n{number % 2}")

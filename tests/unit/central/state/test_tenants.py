@@ -1,4 +1,4 @@
-"""The order of pods that wait, fair between namespaces: the one that holds the smaller part of the devices first."""
+"""Test the order of waiting pods, fair between namespaces: the one that holds the smaller part of the devices is first."""
 
 import random
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ def created(age: int) -> str:
 
 
 def waits(world: World, name: str, namespace: str, limits: Mapping[str, str] = WHOLE, *, age: int = 0, **words: Any) -> None:
-    """`age`: seconds after the oldest."""
+    """Let a pod wait. `age`: seconds after the oldest one."""
     world.show(name, limits, namespace=namespace, created=created(age), **words)
     world.filter(name)
 

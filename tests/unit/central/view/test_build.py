@@ -15,7 +15,7 @@ from tests.unit.central.world import World, uid_of
 
 
 class Node:
-    """One node `n1`, and its report as it learned of last."""
+    """Hold one node `n1` and its latest report."""
 
     def __init__(self, gpus: int = 2, vf_count: int = 0, **words: Any) -> None:
         self.world = World()
@@ -28,7 +28,7 @@ class Node:
         return report
 
     def change(self, **status: Any) -> None:
-        """The report again, with these in its status."""
+        """Change these fields of the report's status."""
         said = msgspec.to_builtins(self.report)
         said["metadata"]["resourceVersion"] = str(self.world.next_version())
         self.report = self._tell(said | {"status": said["status"] | status})

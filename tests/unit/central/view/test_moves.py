@@ -1,4 +1,4 @@
-"""Moves open room: each pod has a place while all others have theirs, and no more are moved than must be."""
+"""Test moves that free devices: each pod has a place while all others have theirs, and none is moved without need."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,12 +31,12 @@ def plan(made: World, *names: str, but: str = "", tries: int = 20_000) -> list[O
 
 
 def said(opening: Opening) -> tuple[str, list[tuple[str, str]]]:
-    """Where the pod would be, and who would be moved to where."""
+    """Return where the pod would be, and which pods would be moved where."""
     return opening.to.node if opening.to else "", [(move.pod.name, move.to.node) for move in opening.moves]
 
 
 def halves(**words: str) -> World:
-    """Two nodes of two cards, of each of which one is held."""
+    """Create two nodes of two cards, one of which is held on each."""
     made = World()
     for node, name in (("n1", "a"), ("n2", "b")):
         made.node(node, 2)
@@ -104,7 +104,7 @@ def test_where_no_one_has_another_place_no_one_is_moved() -> None:
 
 
 def test_plans_hold_at_the_same_time() -> None:
-    """There is one free card elsewhere: it is not promised twice."""
+    """Check that the only free card elsewhere is not used for two plans."""
     made = World()
     for node in ("n1", "n2", "n3"):
         made.node(node, 2)
@@ -151,7 +151,7 @@ _LIMITS = st.sampled_from([WHOLE, TWO, share("50Gi"), share("30Gi", 40), share("
     requested=st.lists(st.sampled_from([TWO, WHOLE, share("70Gi"), WHOLE | vfs(2)]), min_size=1, max_size=3),
 )
 def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], str]], requested: list[dict[str, str]]) -> None:
-    """All plans together, in another ledger that knows only the pods that stay."""
+    """Carry out all plans in another ledger, which has only the pods that stay."""
     made = World()
     for node in ("n1", "n2", "n3"):
         made.node(node, 2, 2)

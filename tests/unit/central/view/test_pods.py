@@ -48,7 +48,7 @@ def holder(
 def card(
     *holders: HolderView, use: tuple[int, int] | None = None, idle: bool = False, mig: tuple[MigView, ...] = ()
 ) -> GpuView:
-    """`use`: MiB and percent."""
+    """Return a card. `use`: MiB and percent."""
     return GpuView(
         uuid="GPU", bdf="0000:01:00.0", index=0, model="M", memory_mib=MIB,
         state=DeviceState.HELD if holders else DeviceState.FREE,
