@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from central.rank.forecast import FIRST_UPDATE, HALF_LIFE, MIN_RATIO, OURS, PRIOR_PODS, UPDATE_PODS, Forecast, Source
+from central.rank.forecast import FIRST_UPDATE, HALF_LIFE, MIN_CHANGE, OURS, PRIOR_PODS, UPDATE_PODS, Forecast, Source
 from central.rank.workload import MASS, PodKind, kind_of, workload_of
 from central.request.model import CpuMemory, Shape
 from lading.vocabulary import PodUid
@@ -68,7 +68,7 @@ def test_a_prior_counts_as_pods_that_came_before() -> None:
     come(forecast, ONE, 8 * FIRST_UPDATE)
     assert abs(mass(forecast, eight) - PRIOR_PODS / (PRIOR_PODS + 8 * FIRST_UPDATE)) < 0.05
     come(forecast, ONE, 10 * HALF_LIFE)
-    assert mass(forecast, eight) < MIN_RATIO
+    assert mass(forecast, eight) < MIN_CHANGE
 
 
 def test_few_pods_that_ask_for_many_cards_make_another_workload() -> None:
