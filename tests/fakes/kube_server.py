@@ -99,7 +99,7 @@ class FakeKubeServer(ApiServer):
     async def send(self, line: bytes | None) -> None:
         """Send this line to the present watches or the next watch; None ends the watch."""
         self._lines.append(line)
-        self._tell()
+        self._notify()
 
     def compact(self) -> None:
         """Discard all versions and lists so far."""
@@ -126,7 +126,7 @@ class FakeKubeServer(ApiServer):
         call = await read_call(request)
         seen = Request(method=call.method, path=call.path, query=call.query, headers=dict(request.headers), body=call.body)
         self.requests.append(seen)
-        self._tell()
+        self._notify()
         fault = self._next_fault(seen)
         there_s, back_s = self.slowness(seen)
         if fault is not None and fault.late_s:
