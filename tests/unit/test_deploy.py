@@ -1,4 +1,4 @@
-"""The manifests of deploy/ without a cluster: that they say the same names, ports and paths as the code and one another."""
+"""Test the manifests of deploy/ without a cluster: names, ports and paths agree with the code and each other."""
 
 import itertools
 import re
@@ -104,7 +104,7 @@ def test_what_has_a_namespace_says_it() -> None:
 
 
 def test_no_generated_name_is_a_leases() -> None:
-    """kustomize rewrites a generated name wherever it stands, in the resourceNames of a rule for leases too."""
+    """Check generated names: kustomize rewrites a generated name everywhere, in the resourceNames of a rule for leases too."""
     names = [resource for d in documents() for rule in d.get("rules", []) or [] for resource in rule.get("resourceNames", [])]
     generated = [g["name"] for d in documents() for g in d.get("configMapGenerator", [])]
     assert names
@@ -305,7 +305,7 @@ NETWORKS: Final = DEPLOY / "samples/networks.yaml"
 
 
 def definitions() -> list[tuple[Any, Any]]:
-    """Each with its CNI configuration."""
+    """Return the definitions with their CNI configurations."""
     found = [d for d in read_file(NETWORKS) if d["kind"] == "NetworkAttachmentDefinition"]
     return [(d["metadata"], msgspec.json.decode(d["spec"]["config"])) for d in found]
 

@@ -51,7 +51,7 @@ def _without_code(page: str) -> str:
 
 
 def _manifests() -> list[tuple[str, str]]:
-    """Every YAML block of a page that has containers."""
+    """Return every YAML block of a page that has containers."""
     blocks = [
         (page, block)
         for page in PAGES

@@ -1,4 +1,4 @@
-"""Every command of Lading that a page shows exists, with the flags that it is shown with; so do the files and targets named."""
+"""Check that every command of Lading on a page exists, with its flags; and so do the named files and targets."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""The scheduler with its ledger and feeds, told of objects by hand: no API server, no loop, a clock that a test sets."""
+"""Drive the scheduler with its ledger and feeds by hand: no API server, no event loop, and a clock that the test sets."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -37,7 +37,7 @@ def uid_of(name: str) -> PodUid:
 
 @dataclass
 class World:
-    """Every object that learns of gets the next version."""
+    """Hold a cluster in memory. Every object that the scheduler receives gets the next version."""
 
     policy: Policy = Policy.BINPACK
     forecast: Forecast | None = None
@@ -100,14 +100,14 @@ class World:
         self.node_feed.changed(msgspec.convert(said, Node))
 
     def show(self, name: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> Pod:
-        """The pod in the watch, as it is from now on."""
+        """Show the pod in the watch in its present state."""
         made = self.pods[name] = pod(name, limits, version=self.next_version(), **words)
         shown = decoded(made)
         self.pod_feed.changed(shown)
         return shown
 
     def deleted(self, name: str, *, forced: bool = False) -> None:
-        """Deleted, and then gone, as a node ends it; `forced`: at once."""
+        """Delete the pod: first with a deletionTimestamp, then completely, as a node ends it; `forced`: at once."""
         made = self.pods.pop(name, None)
         if made is not None and not forced:
             made["metadata"] |= {"deletionTimestamp": "2026-11-21T00:00:00Z", "resourceVersion": str(self.next_version())}
@@ -149,13 +149,13 @@ class World:
         return self.pending_pod(name).refused_at is not None
 
     def plan(self, pod: Pending, names: Collection[str], *, spared: frozenset[PodUid] = frozenset()) -> Plan | None:
-        """Whom preemption would choose."""
+        """Return the victims that a preemption would choose."""
         return [None, *plans(self.scheduler, pod, names, Protection(spared=spared))][-1]
 
     # ---- a pod that is bound, in one step
 
     def bind(self, name: str, node: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> None:
-        """Shown, filtered, reserved, confirmed and shown as bound."""
+        """Show, filter, reserve and confirm the pod, and show it as bound."""
         self.show(name, limits, **words)
         self.filter(name, node)
         reserved = self.scheduler.reserve(uid_of(name), node)
@@ -165,6 +165,6 @@ class World:
         self.show(name, limits, node=node, annotations=annotations, **words)
 
     def is_free(self, node: str) -> bool:
-        """All of its cards and VFs."""
+        """Return whether all cards and VFs of the node are free."""
         capacity = self.ledger.capacity(node)
         return all(card.free for card in capacity.cards) and all(vf.free for vf in capacity.vfs)

@@ -1,4 +1,5 @@
-"""Every metric that the three daemons expose, from their real registries after something was counted: for what relies on names.
+"""Expose every metric of the three daemons, from their real registries after something was counted, for tests of files that
+name metrics.
 
 exposed(folder)["lading_proxy_held_seconds_bucket"] == {"method", "le"}
 """

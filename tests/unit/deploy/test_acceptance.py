@@ -1,5 +1,5 @@
-"""deploy/acceptance/accept.sh without hardware: that it says when something is wrong. kubectl, ip and curl are stand-ins that
-answer what a test wrote for them; what runs inside a pod is not run, but it is bash."""
+"""Test deploy/acceptance/accept.sh without hardware: it reports each failure. kubectl, ip and curl are stand-ins with answers
+written by the test; commands inside a pod are not run, but they are bash."""
 
 import ast
 import itertools

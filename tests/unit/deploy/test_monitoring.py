@@ -1,5 +1,5 @@
-"""deploy/monitoring: what Prometheus and Grafana are given is accepted by promtool, says what it should, and asks for metrics
-that the daemons have."""
+"""Test deploy/monitoring: promtool accepts the files for Prometheus and Grafana, their rules work as described, and the daemons
+have the metrics that they query."""
 
 import itertools
 import json
@@ -63,7 +63,7 @@ def test_each_alert_fires_when_it_should() -> None:
 
 
 def test_each_alert_is_tried() -> None:
-    """Each alert is seen firing in one case, and quiet in another."""
+    """Check that each alert fires in one case and is quiet in another."""
     tried: dict[str, set[bool]] = {}
     for test in yaml.safe_load((FOLDER / "rules_test.yaml").read_text())["tests"]:
         for case in test.get("alert_rule_test", ()):
@@ -117,7 +117,7 @@ def test_reasons_in_selectors_are_codes() -> None:
 
 
 def asked(query: str) -> Iterator[tuple[str, set[str]]]:
-    """Metrics, and the labels by which they are selected."""
+    """Return the queried metrics, and the labels by which they are selected."""
     for name, selector in _NAME.findall(query):
         yield name, set(re.findall(r"(\w+)\s*(?:=|!=|=~|!~)\s*\"", selector))
 
@@ -154,7 +154,8 @@ def test_groups_are_by_labels_that_there_are(query: str, names: Names) -> None:
 
 
 def test_prometheus_takes_the_scrape_configuration(tmp_path: Path) -> None:
-    """Debian's promtool is built without the discovery of Kubernetes: that part stands in for fixed targets here."""
+    """Check the scrape configuration with fixed targets, because Debian's promtool is built without the discovery of
+    Kubernetes."""
     config = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())
     for job in config["scrape_configs"]:
         (discovery,) = job.pop("kubernetes_sd_configs")
@@ -199,7 +200,7 @@ def _port(relabelings: list[dict[str, Any]], target: str) -> str:
 
 
 def promql(query: str) -> str:
-    """Without Grafana's variables."""
+    """Return the query without Grafana's variables."""
     query = re.sub(r"\$(instance|namespace)\b", ".*", query.replace("$__rate_interval", "5m"))
     assert "$" not in query.replace('"$1"', "")
     return query
@@ -270,7 +271,7 @@ def test_what_is_used_of_a_card_stands_with_each_of_its_holders(tmp_path: Path) 
 
 
 def test_rows_of_the_table_are_merged() -> None:
-    """Grafana's merge makes one row of those that have the same labels: so each query has the same, and not its own name."""
+    """Check that all queries have the same labels and none its own name: Grafana's merge makes one row of equal labels."""
     (table,) = [panel for panel in PANELS if panel["type"] == "table"]
     labels = {re.match(r"max by \(([^)]*)\) \(", target["expr"])[1] for target in table["targets"]}  # type: ignore[index]
     assert labels == {"instance, kind, device, namespace, pod, container"}

@@ -1,4 +1,5 @@
-"""deploy/node: its settings are valid, probes and folders are those of the settings, no container has more than it needs."""
+"""Test deploy/node: its settings are valid, probes and folders are those of the settings, and no container has more rights than
+needed."""
 
 import tomllib
 from pathlib import Path
@@ -36,7 +37,7 @@ def containers(name: str) -> dict[str, Any]:
 
 
 def seen(name: str, container: str) -> dict[str, str]:
-    """The folders of the host that a container has, by their paths in it."""
+    """Return the host's folders that a container has, by their paths in it."""
     paths = {one["name"]: one.get("hostPath", {}).get("path", "") for one in spec(name)["volumes"]}
     return {mount["mountPath"]: paths[mount["name"]] for mount in containers(name)[container]["volumeMounts"]}
 

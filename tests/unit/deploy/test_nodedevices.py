@@ -1,4 +1,5 @@
-"""The CRD beside the Structs that write and read it: one shape, and nothing that the node may send is refused by it."""
+"""Compare the CRD with the Structs that write and read it: they have the same fields, and the CRD accepts everything that a
+node may send."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Device plugins as sockets in a folder; names; and a reporter's rights, as an API server answers."""
+"""Test device plugins as sockets in a folder, names, and a reporter's rights by the answers of an API server."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from tests.unit.doctor.verdicts import only, states
 
 @pytest.fixture
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """kubelet's own, a plugin that serves, and what one of yesterday left."""
+    """Create kubelet's own socket, the socket of a running plugin, and an old socket without a listener."""
     root = tmp_path_factory.mktemp("r")  # short: a socket's path has 107 characters at most
     folder = root / PLUGINS
     folder.mkdir(parents=True)
@@ -84,7 +84,7 @@ def test_the_api_server(reading: ApiReading, expected: list[Verdict]) -> None:
 
 
 class Server:
-    """An API server by what it has and allows."""
+    """Represent an API server by its objects and the rights that it grants."""
 
     def __init__(self, *, there: set[str], allowed: set[str]) -> None:
         self.there = there

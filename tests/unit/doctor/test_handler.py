@@ -26,7 +26,7 @@ def found(table: dict[str, Any] | None, installed: str = "1.2.3") -> list[Findin
 
 @pytest.fixture
 def well(tmp_path: Path) -> dict[str, Any]:
-    """The handler's table, with a program that is there."""
+    """Return the handler's table, with a program that exists."""
     path = tmp_path / PROGRAM
     path.write_bytes(VERSION_MARK.encode() + b"1.2.3\0")
     return {"PodAnnotations": list(pod_annotations()), "ContainerAnnotations": None, "options": {"BinaryName": str(path)}}

@@ -1,4 +1,4 @@
-"""Registrations as files of a folder, their servers as sockets, and the proxy's connections."""
+"""Test registrations as files of a folder, their servers as sockets, and the proxy's connections."""
 
 import json
 from dataclasses import replace

@@ -69,7 +69,8 @@ def test_clock(reading: ClockReading, state: Verdict) -> None:
 
 
 def test_this_machines_clock() -> None:
-    """The kernel lets maxerror grow to 16 s (NTP_PHASE_LIMIT) while no one keeps it."""
+    """Read this machine's clock. The kernel lets maxerror grow to 16 s (NTP_PHASE_LIMIT) while nothing disciplines the
+    clock."""
     assert 0 <= read_clock().max_error_s <= 16
 
 

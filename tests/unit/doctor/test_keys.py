@@ -1,4 +1,4 @@
-"""Keys, as files in a folder and as verdicts."""
+"""Test keys, as files in a folder and as verdicts."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The MPS daemons of cards: the simulated programs as real processes, and what is decided of them."""
+"""Test the MPS daemons of cards: the simulated programs as real processes, and the verdicts about them."""
 
 import asyncio
 import os
@@ -26,14 +26,14 @@ OFFERED = MpsReading(offered=True, command="/usr/bin/nvidia-cuda-mps-control", d
 
 @pytest.fixture
 def sockets() -> Iterator[Path]:
-    """pytest's own folders are too long for a socket's path."""
+    """Return a short folder: pytest's own folders are too long for a socket's path."""
     with tempfile.TemporaryDirectory(prefix="lading-") as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def control(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
-    """A daemon that runs, and answers."""
+    """Start a daemon that runs and answers."""
     monkeypatch.setattr(control_module, "START_S", 30.0)
     command = install_fake_mps(sockets / "bin")
     folders = MpsFolders(mps_dir=f"{sockets}/mps", shm_dir=f"{sockets}/shm")

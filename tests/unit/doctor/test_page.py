@@ -1,4 +1,4 @@
-"""docs/doctor.md has a row for each check, with the words of the code, and says what mends it."""
+"""Check that docs/doctor.md has a row for each check, with the code's text, and states what to do."""
 
 import re
 

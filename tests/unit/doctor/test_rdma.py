@@ -45,7 +45,7 @@ def test_modules(pfs: tuple[Pf, ...], gpus: bool, modules: frozenset[str], expec
 
 
 def test_modules_show_by_what_they_make(tmp_path: Path) -> None:
-    """Those that are built in have no folder below /sys/module."""
+    """Check modules that are built in, which have no folder below /sys/module."""
     node = build("demo-8gpu", tmp_path / "node", char_devices=False)
     pfs, *_ = read_rdma(node.root)
     assert read_modules(node.root, pfs, gpus=True).modules == NEEDED

@@ -1,4 +1,4 @@
-"""The ledger and its disk, as files of a folder and as verdicts."""
+"""Test the ledger and its disk, as files of a folder and as verdicts."""
 
 import contextlib
 import sqlite3

@@ -1,4 +1,4 @@
-"""Where the API server is and which namespace is meant, as kubectl finds it; and what an API server's no tells a person."""
+"""Test which API server and namespace are used, as kubectl finds them, and the message for a refusal by the API server."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Central is asked through the API server's proxy or at a URL, and no one needs it."""
+"""Test that central is called through the API server's proxy or by a URL, and that each command works without central."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def ask(
     folder: Path, handler: Handler, *, by_url: bool = False, timeout_s: float = 3.0, lease: Any = LED
 ) -> tuple[Any, list[str]]:
-    """The answer, and the paths of central that were asked for. A lease of None is the handler's too."""
+    """Return the answer, and the requested paths of central. Requests for the lease reach the handler too if `lease` is
+    None."""
     requested = []
 
     async def serve(request: web.Request) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""The API server's lists, as central's own code understands them."""
+"""Test that the API server's lists are read as central's own code reads them."""
 
 import asyncio
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_a_deeply_nested_pod_is_read_like_any_other(tmp_path: Path) -> None:
 
 
 async def _read_without(resource: Resource, tmp_path: Path) -> None:
-    """Answered as an API server answers what it does not serve: text, and no Status."""
+    """Answer as an API server for a kind that it does not serve: text, and no Status."""
     async with FakeKubeServer() as server:
         missing = Fault(status=404, body=b"404 page not found\n")
         server.fail(missing, when=lambda request: request.path == resource.path())
@@ -80,7 +80,7 @@ def test_a_cluster_without_the_resource_is_told_how_to_get_it(tmp_path: Path) ->
 
 
 def test_what_knows_no_nodes_is_not_told_to_install_ours(tmp_path: Path) -> None:
-    """Something else than an API server, as a wrong path in the kubeconfig's server."""
+    """Check another server than an API server, as with a wrong path in the kubeconfig's server."""
     with pytest.raises(NotFoundError) as caught:
         asyncio.run(_read_without(NODES, tmp_path))
     assert NODES.path() in caught.value.message

@@ -1,4 +1,4 @@
-"""Completion by the shell and by kubectl: commands, and names that the API server has."""
+"""Test completion by the shell and by kubectl: commands, and names of objects."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The flags that every command has, wherever they stand, and durations."""
+"""Test the flags of every command, in any position, and durations."""
 
 import click
 import pytest
@@ -51,7 +51,7 @@ def test_all_of_them() -> None:
     [(Scope.CLUSTER, {"-n=x", "-A"}), (Scope.POD, {"-A"}), (Scope.PODS, set[str]())],
 )
 def test_a_flag_that_would_be_ignored_is_refused(scope: Scope, refused: set[str]) -> None:
-    """Before the command's name and behind it; and its help does not offer it."""
+    """Check the flag before and after the command's name, and that its help does not list it."""
 
     @click.group(cls=Group)
     def main() -> None:

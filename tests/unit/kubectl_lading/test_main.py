@@ -1,4 +1,4 @@
-"""The command as it is installed: a process of its own, on a pipe."""
+"""Test the installed command: a process of its own, on a pipe."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""One closed list: what a node refuses by and what central does, each explained once, with what to do."""
+"""Test the closed list of reasons of nodes and central: each is explained once, with what to do."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The list of words on texts made for it, and on this checkout."""
+"""Test the list of words on made-up texts, and on this checkout."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The simulated API server over HTTP, by the client that the daemons use."""
+"""Test the simulated API server over HTTP, with the client that the daemons use."""
 
 import asyncio
 import contextlib

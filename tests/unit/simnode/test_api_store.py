@@ -1,4 +1,4 @@
-"""The simulated API server's store: versions, conflicts, snapshots, and an event for every change."""
+"""Test the simulated API server's store: versions, conflicts, snapshots, and an event for every change."""
 
 from typing import Any
 
@@ -182,7 +182,7 @@ def test_versions_that_were_forgotten() -> None:
 
 
 def test_a_merge_patch() -> None:
-    """RFC 7396, appendix A."""
+    """Check the examples of RFC 7396, appendix A."""
     assert merge({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}) == {"a": {"b": "d"}}
     assert merge({"a": [{"b": "c"}]}, {"a": [1]}) == {"a": [1]}
     assert merge({}, {"a": {"bb": {"ccc": None}}}) == {"a": {"bb": {}}}

@@ -12,7 +12,7 @@ EVERYTHING = {program for need in install.NEEDS for program in need.programs}
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The programs that this machine has."""
+    """Return the programs that this machine has."""
     programs = set(EVERYTHING)
 
     def which(program: str, path: str = "") -> str | None:

@@ -1,4 +1,4 @@
-"""The simulated MPS behaves as what was seen of the real one."""
+"""Test that the simulated MPS behaves as observed of the real one."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ class Card:
 
 @pytest.fixture
 def sockets() -> Iterator[Path]:
-    """pytest's own folders are too long for a socket's path."""
+    """Return a short folder: pytest's own folders are too long for a socket's path."""
     with tempfile.TemporaryDirectory(prefix="lading-") as folder:
         yield Path(folder)
 

@@ -1,4 +1,4 @@
-"""The shipped profiles of nodes as clusters for a replay, and the rules of placement by their files alone."""
+"""Build the shipped profiles of nodes as clusters for a replay, and judge placements by their files alone."""
 
 import json
 from collections import Counter
@@ -55,7 +55,7 @@ def described(folder: Path, *entries: Mapping[str, Any], partition: str = "prefe
 
 
 class Judge:
-    """A judge of one node, by its profile's file and the words of docs/reference.md, without central's code."""
+    """Judge one node by its profile's file and the rules of docs/reference.md, without central's code."""
 
     def __init__(self, profile: str, partition: PartitionPolicy) -> None:
         self.report: dict[str, Any] = json.loads((FILES / f"{profile}.json").read_text())

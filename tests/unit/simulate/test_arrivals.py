@@ -1,4 +1,4 @@
-"""The order of arrivals: by the seed alone, up to what was asked for, from the workload's own pods."""
+"""Test the order of arrivals: by the seed alone, up to the requested amount, from the workload's own pods."""
 
 from collections import Counter
 

@@ -56,7 +56,7 @@ def test_an_object_of_the_cluster(tmp_path: Path) -> None:
 
 
 def test_identities_are_the_clusters(tmp_path: Path) -> None:
-    """Links lead to cards of the same node."""
+    """Check that links lead to cards of the same node."""
     linked = json.loads((FILES / "mig.json").read_text())
     linked["gpus"][0]["links"] = [{"count": 2, "to": linked["gpus"][1]["uuid"]}]
     written(tmp_path, linked, "mig.json")
@@ -166,7 +166,7 @@ def test_the_report_of_one_node(tmp_path: Path, report: dict[str, Any]) -> None:
 
 
 def test_another_encoding(tmp_path: Path) -> None:
-    """UTF-16 is what some shells write, and JSON tells it."""
+    """Check UTF-16, which some shells write and JSON can detect."""
     path = tmp_path / "cluster.json"
     path.write_bytes('{"nodes": [{"name":\n "k\xfcche"}]}'.encode("latin-1"))
     with pytest.raises(ConfigError) as refused:

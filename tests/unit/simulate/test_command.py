@@ -1,4 +1,4 @@
-"""The command line: from two files to a table, JSON and pictures, and what it says of arguments that mean nothing."""
+"""Test the command line: from two files to a table, JSON and pictures, and the errors for useless arguments."""
 
 import json
 import subprocess
@@ -89,7 +89,7 @@ def test_the_load_is_a_key(files: list[str], capsys: pytest.CaptureFixture[str],
 
 @pytest.mark.parametrize("load", ["0.00001", "2"])
 def test_loads_at_the_bounds(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], load: str) -> None:
-    """Nearly none arrives, or nearly all wait."""
+    """Check loads at which almost no pod arrives, or almost all wait."""
     flags = ["--departures", "exponential", "--load", load, "--policy", "fgd,random", "--jobs", "1"]
     simulate([*files, *flags, "--pictures", str(tmp_path / "out")])
     assert "CLASS" in capsys.readouterr().out
@@ -245,7 +245,7 @@ def test_what_is_no_whole_number(files: list[str], capsys: pytest.CaptureFixture
 
 
 def test_a_policy_by_its_key_in_the_bench(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It is one policy, with one name."""
+    """Check that a policy has one name, however it was given."""
     simulate([*files, "--policy", "bestfit,best-fit", "-o", "json"])
     found = json.loads(capsys.readouterr().out)
     assert found["policy"] == "best-fit"

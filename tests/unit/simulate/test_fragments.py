@@ -1,4 +1,4 @@
-"""The tables against the paper's own words: a loop over typical pods."""
+"""Compare the tables with the paper's definition: a loop over typical pods."""
 
 from collections.abc import Mapping, Sequence
 

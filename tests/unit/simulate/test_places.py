@@ -1,4 +1,4 @@
-"""The referee of VFs and places: by counting it says where a pod fits, and takes nothing that is not as it was asked for."""
+"""Test the referee of VFs and places: it finds by counting where a pod fits, and accepts only what was requested."""
 
 from collections.abc import Collection
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The product in a replay decides as it decides for kube-scheduler: filter, prioritize, bind, and the pod in the watch."""
+"""Test that the product decides in a replay as for kube-scheduler: filter, prioritize, bind, and the pod in the watch."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ NOTHING = Taken(gpus={}, vfs=frozenset())
 
 
 def by_the_extender(of: Cluster, policy: Policy, forecast: Forecast, kinds: list[int]) -> list[Placed | None]:
-    """Everything that kube-scheduler and the API server would say, as objects."""
+    """Decide with all objects that kube-scheduler and the API server would send."""
     ledger, pending = start_ledger(of), PendingPods()
     feed = PodFeed(ledger, pending, Conditions(), log=Records().log, unassigned=lambda pod: None)
     limits = Limits(partition=of.partition)
@@ -85,7 +85,7 @@ def by_the_product(of: Cluster, policy: Policy, forecast: Forecast, kinds: list[
 
 
 def eight_clusters() -> Cluster:
-    """So that there is still room when enough pods came to learn from."""
+    """Return clusters with enough free devices after the pods from which the product learns."""
     nodes = [replace(node, name=f"{node.name}-{number}") for number in range(8) for node in NODES]
     return Cluster(run_order(nodes, 42), tuple(dict.fromkeys(PODS)))
 
@@ -112,7 +112,7 @@ def test_another_workload_is_expected_at_first_and_forgotten() -> None:
 
 
 def with_profiles(folder: Path, *profiles: str, partition: str = "prefer") -> Trace:
-    """Some 40 GPUs. Without the pods that ask for nothing: they go where kube-scheduler puts them."""
+    """Return some 40 GPUs, and pods that request some: kube-scheduler places the others."""
     entries = [entry(profile, -(-40 // len(profiles) // GPUS[profile])) for profile in profiles]
     found = described(folder, *entries, partition=partition)
     pods = tuple(pod for pod in shipped.PODS if pod.has_devices)
@@ -120,7 +120,7 @@ def with_profiles(folder: Path, *profiles: str, partition: str = "prefer") -> Tr
 
 
 def played_on(trace: Trace, seed: int = 42) -> tuple[Cluster, list[int]]:
-    """And which kinds arrive."""
+    """Play the pods, and return the kinds that arrive too."""
     of = Cluster(run_order(trace.nodes, seed), tuple(dict.fromkeys(trace.pods)), trace.partition)
     return of, [of.kinds.all.index(pod) for pod in draw_arrivals(trace.pods, trace.capacity, 2.0, seed)]
 
@@ -143,7 +143,7 @@ def test_as_through_the_extender_with_vfs_and_places(tmp_path: Path, policy: Pol
     ],
 )
 def test_devices_are_as_asked(tmp_path: Path, policy: Policy, profiles: Sequence[str], partition: str) -> None:
-    """On every shipped profile, by their files alone; by_the_product checks that no one is turned away."""
+    """Check every shipped profile by its file alone; by_the_product checks that no pod is refused."""
     trace = with_profiles(tmp_path, *profiles, partition=partition)
     of, kinds = played_on(trace)
     judges = [shipped.Judge(node.name.rpartition("-")[0], trace.partition) for node in of.nodes]

@@ -1,4 +1,4 @@
-"""Whole replays of the small cluster: the same for a seed, honest for every policy, and counted right."""
+"""Test whole replays of the small cluster: equal for equal seeds, honest for every policy, and counted right."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ RATIO = 3.0
 
 
 def figures(run: Run) -> tuple[object, ...]:
-    """All but how long it took."""
+    """Return all figures but the duration."""
     return run.policy, run.seed, run.at_end, run.arrived, run.failed, run.curve
 
 
@@ -61,7 +61,7 @@ def test_figures_are_those_of_the_arrivals(policy: AnyPolicy, prior: Prior, seed
 
 @pytest.mark.parametrize("policy", Baseline)
 def test_to_baselines_cards_are_cards(policy: Baseline) -> None:
-    """Wherever they sit, and whatever is beside them that cannot be given."""
+    """Check that baselines ignore the position of cards, and other devices."""
     nodes = read_cluster(CLUSTERS / "mixed.json").nodes
     pods = tuple(replace(pod, models=()) for pod in TRACE.pods)
     described = Trace(nodes=nodes, pods=pods)

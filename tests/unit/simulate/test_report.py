@@ -1,4 +1,4 @@
-"""Means, differences paired by seed, and what stands in the JSON and the table."""
+"""Test means, differences paired by seed, and the content of the JSON and the table."""
 
 import math
 from dataclasses import replace
@@ -120,7 +120,7 @@ def test_the_prior_stands_where_the_policy_has_one() -> None:
 
 
 def test_models_that_no_node_has() -> None:
-    """One of several that is there is enough."""
+    """Check that one existing model of several is enough."""
     odd = (share(300, 1_000, "H300"), share(500, 1_000, "H300"), whole(1, 1_000, "H300", "T5"), whole(1, 1_000, "T4", "T5"))
     trace = Trace(nodes=NODES, pods=(*PODS, *odd))
     assert nodeless_models(trace) == {"H300": 2, "H300|T5": 1}

@@ -1,4 +1,5 @@
-"""kubelet of K3s and RKE2, in a folder like a node's: where its endpoint is from, and what mends one that is past the proxy."""
+"""Test kubelet of K3s and RKE2, in a folder like a node's: where its endpoint is configured, and which commands put the proxy
+in between."""
 
 import os
 import subprocess

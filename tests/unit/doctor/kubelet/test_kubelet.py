@@ -1,4 +1,5 @@
-"""Where kubelet's endpoint is from, in a folder like a node's; whether pods start past the proxy, and what mends it."""
+"""Test where kubelet's endpoint is configured, in a folder like a node's; whether pods start without the proxy, and which
+commands correct that."""
 
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -212,7 +213,7 @@ def test_one_socket_has_several_names() -> None:
 
 
 def test_its_mend_mends(tmp_path: Path) -> None:
-    """The commands of the mend, typed into a shell, make the next kubelet talk to the proxy."""
+    """Run the suggested commands in a shell, and check that the next kubelet talks to the proxy."""
     route = Route(kubelet=node(tmp_path, PACKAGE, [*AS_PLANNED, TO_RUNTIME]), proxy="/run/lading/cri.sock", runtime=RUNTIMES)
     commands = only(decide_endpoint(route)).mend.replace("/etc/", f"{tmp_path}/etc/").removesuffix(f"; {RESTART}")
     subprocess.run(["sh", "-c", commands], check=True)

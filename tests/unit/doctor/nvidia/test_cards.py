@@ -146,7 +146,7 @@ def test_cards_that_are_ill_for_one_reason_are_one_finding() -> None:
 def test_without_a_session_only_what_needs_none_is_said(
     build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The most frequent failure: the driver was upgraded. Its nodes are as they were."""
+    """Check the most frequent failure: the driver was upgraded, and its device nodes are as before."""
     node, mismatch = build_node("demo-8gpu"), pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     NvmlState(profile=node.profile, failures=(Failure(function="nvmlInitWithFlags", status=mismatch),)).write(node.nvml_state)
     reading = read(node, fake_nvml, monkeypatch)
@@ -178,7 +178,7 @@ def test_driver_files(mode: GpuMode, root: str, libraries: int, state: Verdict) 
 
 
 def test_driver_files_of_another_version_than_the_module_that_runs() -> None:
-    """Also where NVML does not answer, as it does not with such a library."""
+    """Check it where NVML does not answer too, as with such a library."""
     mismatch = nvml(error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, library_version="")
     reading = InjectionReading(mode=GpuMode.DEVICES, cards=mismatch, driver_root="/", versions=("560.35.03",))
     verdict = only(decide_driver_files(reading))

@@ -1,4 +1,4 @@
-"""The attacher's release that a person forces: what it says, what it keeps, and what it gives up."""
+"""Test a release that a person forces: its messages, what it keeps, and what it gives up."""
 
 import pytest
 
@@ -64,7 +64,7 @@ def test_what_is_gone_for_good_is_given_up_by_a_person(broken: bool) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_came_back_by_itself_is_not_given_up_before_it_is_reset(mode: RdmaMode) -> None:
-    """Else the next pod would have the VLAN of the one before."""
+    """Check that the VF is reset first: otherwise the next pod would have the VLAN of the previous one."""
     node = Node(mode=mode)
     node.run("p1-s0")
 

@@ -1,5 +1,5 @@
-"""The golden files are an example of the Device Information Specification 1.1.0 (§4.3), its curly quotes straightened, and one
-with an RDMA device (§3.1.3.3)."""
+"""Compare with golden files: an example of the Device Information Specification 1.1.0 (§4.3) with straight quotes, and one with
+an RDMA device (§3.1.3.3)."""
 
 import asyncio
 import contextlib

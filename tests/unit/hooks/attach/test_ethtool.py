@@ -1,4 +1,5 @@
-"""Requests and answers of ethtool, against a network device that has what a veth does not have: rings, rules, RSS, timestamps.
+"""Test requests and answers of ethtool with a model of a network device that has what a veth has not: rings, rules, RSS,
+timestamps.
 
 The real kernel's part is in tests/node/test_netlink_kept.py.
 """
@@ -52,7 +53,8 @@ def test_of_a_set_of_bits_those_that_differ_are_sent() -> None:
 
 @dataclass
 class Nic:
-    """A driver's side of the ioctls (net/ethtool/ioctl.c): sizes are asked first, and a rule's place must be free or taken."""
+    """Answer the ioctls as a driver does (net/ethtool/ioctl.c): sizes are requested first, and a rule's place must be free or
+    taken."""
 
     rules: dict[int, bytes] = field(default_factory=dict)
     table: bytes = struct.pack("=8I", *range(4), *range(4))

@@ -1,4 +1,4 @@
-"""Requests are compared octet for octet with literals worked out from rdma/rdma_netlink.h, and with what rdma(8) sends."""
+"""Compare requests octet by octet with literals from rdma/rdma_netlink.h, and with the requests of rdma(8)."""
 
 import errno
 import os

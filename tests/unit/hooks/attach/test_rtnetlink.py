@@ -1,4 +1,4 @@
-"""Requests are compared with what ip(8) sends for the same (tests/golden/netlink)."""
+"""Compare requests with those of ip(8) for the same change (tests/golden/netlink)."""
 
 import os
 import struct
@@ -98,7 +98,8 @@ def test_the_address_of_an_infiniband_device_keeps_its_twenty_octets() -> None:
 
 
 def test_a_name_that_is_no_text_is_asked_for_as_it_was_told() -> None:
-    """A pod that may configure its network can give its VF one, and with it the VF comes back."""
+    """Check a name that is no text: a pod that may configure its network can give its VF one, which the VF keeps when it
+    returns."""
     name = parse_link(link_message((3, b"\xff\xfe\0"))).name
     assert render_attribute(3, b"\xff\xfe\0") in render_get_link(name)
     str(KernelError(f"cannot rename {name}")).encode()  # goes into journal and log

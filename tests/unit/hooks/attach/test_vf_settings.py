@@ -1,4 +1,4 @@
-"""Requests are compared with what ip(8) sends for the same (tests/golden/netlink)."""
+"""Compare requests with those of ip(8) for the same change (tests/golden/netlink)."""
 
 import struct
 
@@ -120,7 +120,7 @@ def link_with(*infos: bytes) -> NetlinkMessage:
 
 @pytest.mark.parametrize("counters", [250, 248, 244])
 def test_hundreds_of_vfs_are_read_from_a_kernel_that_adds_their_counters(counters: int) -> None:
-    """It was told not to, and their list is longer than an attribute's 16-bit length can say."""
+    """Read a list with counters, which the request excludes, and which is longer than an attribute's 16-bit length."""
     infos = b"".join(vf_info(number, (8 | NLA_F_NESTED, bytes(counters))) for number in range(254))
     length = 4 + len(infos)
     assert length > 0xFFFF

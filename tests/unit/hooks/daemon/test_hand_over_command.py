@@ -1,4 +1,4 @@
-"""The operator's command for a card without a holder, as a real process."""
+"""Run the operator's command for a card without a holder as a real process."""
 
 import asyncio
 import os

@@ -1,4 +1,5 @@
-"""`lading-hooks install-handler` and `remove-handler`, on folders of a test; with a runtime: tests/node/test_nri_handler.py."""
+"""Test `lading-hooks install-handler` and `remove-handler` on folders of a test; with a runtime:
+tests/node/test_nri_handler.py."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`lading-hooks ledger` and `lading-hooks release` on a simulated node, beside a daemon and without one."""
+"""Test `lading-hooks ledger` and `lading-hooks release` on a simulated node, with and without a daemon."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ GRANT = holders.grant(devices=BOTH)
 
 
 class Runtime(RawServer):
-    """A runtime that lists sandboxes, each of them ready, and no container."""
+    """Act as a runtime that lists ready sandboxes and no container."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, self._answer, workers=2)
@@ -74,7 +74,7 @@ class Runtime(RawServer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desk:
-    """A node, and a person's commands."""
+    """Hold a node, and run a person's commands."""
 
     node: SimNode
     folder: Path  # the folder of the sockets
@@ -179,7 +179,7 @@ def test_a_card_that_a_pod_uses_without_a_grant_is_unmanaged(desk: Desk) -> None
 
 
 def take_netdev_away(desk: Desk) -> PciAddress:
-    """The demo's VFs are InfiniBand's, which may have none: this one is Ethernet's."""
+    """Remove the network device. The demo's VFs are InfiniBand, which may have none; this one is Ethernet."""
     bdf = PciAddress("0000:19:00.2")
     (ibdev,) = (desk.node.pci(bdf) / "infiniband").iterdir()
     (ibdev / "ports/1/link_layer").write_text("Ethernet\n")
@@ -194,7 +194,7 @@ def of(bdf: PciAddress) -> Attachment:
 
 @pytest.mark.parametrize("attaches", [True, False])
 def test_a_network_device_that_lading_did_not_move_has_an_unknown_holder(desk: Desk, attaches: bool) -> None:
-    """Without netdev mode, pods move VFs themselves, so a missing network device is normal."""
+    """Check both modes: without netdev mode, pods move VFs themselves, so a missing network device is normal."""
     bdf = take_netdev_away(desk)
     flag = "--netdev" if attaches else "--no-netdev"
     state = desk.listed(flag)[bdf]["state"]
@@ -320,7 +320,7 @@ def test_a_card_by_its_address(desk: Desk) -> None:
 
 @dataclass(slots=True)
 class Node:
-    """The part of hooks.node.node that the service uses."""
+    """Represent the part of hooks.node.node that the service uses."""
 
     ledger: Ledger
     inventory: Inventory | None
@@ -330,14 +330,14 @@ class Node:
 
 
 class Stuck:
-    """The part of hooks.attach.attacher that the service uses; it releases nothing."""
+    """Represent the part of hooks.attach.attacher that the service uses; it releases nothing."""
 
     async def force_release(self, vf: PciAddress, generation: int) -> list[str]:
         raise KernelError(f"no answer about {vf}, {generation}")
 
 
 def beside_daemon(desk: Desk, records: Records, work: Callable[[Node], None]) -> None:
-    """`work` in a thread, while the loop serves."""
+    """Run `work` in a thread while the loop serves."""
 
     async def run() -> None:
         log = Log(records, Level.DEBUG)
@@ -417,7 +417,7 @@ def test_what_the_daemon_cannot_answer(desk: Desk, records: Records) -> None:
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNKNOWN])
 def test_another_answer_is_status_1_and_the_ledger_is_not_touched(desk: Desk, code: grpc.StatusCode) -> None:
-    """An older daemon, one that hangs, one with a fault."""
+    """Check the answers of an older daemon, of one that hangs, and of one with a fault."""
     desk.remember(GRANT)
 
     def fail(_: Call) -> bytes:

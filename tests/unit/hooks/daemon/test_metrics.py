@@ -121,7 +121,7 @@ def test_devices_are_those_of_the_inventory(play: Play) -> None:
 
 
 class Watch(InventoryWatch):
-    """A watch at a moment that the test chose."""
+    """Represent the watch at a moment that the test chooses."""
 
     def __init__(self, current: Inventory) -> None:
         self._now = current
@@ -186,7 +186,7 @@ def test_cards_that_are_dirty(play: Play) -> None:
 
 
 class Services(Preparer):
-    """A preparer that does nothing but run a daemon for a card."""
+    """Represent a preparer that only runs a daemon for a card."""
 
     def wants(self, answer: Answer) -> bool:
         return False
@@ -225,7 +225,7 @@ def test_who_bypasses_a_share(play: Play) -> None:
 
 
 def test_a_pod_that_was_made_again_beside_its_predecessor_is_one_holder(play: Play) -> None:
-    """A name may be there twice while the older one ends; a series must not."""
+    """Check that series are unique although two pods have the same name while the older one ends."""
 
     def scenario(node: Node, metrics: Metrics) -> None:
         for pod in ("p1", "p2"):

@@ -1,4 +1,4 @@
-"""`lading-hooks install-proxy`, as far as it goes outside of a container; tests/install/test_bare_roots.py is the rest."""
+"""Test `lading-hooks install-proxy` outside of a container; tests/install/test_bare_roots.py has the rest."""
 
 from pathlib import Path
 

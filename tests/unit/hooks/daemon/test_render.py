@@ -1,4 +1,4 @@
-"""`lading-hooks render` on a simulated node."""
+"""Test `lading-hooks render` on a simulated node."""
 
 import json
 import os
@@ -140,7 +140,7 @@ def test_one_refusal_does_not_hide_the_others() -> None:
 
 
 def test_a_pod_of_the_ledger_keeps_what_it_has() -> None:
-    """Shares too: the container's own is not counted against it."""
+    """Check shares too: the container's own share is not counted against it."""
     text = POD.replace("name: p\n", "name: p\n  uid: u1\n")
     manifest = pod("lading.dev/gpus.train: '0:core=60', lading.dev/vfs.train: '1'", text)
     first = rendered(manifest)["train"]
@@ -208,7 +208,7 @@ JSON = ("-o", "json")
 
 @pytest.fixture
 def command(build_node: BuildNode, fake_nvml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs it on the simulated eight-card node: exit status, stdout, stderr."""
+    """Run the command on the simulated node with eight cards; return exit status, stdout and stderr."""
     node = build_node("demo-8gpu")
     config = tmp_path / "hooks.toml"
     state = tmp_path / "state"
@@ -327,7 +327,7 @@ def test_own_cdi_names_are_rendered_without_a_spec(command: Command, tmp_path: P
 
 
 def test_optional_groups_are_given_where_they_are_configured(command: Command, tmp_path: Path) -> None:
-    """A container starts even where a part of these groups is missing."""
+    """Check that a container starts although a part of these groups is missing."""
     root = tmp_path / "node"
     devices = root / "proc/devices"
     devices.write_text(devices.read_text().replace("Character devices:\n", "Character devices:\n236 gdrdrv\n"))

@@ -21,7 +21,7 @@ DAY = 86400
 def forget(
     ledger: Ledger, log: Log, *, now: float, scans: int, meanwhile: Callable[[int], None] = lambda _: None
 ) -> list[float]:
-    """Until it has waited so often; for how long each time."""
+    """Run retention until it has waited so often; return the length of each wait."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -26,7 +26,7 @@ EVERY_TRUST = [SIGNED, UNSIGNED, BOTH, MANUAL]
 
 
 def parse(annotations: Mapping[str, str], trust: Trust) -> Assignment | Refusal | None:
-    """Keys that begin with a dot are ours: `.gpus`."""
+    """Parse the annotations. A key that begins with a dot gets Lading's prefix: `.gpus`."""
     full = {f"lading.dev/{key[1:]}" if key[0] == "." else key: value for key, value in annotations.items()}
     return parse_assignment(full, pod=POD, node="n1", trust=trust)
 
@@ -62,7 +62,7 @@ def test_a_key_that_does_not_exist_is_refused_beside_devices_named_by_hand(key: 
 
 
 def test_a_key_that_the_node_does_not_know_yet_is_ignored_beside_an_assignment() -> None:
-    """A newer central may know it, and has checked the pod's keys."""
+    """Check that such a key is ignored: a newer central may know it, and has checked the pod's keys."""
     assert parse({**signed(), ".later": "x"}, SIGNED) == parse(signed(), SIGNED)
 
 

@@ -165,7 +165,7 @@ def test_a_share_of_the_whole_pod_is_counted_once() -> None:
 def at_once(
     index: int, mib: int, pod_mib: int | None = None, core: int | None = None, pod_core: int | None = None
 ) -> GrantedDevices:
-    """A share of a pod whose containers take turns."""
+    """Return a share of a pod whose containers take turns."""
     card = GrantedGpu(uuid=uuid(index), memory_mib=mib, core_percent=core, pod_memory_mib=pod_mib, pod_core_percent=pod_core)
     return GrantedDevices(gpus=(card,))
 
@@ -200,7 +200,8 @@ def test_memory_and_compute_take_turns_each_on_its_own() -> None:
 
 
 def test_the_largest_figure_of_a_pod_counts_beside_its_other_shares() -> None:
-    """An assignment says one figure for a card. A pod that says two, or leaves it out of some, does not get more by it."""
+    """Check a pod with several figures: an assignment has one figure for a card, and a pod with two figures, or with none for
+    some shares, gets no more."""
     for largest in "abcdefgh":
         figures = [holding(OTHER, at_once(0, 1, 40000 if name == largest else 30000), name) for name in "abcdefgh"]
         full = [*figures, holding(OTHER, share(0, 41000), "without")]
@@ -360,7 +361,7 @@ def test_a_vf_that_is_not_back_is_its_pods() -> None:
 
 @pytest.mark.parametrize("pod", [ME, OTHER])
 def test_nor_is_it_free(pod: PodUid) -> None:
-    """Also not for its own pod: no one of it has it any more."""
+    """Check that the card is not free for its own pod either, because no container of it has the card any more."""
     one = ContainerRequest(any_vfs=1, any_vfs_pod_wide=True)
     assert ask(one, held=[not_back(pod, 0)]) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
 
@@ -440,7 +441,7 @@ def test_a_card_with_no_more_in_use_than_is_tolerated_is_given(used_mib: int | N
 
 
 def test_processes_that_the_node_tolerates_leave_a_card_clean() -> None:
-    """The kernel keeps 15 characters of their names."""
+    """Check names longer than 15 characters, of which the kernel keeps 15."""
     assert left(processes=[HostProcess(7, "nvidia-cuda-mps")]) == whole(0)
     assert isinstance(left(processes=[HostProcess(7, "nvidia-cuda-mps"), PYTHON]), Refusal)
 

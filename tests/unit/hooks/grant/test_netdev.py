@@ -26,7 +26,7 @@ def decide(
     settings: VfSettings | None = None,
     by_number: int = 0,
 ) -> tuple[WantedVf, ...] | Refusal:
-    """`by_number`: so many of the last were not named."""
+    """Decide the attachments. `by_number`: how many of the last VFs were not named."""
     named = vfs[: len(vfs) - by_number]
     requests = tuple(VfRequest(name=one.bdf, netdev=netdev, settings=settings or VfSettings()) for one in named)
     devices = GrantedDevices(vfs=tuple(GrantedVf(bdf=one.bdf, ifname="net7" if one is ETHERNET else "") for one in vfs))
@@ -70,7 +70,8 @@ def test_settings_go_field_by_field() -> None:
     ("asked", "default", "netdev"), [(None, True, True), (None, False, False), (True, False, True), (False, True, False)]
 )
 def test_whether_is_the_assignments_to_say_then_the_nodes(asked: bool | None, default: bool, netdev: bool) -> None:
-    """Where it stays, the VF is named all the same: in exclusive mode its RDMA device goes."""
+    """Check a VF whose network device stays: its name is in the answer all the same, because in exclusive mode its RDMA device
+    moves."""
     (one,) = wanted(ETHERNET, netdev=asked, policy=replace(ATTACHES, by_default=default))
     assert one.netdev is netdev
 
@@ -106,7 +107,7 @@ def test_in_the_hosts_network_an_rdma_device_is_where_it_should_be() -> None:
 
 
 def test_whether_an_infiniband_vf_has_a_network_device_is_looked_at_late() -> None:
-    """The inventory may be of a moment at which it was in another pod."""
+    """Check that it is read late: the inventory may be from a moment at which the VF was in another pod."""
     assert [one.netdev for one in wanted(IPOIB, NO_IPOIB)] == [True, True]
 
 

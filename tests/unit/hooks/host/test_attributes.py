@@ -1,4 +1,4 @@
-"""Absence is a value; a read error is not."""
+"""Test that an absent attribute is a value, and a read error is not."""
 
 from pathlib import Path
 

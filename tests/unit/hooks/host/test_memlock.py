@@ -16,7 +16,7 @@ Max address space         unlimited            unlimited            bytes
 
 @pytest.fixture
 def runtime(sockets: Path) -> Iterator[Path]:
-    """This process listens, so its limits are asked for."""
+    """Listen in this process, so that its limits are read."""
     path = sockets / "runtime.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))

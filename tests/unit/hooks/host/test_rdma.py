@@ -1,4 +1,4 @@
-"""RDMA functions of a simulated node, whole and damaged."""
+"""Test RDMA functions of a simulated node, complete and damaged."""
 
 import os
 import shutil
@@ -156,7 +156,7 @@ def add_netdev(function: Path, name: str, *, index: int, lower: int) -> None:
 
 
 def test_a_network_device_for_each_port_is_a_problem_and_no_ill_health(build_node: BuildNode) -> None:
-    """ConnectX-3. The RDMA device can be used; which network device would be brought into a pod, no one can tell."""
+    """Check ConnectX-3: its RDMA device is usable, but it is unknown which network device would move into a pod."""
     node = build_node("demo-8gpu")
     own = vf_of(node.root).netdev
     add_netdev(node.pci(VF), own, index=7, lower=7)

@@ -1,4 +1,4 @@
-"""A node that was built is read back as its profile says."""
+"""Test that a built node is read back as in its profile."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.conftest import BuildNode
 
 
 def paths(bridge: HostBridge) -> dict[str, tuple[str, ...]]:
-    """The bridges above each GPU and PF, as the profile nests them."""
+    """Return the bridges above each GPU and PF, as the profile nests them."""
 
     def below(above: tuple[str, ...], nodes: tuple[PciNode, ...]) -> dict[str, tuple[str, ...]]:
         found = {node.bdf: above for node in nodes if node.gpu or node.pf}
@@ -31,7 +31,8 @@ def paths(bridge: HostBridge) -> dict[str, tuple[str, ...]]:
 
 
 def expected(node: SimNode) -> Inventory:
-    """The inventory of a healthy node, told by its profile; versions, control and RDMA nodes are for the other tests."""
+    """Return the inventory of a healthy node by its profile, without versions, control nodes and RDMA nodes, which other tests
+    check."""
 
     def char(path: str, major: str, minor: int) -> CharDevice:
         return CharDevice(path=path, host_path=f"{node.root}{path}", major=node.profile.major(major), minor=minor)

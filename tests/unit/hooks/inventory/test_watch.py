@@ -1,4 +1,4 @@
-"""The newest inventory in memory: polled, refreshed on demand and on a change, the last good one kept."""
+"""Test the newest inventory in memory: polled, refreshed on demand and on a change; the last good one is kept."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ def named(name: str) -> Inventory:
 
 
 class Seen:
-    """The changes and failures that a watch reported, and a way to wait for them."""
+    """Record the changes and failures that a watch reports, and wait for them."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[Inventory, Inventory]] = []
@@ -54,7 +54,7 @@ def watching(read: Callable[[], Inventory], seen: Seen, **settings: Any) -> Inve
 
 
 def script(steps: list[Inventory | Exception]) -> Callable[[], Inventory]:
-    """A read that answers one step after the other, then the last one again."""
+    """Return a read function that answers these steps in order, and then repeats the last one."""
     remaining: Iterator[Inventory | Exception] = iter(steps)
     last = steps[-1]
 

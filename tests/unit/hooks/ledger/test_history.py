@@ -1,4 +1,4 @@
-"""The history in its file: what a ledger writes of grants as they come and go."""
+"""Test the history in its file: what a ledger writes when grants are created and ended."""
 
 import sqlite3
 from dataclasses import replace
@@ -26,7 +26,7 @@ END = End(at=NOW)
 
 
 def run(ledger: Ledger, *pods: int) -> None:
-    """Pods that came and went, one after the other."""
+    """Create and end pods, one after the other."""
     for number in pods:
         one = grant(f"pod-{number}", granted_at=LONG_AGO + number)
         ledger.record(one)
@@ -150,7 +150,7 @@ def test_of_too_many_the_oldest_go(ledger: Ledger, monkeypatch: pytest.MonkeyPat
 
 
 def test_where_nothing_is_old_nothing_is_written(ledger: Ledger) -> None:
-    """The error of the last write stays until something is written."""
+    """Check that the error of the last write stays until the next write."""
     run(ledger, 1)
     ledger.last_write = "the disk is full"
     ledger.history.prune(0)

@@ -169,7 +169,7 @@ def test_to_restore_nothing_is_no_write(ledger: Ledger) -> None:
 
 
 def test_a_generation_that_could_not_be_read_back_is_not_given(ledger: Ledger) -> None:
-    """A ledger with one is refused at the next start."""
+    """Check such a generation, with which a ledger would be refused at the next start."""
     ledger.journal.restore([replace(FULL, generation=2**53)])
     with pytest.raises(StateError):
         ledger.journal.begin(other())

@@ -97,7 +97,8 @@ def test_a_vf_is_where_the_journal_has_it_with_a_grant_or_without(step: Step, st
 
 
 def test_why_a_vf_does_not_come_back_is_said_once() -> None:
-    """The overlay has the failure from the same row, as an illness."""
+    """Check that the failure is shown once, although the overlay has it from the same row as the reason why the VF is
+    unhealthy."""
     stuck = row(Step.RETURNING, failure="no answer from the firmware")
     node = inventory(vfs=(vf(0, unhealthy=stuck.failure),))
     assert listed(rows=[stuck], node=node)[vf(0).bdf].why.count(stuck.failure) == 1
@@ -138,7 +139,7 @@ def test_a_process_of_no_pod_is_said_and_holds_nothing() -> None:
 
 
 def test_a_stray_has_an_unknown_holder() -> None:
-    """A stray is shown with an unknown holder, and with the reason why it is unhealthy."""
+    """Check that an unmanaged VF has an unknown holder, and the reason why it is unhealthy."""
     node = inventory(vfs=(vf(0, unhealthy="in another namespace"), vf(1, unhealthy="in another namespace")))
     entries = listed(node=node, strays={vf(0).bdf})
     assert [entry.state for entry in entries.values()] == [State.UNKNOWN_HOLDER, State.UNHEALTHY]
@@ -174,7 +175,7 @@ def test_a_vf_that_is_gone_and_in_the_journal_is_listed_once() -> None:
 
 
 def test_everything_at_once_is_there_once() -> None:
-    """A card with a whole grant, an instance of it that is gone, and one that is there."""
+    """List a card with a whole grant, an instance of it that does not exist any more, and one that exists."""
     entries = listed(
         holders.grant("a", devices=mig(10)),
         holders.grant("b", devices=mig(99)),

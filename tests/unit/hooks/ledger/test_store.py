@@ -220,7 +220,7 @@ def test_replacing_what_is_not_there_makes_it(path: Path) -> None:
 
 
 def test_a_ledger_can_be_read_beside_its_daemon(ledger: Ledger) -> None:
-    """Also what is in its log only; and the daemon writes on while someone looks."""
+    """Read the records that are only in the log too, while the daemon continues to write."""
     for number in range(3):
         one = grant(f"pod-{number}", devices=whole(number), granted_at=number)
         ledger.record(one)

@@ -1,4 +1,4 @@
-"""The listing as it is shown: golden texts, and JSON whose keys stay."""
+"""Test the listing as it is shown: golden texts, and JSON with fixed keys."""
 
 import json
 from dataclasses import replace

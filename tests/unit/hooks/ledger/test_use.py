@@ -1,4 +1,4 @@
-"""Memory by container: processes of cards, cgroups and grants → MiB."""
+"""Test memory by container, from the processes of cards, cgroups and grants, in MiB."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -92,7 +92,7 @@ def test_both_written_forms_are_read_back(value: Grant) -> None:
 
 
 def test_every_field_of_request_and_devices_is_written() -> None:
-    """A field that someone adds to these types is covered above only if FULL sets it."""
+    """Check that FULL sets every field, so that the tests above cover a new field."""
     items: list[ContainerRequest | GpuRequest | VfRequest | VfSettings | VfConfig | GrantedVf | GrantedDevices]
     items = [FULL.request, FULL.devices, SETTINGS, SETTINGS.config]
     for item in (*items, *FULL.request.gpus, *FULL.request.vfs, *FULL.devices.vfs):
@@ -104,7 +104,7 @@ def test_every_field_of_request_and_devices_is_written() -> None:
 
 
 def test_the_annotation_of_a_released_version_stays_readable() -> None:
-    """These bytes are on containers that run out there."""
+    """Check the bytes that are on running containers of released versions."""
     text = (
         '{"container":"train","devices":{"gpus":[{"memory_mib":1024,"uuid":"GPU-00000000-0000-0000-0000-000000000001"}],'
         '"vfs":[{"bdf":"0000:3b:00.2"}]},"form":"unsigned","gen":3,"name":"p","namespace":"n","pod":"u",'
@@ -168,7 +168,7 @@ def test_a_row_that_is_not_ours_is_refused(text: str) -> None:
 
 
 def test_what_an_assignment_can_say_a_ledger_can_read() -> None:
-    """50 VFs with as many routes as one may have are no more than a pod's annotations can hold."""
+    """Check 50 VFs with the maximum number of routes: no more than a pod's annotations can hold."""
     routes = [{"to": f"fd00:1111:2222:3333:4444:5555:{n:x}:0/112", "via": "fd00:1111:2222:3333::1"} for n in range(MAX_ROUTES)]
     entries = [{"bdf": vf_bdf(n), "ifname": f"rdma{n}", "mtu": 9000, "routes": routes} for n in range(50)]
     said = {"v": 1, "pod": "p", "node": "n", "gen": 1, "containers": {"train": {"vfs": entries}}}

@@ -1,4 +1,4 @@
-"""The life of a card's MPS daemon, with the simulated programs (simnode/fake_mps.py) as real processes."""
+"""Test the life of a card's MPS daemon, with the simulated programs (simnode/fake_mps.py) as real processes."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ def share(pod: str, number: int = 0, *, memory_mib: int = 1044, limit: int = 60)
 
 
 class Rig:
-    """A node's preparer, its ledger as a list, and its driver as a list of modes."""
+    """Hold a node's preparer, its ledger as a list, and its driver as a list of modes."""
 
     def __init__(self, folder: Path, log: Log) -> None:
         self.folders = MpsFolders(mps_dir=f"{folder}/mps", shm_dir=f"{folder}/shm")

@@ -1,4 +1,4 @@
-"""A node with MPS: annotations in, a daemon and a compute mode out, until the pod is gone."""
+"""Test a node with MPS: from annotations to a daemon and a compute mode, until the pod has ended."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""VFs that go into pods: a real ledger with its journal, a runtime of two lists, an attacher that moves nothing."""
+"""Test VFs that move into pods: a real ledger with its journal, a runtime of two lists, an attacher that moves nothing."""
 
 import asyncio
 import math
@@ -297,7 +297,7 @@ def test_where_only_nodes_are_given_nothing_is_said_of_attachments(play: Play) -
 
 
 def test_a_vf_in_a_pod_is_well_and_its_container_may_restart(play: Play, records: Records) -> None:
-    """sysfs has no network device for it any more."""
+    """Check a VF without a network device in sysfs."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
@@ -409,7 +409,8 @@ def test_a_stop_gives_back_and_the_grants_follow(play: Play) -> None:
 
 
 def test_a_stop_does_not_wait_for_ever(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release that takes longer goes on, and the grant stays until it is done; then the grant goes without another minute."""
+    """Check that a release that takes longer continues, and the grant stays until it is done; then the grant ends without
+    another minute."""
     monkeypatch.setattr("hooks.attach.preparer.STOP_WAIT_S", 0.01)
 
     async def scenario(rig: Rig) -> None:
@@ -623,7 +624,7 @@ def test_the_settings_that_were_granted_are_those_that_are_attached(play: Play) 
 
 
 def test_what_is_shown_is_made_once_for_what_it_is_made_of(play: Play) -> None:
-    """A container without a VF asks for it too, beside pods with hundreds."""
+    """Count the builds: a container without a VF needs the overlay too, beside pods with hundreds of VFs."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
@@ -640,7 +641,7 @@ def test_what_is_shown_is_made_once_for_what_it_is_made_of(play: Play) -> None:
 
 
 def test_a_vf_that_cni_brings_back_is_held_until_the_stop_has_succeeded(play: Play) -> None:
-    """The runtime lists the sandbox as ended before it runs CNI's DEL."""
+    """Check a VF between the end of the sandbox in the runtime's list and CNI's DEL, which runs later."""
 
     async def scenario(rig: Rig) -> None:
         rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
@@ -696,7 +697,8 @@ def test_of_the_other_mode_what_is_left_comes_back_and_what_cni_moved_is_nobodys
 
 
 def test_a_grant_is_not_released_while_its_container_is_not_answered(play: Play) -> None:
-    """The sandbox dies as a container of it is made again: what that has may not be another pod's when it is answered."""
+    """Check a sandbox that dies while a container of it is created again: its devices must not be another pod's when the answer
+    is sent."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:

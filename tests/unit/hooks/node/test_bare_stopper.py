@@ -1,4 +1,4 @@
-"""Containers that run without their devices are stopped, each once at a time."""
+"""Test that containers that run without their devices are stopped, one after the other."""
 
 import asyncio
 from dataclasses import dataclass, field

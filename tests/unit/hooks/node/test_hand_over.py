@@ -1,4 +1,4 @@
-"""Cards without a holder: what they wait for, since when they are dirty, and what is restored."""
+"""Test cards without a holder: what they wait for, since when they are dirty, and what is restored."""
 
 import asyncio
 import threading

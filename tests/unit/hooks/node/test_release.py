@@ -1,4 +1,4 @@
-"""A release carried out: on a real ledger, the model of a kernel's VFs, and a runtime that exists as lists."""
+"""Test a release by a person, on a real ledger, the model of a kernel's VFs, and a runtime of lists."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ END = End(at=holders.NOW, how=Ended.FORCED, uid=1000)
 
 
 class Room:
-    """A node with one card and one VF; pod p1 may have both."""
+    """Hold a node with one card and one VF, which pod p1 may have."""
 
     def __init__(self, ledger: Ledger, log: Log) -> None:
         self.ledger, self.log = ledger, log
@@ -59,7 +59,7 @@ class Room:
         return path_of(sandbox)
 
     async def given(self, *, alive: bool = False) -> Attachment:
-        """p1 has the VF and the card; its sandbox is stopped, and nothing came back."""
+        """Give p1 the VF and the card, and stop its sandbox, after which neither returned."""
         self.kernel.add_netns(path_of(SANDBOX))
         self.ledger.record(self.grant)
         attached = await self.attacher.attach([WantedVf(vf=self.vf, settings=SETTINGS)], pod_of(SANDBOX))
@@ -169,7 +169,7 @@ def test_a_vf_that_does_not_come_back_keeps_its_grant(room: Room) -> None:
 
 
 def test_a_pod_that_comes_back_meanwhile_keeps_what_it_has(room: Room) -> None:
-    """The pod's new sandbox is younger than the lists, and than what was read of the ledger before."""
+    """Create a new sandbox of the pod that is younger than the lists and the earlier reading of the ledger."""
     again = replace(room.grant, sandbox=SandboxId("p1-s1"))
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The watch over shares: NVML, /proc and the real share server's status → the node, its log and its report."""
+"""Test the watch over shares, from NVML, /proc and the real share server's status to the node, its log and its report."""
 
 import asyncio
 import os
@@ -154,7 +154,7 @@ def test_while_the_share_server_does_not_answer_nothing_is_claimed(play: Play, r
 
 
 def test_a_process_that_is_about_to_end_is_not_meant_as_long_as_no_thread_goes_on(play: Play) -> None:
-    """The connection of such a process is closed before the driver forgets the process."""
+    """Check a process whose connection is closed before the driver forgets the process."""
 
     async def scenario(world: World) -> None:
         world.show(Running(4711, 10))
@@ -179,7 +179,7 @@ def test_outside_the_hosts_pid_namespace_nothing_is_claimed(play: Play) -> None:
 
 
 def test_the_share_servers_status_names_the_processes_that_are_connected(play: Play, tmp_path: Path, log: Log) -> None:
-    """The process is this one, which NVML shows as one of the pod's."""
+    """Check the process of this test, which NVML shows as one of the pod's."""
 
     async def scenario(world: World) -> None:
         world.show(Running(os.getpid(), 10))

@@ -38,7 +38,7 @@ def status(found: Inventory, *grants: Grant, **more: Any) -> Status:
 
 
 def test_the_demo_node_as_it_is_sent(build_node: BuildNode, fake_nvml: Path) -> None:
-    """With one card lost, one used by a stranger, one given whole with a VF, one shared."""
+    """Check a node with one card lost, one used without a grant, one granted whole with a VF, and one shared."""
     node = build_node("demo-8gpu")
     NvmlState(profile=node.profile, failures=(Failure(gpu=3, status=GPU_IS_LOST),)).write(node.nvml_state)
     found = read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))])

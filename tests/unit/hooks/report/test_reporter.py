@@ -1,4 +1,5 @@
-"""The reporter step by step: a node that a test changes, and an API server that is one object, a Node, and failures to come."""
+"""Test the reporter step by step, with a node that the test changes, and an API server of one object, a Node, and scripted
+failures."""
 
 import asyncio
 import contextlib
@@ -38,7 +39,8 @@ DOWN = UnreachableError("cannot patch: connection refused")
 
 
 class Kube:
-    """Honest where the reporter leans on it: a status is no way to make its object, an object is made once."""
+    """Act as the API server where the reporter relies on it: a status does not create its object, and an object is created
+    once."""
 
     def __init__(self) -> None:
         self.nodes = {"n1": "uid-of-n1"}
@@ -86,7 +88,7 @@ class Kube:
 
 
 class World:
-    """A node with two cards, and its reporter. Time passes when a test says so."""
+    """Hold a node with two cards, and its reporter. Time passes when the test decides."""
 
     def __init__(self, node: Node, log: Log, records: Records, *, use_interval_s: float) -> None:
         self.node = node
@@ -517,7 +519,7 @@ def test_a_refusal_is_for_a_person_to_see(play: Play) -> None:
 
 
 async def keep(world: World) -> None:
-    """Until it has waited `world.until` times."""
+    """Run the reporter until it has waited `world.until` times."""
     with pytest.raises(asyncio.CancelledError):
         await world.reporter.keep_reporting()
 
@@ -562,7 +564,7 @@ def test_credentials_that_do_not_come_do_not_hold_up_the_end_of_the_process(monk
 
 
 def test_what_goes_over_the_wire_is_a_forced_apply(play: Play, tmp_path: Path) -> None:
-    """The real client and a kubeconfig."""
+    """Check the request with the real client and a kubeconfig."""
 
     async def scenario(world: World) -> None:
         async with FakeKubeServer() as kube:

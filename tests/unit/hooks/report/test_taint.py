@@ -1,4 +1,4 @@
-"""The taint of a node, step by step, with an API server that is one Node and failures to come."""
+"""Test the taint of a node step by step, with an API server of one Node and scripted failures."""
 
 import asyncio
 from collections import deque
@@ -50,7 +50,7 @@ class Kube:
 
 
 class World:
-    """A node that was ready since its boot."""
+    """Hold a node that was ready since its boot."""
 
     def __init__(self, *taints: dict[str, Any], mark: Path) -> None:
         mark.parent.mkdir(exist_ok=True)
@@ -78,7 +78,7 @@ class World:
         return await self.tainter.scan(self.kube)
 
     async def breaks(self, problem: str) -> None:
-        """It lasts."""
+        """Let the problem last."""
         self.problem = problem
         await self.scan()
         self.now += PATIENCE_S

@@ -1,4 +1,4 @@
-"""`kubectl lading sysdump`: what is in it, what is in none of its files, and who can read them."""
+"""Test `kubectl lading sysdump`: what it has, what none of its files has, and who can read them."""
 
 import json
 import stat
@@ -27,7 +27,7 @@ CENTRAL_API = f"/api/v1/namespaces/{NAMESPACE}/pods/http:{LEADER}:8081/proxy"
 
 
 def hide(cluster: InstalledCluster) -> None:
-    """The canary wherever people and programs put secrets."""
+    """Hide the canary where people and programs put secrets."""
     spec = {
         "env": [{"name": "TOKEN", "value": CANARY}],
         "command": ["sh", "-c", CANARY],
@@ -225,7 +225,7 @@ def test_the_rights_of_deploy_are_enough_and_give_no_secrets() -> None:
 
 @pytest.fixture
 def large(cluster: InstalledCluster) -> InstalledCluster:
-    """The first node is listed as one of many."""
+    """List the first node as one of many."""
     first = {"metadata": {"remainingItemCount": LARGE_BYTES // 20}, "items": [{"metadata": {"name": "n1"}}]}
     cluster.pages[NODES.path()] = json.dumps(first).encode()
     return cluster

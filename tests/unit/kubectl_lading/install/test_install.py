@@ -1,4 +1,4 @@
-"""`kubectl lading install` before a small API server: what is made, kept, refused and removed."""
+"""Test `kubectl lading install` with a small API server: what is created, kept, refused and removed."""
 
 import json
 from base64 import b64decode
@@ -27,7 +27,7 @@ REMOVER = "/api/v1/namespaces/lading-nodes/pods/lading-remove-x"
 
 
 class Empty(SmallCluster):
-    """One node, and no report."""
+    """Represent a cluster with one node and no report."""
 
     def fill(self, store: Store) -> None:
         store.load("/api/v1/nodes/n1", {"metadata": {"name": "n1", "labels": {"lading.dev/front-end": "nri"}}})
@@ -174,7 +174,7 @@ def test_a_field_of_a_kustomization_without_a_meaning_here_is_refused(tmp_path: 
 
 
 class TestWithPods:
-    """A cluster in which pods hold devices."""
+    """Test a cluster in which pods hold devices."""
 
     @pytest.fixture
     def cluster(self) -> SmallCluster:

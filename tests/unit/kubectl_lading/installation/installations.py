@@ -1,4 +1,4 @@
-"""An installation as `deploy/` makes it, all well, and changes of it: what checks decide about, without an API server."""
+"""Build an installation as `deploy/` creates it, without findings, and changes of it, for checks without an API server."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 def at(seconds: float) -> str:
-    """So long ago."""
+    """Return the time so long ago."""
     return (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -55,7 +55,7 @@ def daemonset(name: str, *, tag: str = "0.1.0", ready: int = 2, wanted: int = 2,
 
 
 def node_pod(name: str, node: str, *, ready: bool = True) -> FullPod:
-    """A pod of a DaemonSet."""
+    """Return a pod of a DaemonSet."""
     metadata = {"name": f"{name}-{node}", "labels": {NAME_LABEL: name}}
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
     return msgspec.convert({"metadata": metadata, "spec": {"nodeName": node}, "status": status}, FullPod)

@@ -1,4 +1,4 @@
-"""`kubectl lading status` as a command: its exit status, what it waits for, and a cluster that it may not read."""
+"""Test `kubectl lading status` as a command: its exit status, its wait, and a cluster that it may not read."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ AWAY = Unread(why="cannot get /version: connection refused")
 
 @pytest.fixture
 def cluster() -> InstalledCluster:
-    """All well."""
+    """Return a cluster without findings."""
     cluster = InstalledCluster()
     for path in [path for path in cluster.objects if path.endswith(("old-1", "/pods/next-run", "/pods/too-many"))]:
         del cluster.objects[path]
@@ -94,7 +94,7 @@ def test_who_may_not_read_the_definition_learns_by_the_list_that_it_is_not_there
 
 @contextmanager
 def answering(page: bytes, status: int = 200) -> Iterator[str]:
-    """An HTTP server that says the same to everybody; its URL."""
+    """Start an HTTP server that gives every caller the same answer, and return its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -189,7 +189,7 @@ def test_arguments_without_a_meaning(cli: Cli) -> None:
 
 
 class Looks:
-    """One after the other, the last one for ever; time passes in sleep only."""
+    """Return these views one after the other, and the last one repeatedly; time passes only in sleep."""
 
     def __init__(self, *scans: StatusView | Unread) -> None:
         self.scans = list(scans)

@@ -226,7 +226,7 @@ def test_the_worst_comes_first() -> None:
 
 
 def test_a_leader_that_runs_elsewhere_is_believed() -> None:
-    """One outside of the cluster has no pod whose address could be compared."""
+    """Check a leader outside of the cluster, which has no pod whose address could be compared."""
     assert view_status(installation(lease=lease(holder="a-host_0b6f"))).findings == ()
 
 

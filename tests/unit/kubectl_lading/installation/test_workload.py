@@ -36,7 +36,7 @@ def test_what_is_there() -> None:
 
 
 def test_a_pod_that_can_never_fit_on_most_nodes_waits_for_those_where_it_can() -> None:
-    """Most nodes have another model, which is no reason to give up."""
+    """Check that the other model of most nodes does not count as a reason to give up."""
     cluster = InstalledCluster()
     cluster.keep_pod(a_pod("picky", {"main": {"gpu": 8}}, gpu_model="NVIDIA H100 80GB HBM3"))
     assert workload(cluster).pending["too-few-free-gpus"] == 2

@@ -104,7 +104,7 @@ def test_a_budget_lets_so_many_go() -> None:
 
 
 def test_a_pod_that_several_budgets_cover_stays() -> None:
-    """The Eviction API refuses it, however many each of them allows."""
+    """Check such a pod, which the Eviction API refuses however many each budget allows."""
     pods = [mover("a", labels={"app": "x", "tier": "y"}), mover("b", labels={"app": "x"})]
     assert forbidden(pods, Budgets.of([budget(1, app="x"), budget(9, tier="y")])).keys() == {"a"}
 

@@ -1,4 +1,4 @@
-"""`simulate` as a command: the priorities of its pods, and an answer that stays small."""
+"""Test `simulate` as a command: the priorities of its pods, and the size of its output."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The devices of a container in words; each two of its GPUs, and each GPU with each VF."""
+"""Test the devices of a container as text, and each pair of its GPUs, and of a GPU and a VF."""
 
 import msgspec
 import pytest

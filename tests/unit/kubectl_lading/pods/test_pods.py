@@ -1,4 +1,4 @@
-"""`pods -w`: a row whenever a pod is another."""
+"""Test `pods -w`: a row whenever a pod changes."""
 
 import asyncio
 import contextlib

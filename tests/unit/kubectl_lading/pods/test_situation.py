@@ -1,4 +1,4 @@
-"""Where a pod stands, from its own words and its Events, and what to do about each reason."""
+"""Test the state of a pod by its object and its Events, and the advice for each reason."""
 
 from typing import Any
 

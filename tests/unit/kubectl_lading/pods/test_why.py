@@ -1,4 +1,4 @@
-"""`why POD`: what is read, what central is asked for, and what is said without it."""
+"""Test `why POD`: what is read, which questions central gets, and the output without central."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def answer(cli: Cli, *words: str) -> dict[str, Any]:
 
 
 def central_says(monkeypatch: pytest.MonkeyPatch, said: Why | Unread | None) -> list[str]:
-    """The pods that it is asked for."""
+    """Answer as central for these pods."""
     requested = []
 
     async def why(self: object, namespace: str, name: str) -> Why | Unread | None:

@@ -1,4 +1,4 @@
-"""Ages as kubectl writes them, and sizes."""
+"""Test ages as kubectl writes them, and sizes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tables, lines in two columns, and the same structs for programs."""
+"""Test tables, lines in two columns, and the same structs for programs."""
 
 import pytest
 from rich.console import Console

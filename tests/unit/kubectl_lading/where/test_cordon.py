@@ -1,4 +1,4 @@
-"""`cordon` and `uncordon` against an API server: what is written, for which version, and who is named."""
+"""Test `cordon` and `uncordon` with an API server: what is written, for which version, and which pods are named."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A node as a tree: every device once, bars that do not lie, and lines that are no wider than the terminal."""
+"""Test a node as a tree: each device once, bars of the right length, and lines within the terminal's width."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ def a_gpu(
 
 
 def a_node(*gpus: GpuView, pfs: tuple[PfView, ...] = ()) -> NodeView:
-    """All below one switch."""
+    """Return a node with all devices below one switch."""
     group = GroupView(
         name="0000:00:01.0", socket=0, numa=0, gpus=tuple(gpu.uuid for gpu in gpus), pfs=tuple(pf.bdf for pf in pfs)
     )

@@ -1,4 +1,4 @@
-"""`gpu CARD`: a card in MIG mode by its instances' names, and the holder of the whole card all the same."""
+"""Test `gpu CARD` for a card in MIG mode: by its instances' names, with the holder of the whole card too."""
 
 from collections.abc import Iterator
 from pathlib import Path

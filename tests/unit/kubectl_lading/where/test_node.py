@@ -1,4 +1,4 @@
-"""`node N` of nodes that are not as they should be."""
+"""Test `node N` for nodes with problems."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.fakes.small_cluster import SmallCluster
 
 
 def test_every_node_that_nodes_lists_can_be_looked_at(tmp_path: Path) -> None:
-    """Also one that was deleted while a pod is bound to it."""
+    """Check a node too that was deleted while a pod is bound to it."""
     cluster = SmallCluster()
     for path in (NODE_DEVICES.path(name="h100-2"), NODES.path(name="h100-2")):
         del cluster.objects[path]

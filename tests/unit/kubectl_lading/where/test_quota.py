@@ -1,4 +1,4 @@
-"""`quota`: the tree with its numbers, one quota of it, and clusters without quotas or without the right to see them."""
+"""Test `quota`: the tree with its numbers, one quota of it, and clusters without quotas or without the right to read them."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_a_cluster_without_the_kinds_or_the_right(cli: Cli, server: FakeKubeServ
 
 
 class TestNamespaces:
-    """scheduler-plugins' quotas."""
+    """Test quotas of scheduler-plugins."""
 
     @pytest.fixture
     def cluster(self) -> SmallCluster:

@@ -1,4 +1,4 @@
-"""Checks carried out: what becomes of one that fails, hangs, or may not read what it needs."""
+"""Test running checks: the finding of a check that fails, hangs, or may not read what it needs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable

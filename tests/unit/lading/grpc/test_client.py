@@ -1,4 +1,4 @@
-"""Connections to a hook server: when one is made, kept, and given up."""
+"""Test connections to a hook server: when one is opened, kept and closed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +17,7 @@ SHORT = 0.05  # seconds; a time that a test waits for in full
 
 
 class Peer:
-    """Answers what it is asked with the same, unless it `hangs`; counts its connections, which it can `close`."""
+    """Answer each request with its content, unless it `hangs`; count the connections, which it can `close`."""
 
     def __init__(self) -> None:
         self.made = 0

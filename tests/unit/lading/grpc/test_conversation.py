@@ -1,4 +1,4 @@
-"""The server of unary calls against `h2`, which is strict about what it is sent, and against bytes that no client sends."""
+"""Test the server of unary calls against `h2`, a strict implementation, and against bytes that no client sends."""
 
 import contextlib
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ def never(stream: int, work: Later) -> None:
 
 
 class Peer:
-    """A client with a server, and what became of its calls."""
+    """Connect a client with a server, and record the result of its calls."""
 
     def __init__(self, settings: Mapping[int, int] | None = None, *, credit: bool = True) -> None:
         self.failures: list[Exception] = []
@@ -147,7 +147,7 @@ def test_a_call_as_grpc_has_it() -> None:
 
 @pytest.mark.long
 def test_many_calls_and_the_windows_stay_whole() -> None:
-    """Together many times the windows of the connection; `Peer.sends` sees that there is room."""
+    """Send many times the windows of the connection in sum; `Peer.sends` checks that the window has space."""
     peer = Peer()
     for size in (0, 1, 100_000, MAX_MESSAGE, MAX_MESSAGE):
         stream = peer.calls(b"x" * size)
@@ -260,7 +260,7 @@ def test_a_call_that_is_given_up_is_forgotten() -> None:
 
 
 def test_more_calls_than_are_taken_are_refused() -> None:
-    """h2 would not send them: it is told the limit."""
+    """Check calls that h2 would not send, because it knows the limit."""
     peer = Peer()
     block = peer.h2.encoder.encode(FIELDS)
     said = b"".join(peer.server.receive(frame(HEADERS, 4, stream, block)) for stream in range(1, 2 * 257, 2))
@@ -307,7 +307,7 @@ def test_the_answer_of_a_call_that_was_given_up_goes_nowhere(error: Exception | 
 
 
 def test_what_comes_behind_a_whole_request_is_not_part_of_it() -> None:
-    """A client may send no more; one that does must not have its call asked twice."""
+    """Check that a client which sends more than a request does not have its call handled twice."""
     peer = Peer()
     stream = peer.calls(b"slow", LATER)
     assert peer.server.receive(frame(0, 1, stream, prefixed(b"more"))) == frame(WINDOW_UPDATE, 0, 0, (9).to_bytes(4, "big"))

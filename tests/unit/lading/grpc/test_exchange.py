@@ -1,4 +1,4 @@
-"""The client of unary calls against `h2`, which is strict about what it is sent, and against bytes that no server sends."""
+"""Test the client of unary calls against `h2`, a strict implementation, and against bytes that no server sends."""
 
 from collections.abc import Iterable
 from struct import pack
@@ -21,7 +21,7 @@ OK = [("grpc-status", "0")]
 
 
 class Server:
-    """A server on h2: what it received, and what it sends."""
+    """Act as a server on h2: record what it received, and send."""
 
     def __init__(self, settings: dict[int, int] | None = None) -> None:
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
@@ -64,7 +64,7 @@ class Server:
 
 
 def asked(message: bytes = b"question", settings: dict[int, int] | None = None) -> tuple[Exchange, Server]:
-    """A call that the server has heard, and both have said to it what is to be said."""
+    """Return a call that the server has received, after both sides exchanged their settings."""
     exchange, server = Exchange(limit=LIMIT), Server(settings)
     ask(exchange, server, message)
     return exchange, server
@@ -93,7 +93,7 @@ def test_a_call_as_grpc_has_it() -> None:
 
 
 def test_calls_one_after_the_other_and_the_windows_stay_whole() -> None:
-    """The sum of the answers is many times the window; `Server.answers` sees that there is room."""
+    """Send many times the window in sum of the answers; `Server.answers` checks that the window has space."""
     exchange, server = asked()
     for stream in range(1, 20, 2):
         if stream > 1:
@@ -121,7 +121,7 @@ def test_a_window_that_shrinks_while_bytes_are_on_their_way() -> None:
 
 
 def test_a_server_without_a_header_table() -> None:
-    """It has to be told by a size update in the next block; h2 insists."""
+    """Check that the next block has a size update, which h2 requires."""
     exchange, server = asked(settings={h2.settings.SettingCodes.HEADER_TABLE_SIZE: 0})
     exchange.receive(server.answers(1, b""))
     server.hears(exchange.begin(PATH, b"again", timeout_s=2))

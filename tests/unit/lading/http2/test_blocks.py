@@ -1,4 +1,4 @@
-"""Blocks in pieces, and what may not come between them."""
+"""Test header blocks in pieces, and frames that may not come in between."""
 
 import hpack
 import pytest
@@ -31,7 +31,7 @@ def test_a_block_in_one_frame() -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, len(BLOCK) - 1, len(BLOCK)])
 def test_a_block_in_pieces(cut: int) -> None:
-    """Padding and priority fields are the first frame's only, and so is the end of the stream."""
+    """Check padding and priority fields, which only the first frame has, as it has the end of the stream."""
     blocks = reader()
     first = b"\2" + bytes(5) + BLOCK[:cut] + b"\0\0"
     flags = frames.PADDED | frames.PRIORITY_FIELDS | frames.END_STREAM

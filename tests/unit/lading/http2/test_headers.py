@@ -15,7 +15,7 @@ SECRET = hpack.NeverIndexedHeaderTuple(b"authorization", b"token")
 
 
 class Ends:
-    """A sender and a receiver with the lane between them."""
+    """Connect a sender and a receiver."""
 
     def __init__(self) -> None:
         self.encoder, self.decoder = Encoder(), hpack.Decoder()
@@ -39,7 +39,7 @@ class Ends:
         assert self.receive(block) == fields
 
     def resize(self, size: int) -> None:
-        """The receiver announces a table size and the sender acknowledges it."""
+        """Let the receiver announce a table size, and the sender acknowledge it."""
         self.decoder.max_allowed_table_size = size
         self.lane.announce_table_size(size)
         self.lane.acknowledge_table_size(size)

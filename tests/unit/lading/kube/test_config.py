@@ -1,4 +1,4 @@
-"""Kubeconfigs as people and tools write them, a pod's service account, and credentials that are renewed."""
+"""Test kubeconfigs as people and tools write them, a pod's service account, and credentials that are renewed."""
 
 import asyncio
 import base64
@@ -204,7 +204,7 @@ def credential(**status: object) -> dict[str, object]:
 
 
 def test_an_exec_plugins_token(plugin: Callable[..., Path], tmp_path: Path, authority: Authority) -> None:
-    """A command with a slash is below the kubeconfig's folder, whatever the working directory is."""
+    """Check a command with a slash, which is relative to the kubeconfig's folder and not to the working directory."""
     path = plugin(credential(token="from-plugin"), provideClusterInfo=True)  # noqa: S106
     assert now(path).authorization == "Bearer from-plugin"
     question = json.loads((tmp_path / "runs").read_text())
@@ -310,7 +310,7 @@ def test_a_command_in_a_pod_without_a_context_uses_its_service_account(
 
 
 def test_the_namespace_in_a_pod(service_account: TokenFile, kubeconfig: Write, tmp_path: Path) -> None:
-    """clientcmd uses the pod's namespace also with a kubeconfig, if the context has none."""
+    """Check a kubeconfig whose context has no namespace: clientcmd then uses the pod's namespace too."""
     path = kubeconfig({"token": "t"})
     assert read_namespace(KubectlRules(kubeconfig=str(path), environment={})) == "mine"
     assert read_namespace(KubectlRules(kubeconfig=str(path), environment={"POD_NAMESPACE": "env"})) == "env"
@@ -346,7 +346,7 @@ def test_credentials_that_cannot_be_renewed_stay_until_they_are_refused(service_
 
 
 def test_renewal_waits_for_no_one(kubeconfig: Write, tmp_path: Path) -> None:
-    """The hook runs in a thread, and the call that came at its time has the last credentials."""
+    """Check that a call during a renewal uses the last credentials, because the renewal runs in a thread."""
     seconds = 0.0
 
     async def go() -> list[str]:

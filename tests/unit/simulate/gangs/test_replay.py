@@ -1,4 +1,4 @@
-"""Whole replays with gangs: the same jobs for all rules, the offered load, and figures that add up."""
+"""Test whole replays with gangs: the same jobs for all rules, the offered load, and consistent figures."""
 
 import json
 from pathlib import Path

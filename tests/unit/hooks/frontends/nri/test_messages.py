@@ -1,4 +1,4 @@
-"""NRI's messages as own values, and what NRI cannot express: refused by name."""
+"""Test NRI's messages as values, and what NRI cannot express: it is refused by name."""
 
 import pytest
 
@@ -64,7 +64,7 @@ def test_namespaces_say_whether_a_pod_has_the_hosts_network_or_users_of_its_own(
 
 
 def test_at_its_end_a_sandbox_has_no_namespaces_and_not_the_hosts_network() -> None:
-    """Containerd 1.7 shows none at StopPodSandbox."""
+    """Check StopPodSandbox of containerd 1.7, which has no namespaces."""
     assert not read_sandbox(pod()).host_network
 
 

@@ -63,7 +63,7 @@ def test_of_a_list_the_pods_and_their_namespaces_are_kept(
 
 @given(st.binary(max_size=300), CUTS)
 def test_what_protobuf_does_not_read_is_malformed(data: bytes, cuts: list[int]) -> None:
-    """And what it reads is kept the same, but for fields that are not needed."""
+    """Check that the readable rest is kept, except for fields that are not needed."""
     sieve = fed(request_sieve(), data, cuts)
     try:
         kept = sieve.kept()
@@ -95,7 +95,7 @@ def test_more_than_may_be_kept_is_refused_when_it_is_announced() -> None:
 
 
 def test_a_list_of_any_size_takes_the_memory_of_what_is_kept() -> None:
-    """A hundred pods of 250 KiB each: 25 MB."""
+    """Send a hundred pods of 250 KiB each: 25 MB."""
     pods = [nri.PodSandbox(id=str(number), annotations={"x": "y" * (250 << 10)}) for number in range(100)]
     _, data = NriConversation(answers_on=RUNTIME).call(
         PLUGIN_SERVICE, "Synchronize", nri.SynchronizeRequest(pods=pods).SerializeToString()

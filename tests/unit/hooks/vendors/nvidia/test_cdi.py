@@ -1,4 +1,4 @@
-"""CDI specs of a simulated node, by the real pynvml over the fake library; LADING_GOLDEN=write writes the golden files."""
+"""Test CDI specs of a simulated node, by the real pynvml over the fake library; LADING_GOLDEN=write writes the golden files."""
 
 import os
 import platform
@@ -151,7 +151,7 @@ def test_the_program_that_is_absent_has_no_hooks(tmp_path: Path) -> None:
 
 
 def test_specs_follow_the_node(build_node: BuildNode, fake_nvml: Path, tmp_path: Path) -> None:
-    """A card that is gone, one that the driver cannot show, another driver."""
+    """Check a card that disappeared, one that the driver cannot show, and another driver."""
     node = build_node("demo-8gpu")
     nvidia = vendor(node, fake_nvml)
     folder = tmp_path / "cdi"

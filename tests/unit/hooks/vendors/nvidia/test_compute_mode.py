@@ -1,4 +1,4 @@
-"""The real pynvml over the fake library."""
+"""Test the compute mode with the real pynvml over the fake library."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Limits of memory that the driver keeps, by the real pynvml on the fake NVML, and a folder for the kernel's cgroups."""
+"""Test limits of memory that the driver keeps, by the real pynvml on the fake NVML, with a folder for the kernel's cgroups."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The real pynvml over the fake library."""
+"""Test NVML by the real pynvml over the fake library."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -141,7 +141,7 @@ def test_what_a_card_does_not_tell_of_what_was_left_is_no_ill_health(
 
 @pytest.mark.parametrize("status", [UNSUPPORTED, FUNCTION_NOT_FOUND])
 def test_a_card_without_memory_of_its_own_has_the_hosts(build_node: BuildNode, fake_nvml: Path, status: int) -> None:
-    """GB10."""
+    """Check GB10."""
     node = build_node("workstation")
     (node.root / "proc/meminfo").write_text("MemTotal:       125370516 kB\nMemFree:        1 kB\n")
     functions = ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetUtilizationRates")
@@ -158,7 +158,7 @@ def test_a_card_whose_fabric_is_not_set_up_is_unhealthy(build_node: BuildNode, f
 
 
 def test_what_is_in_use(build_node: BuildNode, fake_nvml: Path) -> None:
-    """A card in MIG mode tells its memory, and not how busy it is."""
+    """Check a card in MIG mode too, which reports its memory and not how busy it is."""
     node = build_node("mig")
     _, gpus, _ = read(node, fake_nvml, NvmlState(profile=node.profile, used={0: (3000, 50), 1: (12345, 97)}))
     assert [(gpu.used_mib, gpu.busy_percent) for gpu in gpus] == [(3000, None), (12345, 97)]

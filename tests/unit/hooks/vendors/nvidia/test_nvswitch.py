@@ -24,7 +24,7 @@ def test_the_boards_that_are_shipped() -> None:
 
 @pytest.mark.parametrize("table", ["h100", "h200", "h800"])
 def test_hopper_pairs_are_not_neighbours(table: str) -> None:
-    """The pairs are those that `fmpm -l` prints."""
+    """Check the pairs that `fmpm -l` prints."""
     halves = [(1, 2, 3, 4), (5, 6, 7, 8)]
     assert modules(table) == [(1, 2, 3, 4, 5, 6, 7, 8), *halves, (1, 3), (2, 4), (5, 7), (6, 8), *((n,) for n in range(1, 9))]
 

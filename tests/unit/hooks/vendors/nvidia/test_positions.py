@@ -1,4 +1,5 @@
-"""MIG instances that are made on demand: the real pynvml over the fake library, which keeps instances as a driver does."""
+"""Test MIG instances that are created on demand: the real pynvml over the fake library, which keeps instances as a driver
+does."""
 
 import stat
 from dataclasses import replace
@@ -20,7 +21,7 @@ NO_PERMISSION = 4
 
 
 class Card:
-    """The card of a simulated node that is divided, as each reading shows it."""
+    """Represent the divided card of a simulated node, as each reading shows it."""
 
     def __init__(self, node: SimNode, library: Path) -> None:
         self.node = node

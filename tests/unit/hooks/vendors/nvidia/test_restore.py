@@ -1,4 +1,4 @@
-"""Clocks and power limits after a tenant, set through the real pynvml over the fake library."""
+"""Test clocks and power limits after a tenant, set through the real pynvml over the fake library."""
 
 from pathlib import Path
 
