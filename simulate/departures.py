@@ -24,7 +24,7 @@ from simulate.fragments import Fragments, typical_pods
 from simulate.model import AnyPolicy, Moment, Prior, Stay
 from simulate.player import make_player
 from simulate.product import Product
-from simulate.replay import TOLD, TurnedAwayError, without_collections
+from simulate.replay import PROGRESS_EVERY, TurnedAwayError, without_collections
 from simulate.stream import SPANS, Departures, draw_stream
 from simulate.trace import Trace, TracePod
 
@@ -61,7 +61,7 @@ def replay_departures(
     prior: Prior = Prior.WORKLOAD,
     tell: Callable[[int], None] = lambda arrived: None,
 ) -> Stay:
-    """Run the replay. `tell` is called after every TOLD arrivals."""
+    """Run the replay. `tell` is called after every PROGRESS_EVERY arrivals."""
     kinds = tuple(dict.fromkeys(trace.pods))
     number_of = {pod: number for number, pod in enumerate(kinds)}
     cluster = Cluster(run_order(trace.nodes, seed), kinds, trace.partition)
@@ -73,8 +73,8 @@ def replay_departures(
     for number, (at, pod, runs) in enumerate(draw_stream(trace, game, seed), 1):
         running.advance(at)
         running.arrive(number_of[pod], _Waiting(number, at, runs))
-        if number % TOLD == 0:
-            tell(TOLD)
+        if number % PROGRESS_EVERY == 0:
+            tell(PROGRESS_EVERY)
     running.advance(SPANS[game.durations].end)
     return running.stay(policy, seed)
 

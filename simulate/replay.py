@@ -49,7 +49,7 @@ def replay(
     prior: Prior = Prior.WORKLOAD,
     tell: Callable[[int], None] = lambda arrived: None,
 ) -> Run:
-    """Run the replay. `tell` is called after every TOLD arrivals, and for the rest at the end."""
+    """Run the replay. `tell` is called after every PROGRESS_EVERY arrivals, and for the rest at the end."""
     kinds = tuple(dict.fromkeys(trace.pods))
     number_of = {pod: number for number, pod in enumerate(kinds)}
     arriving = draw_arrivals(trace.pods, trace.capacity, ratio, seed)

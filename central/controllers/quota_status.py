@@ -98,7 +98,7 @@ class QuotaWriter:
 
     async def _write(self, key: ObjectKey, quota: Quota, snapshot: QuotaSnapshot) -> bool:
         """Write the quota's status if the object has another one. Return whether it was written."""
-        said, status = self._feeds[quota.dialect].said(key[1]), render_status(snapshot, quota)
+        said, status = self._feeds[quota.dialect].status_of(key[1]), render_status(snapshot, quota)
         if said == status:
             return False
         with contextlib.suppress(NotFoundError, ConflictError):  # the object was deleted or replaced

@@ -111,7 +111,7 @@ def _keep(
             yield
     for _, _, name in sorted(missing):
         holders = sorted(planner.scheduler.ledger.facts_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
-        uids = [uid for uid, _ in holders if uid not in state.evicted]
+        uids = [uid for uid, _ in holders if uid not in state.removed]
         for count in range(len(uids) + 1):
             yield
             placement = planner.place(want.shape, name, state.without(*uids[:count]))

@@ -207,7 +207,7 @@ class CountedVerdicts(CachedVerdicts):
 
     def _show(self, row: int, missing: int) -> None:
         if name := self._columns.names[row]:
-            self._say(name, REASONS[missing])
+            self._store(name, REASONS[missing])
 
 
 def _found(capacity: NodeCapacity, placed: Placement) -> ScoredNode:

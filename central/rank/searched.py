@@ -47,9 +47,9 @@ class SearchedVerdicts(CachedVerdicts):
 
     def _decided(self, name: str, verdict: ScoredNode | Missing) -> None:
         if isinstance(verdict, Missing):
-            self._say(name, verdict)
+            self._store(name, verdict)
         else:
-            self._say(name, None, verdict.score)
+            self._store(name, None, verdict.score)
             heappush(self._heap, (_reversed(verdict.score), name))
 
     def best(self, cpu_memory: CpuMemory, among: Collection[str]) -> str | None:

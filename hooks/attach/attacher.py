@@ -276,7 +276,7 @@ class Attacher:
 
     async def _give_up(self, row: Attachment) -> list[str]:
         work = Work(vf=row.bdf, generation=row.generation)
-        seen = await self._steps.scan(work, row)
+        seen = await self._steps.find_where(work, row)
         if seen.netns:
             return [f"it is tried again; {row.netns} is still there: delete pod {row.namespace}/{row.pod_name} first"]
         if plan.is_home(row, seen):

@@ -76,15 +76,15 @@ class Steps:
         return plan.is_undone(row, await self.find_where(work, row))
 
     async def find_where(self, work: Work, row: Attachment) -> ObservedDevices:
-        find_where = partial(self.call, work, "looking where its devices are")
-        netns = await find_where(partial(self.kernel.netns_id, row.netns)) == row.netns_id
+        read = partial(self.call, work, "looking where its devices are")
+        netns = await read(partial(self.kernel.netns_id, row.netns)) == row.netns_id
         host, pod, rdma_host, rdma_pod = None, None, None, None
         if row.netdev is not None:
-            host = await find_where(partial(self.kernel.host_link, row.bdf))
-            pod = await find_where(partial(_find_in_pod, self.kernel, row)) if netns else None
+            host = await read(partial(self.kernel.host_link, row.bdf))
+            pod = await read(partial(_find_in_pod, self.kernel, row)) if netns else None
         if row.rdma:
-            rdma_host = await find_where(partial(self.kernel.host_ibdev, row.bdf, row.ibdev_number))
-            rdma_pod = await find_where(partial(_find_ibdev_in_pod, self.kernel, row)) if netns else None
+            rdma_host = await read(partial(self.kernel.host_ibdev, row.bdf, row.ibdev_number))
+            rdma_pod = await read(partial(_find_ibdev_in_pod, self.kernel, row)) if netns else None
         return ObservedDevices(netns=netns, host=host, pod=pod, rdma_host=rdma_host, rdma_pod=rdma_pod)
 
 

@@ -123,7 +123,7 @@ def _trial(alike: Sequence[Trial], verdicts: Sequence[Verdict], *, wide: bool) -
         yield text(f"{name}{': each' if len(alike) > 1 else ''} {problem}", "head")
         yield pairs([*([(trial.code, text(trial.problem, "bad"))] if trial.code else []), *notes])
         return
-    rows = [("asks", text(trial.rows))]
+    rows = [("asks", text(trial.asks))]
     if trial.gang:
         rows.append(("gang", text(f"{trial.gang}, with which it starts")))
     if trial.priority:

@@ -28,11 +28,11 @@ def node(share_lading: StartLading, newer: PrivateContainerd, runtime_handler: N
 
 
 def eventually_found(node: LadingNode, check: str, state: str, mend: str = "") -> None:
-    def check() -> None:
+    def check_finding() -> None:
         findings = found(node)[check]
         assert any(one == state and mend in said for one, said in findings), findings
 
-    eventually(check)
+    eventually(check_finding)
 
 
 def test_a_node_that_is_well(node: LadingNode) -> None:

@@ -42,7 +42,7 @@ from central.daemon.leadership import Leadership
 from central.decide.gangs import GangPlanner
 from central.decide.scheduler import Scheduler
 from central.request.model import Policy
-from central.state import seen
+from central.state import observed_pods
 from central.state.quotas import Quotas
 from lading.log import Event
 from lading.vocabulary import GANG, GANG_MIN, RESOURCE_GANG_MEMBER
@@ -74,7 +74,7 @@ ENTRIES: tuple[tuple[type, str], ...] = (
     (informer.NodeFeed, "changed"),
     (informer.NodeFeed, "_facts_of"),
     (informer.BudgetFeed, "changed"),
-    (seen.ObservedPods, "changed"),
+    (observed_pods.ObservedPods, "changed"),
     (gangs.GangFeed, "changed"),
     (gangs.GangFeed, "_end"),
     (gangs.GangObjectFeed, "changed"),

@@ -351,7 +351,7 @@ def test_gated_pods_hold_nothing_and_start_when_kueue_opens_their_gates(tmp_path
             made["spec"]["schedulingGates"] = [{"name": GATE}]
             await one.server.put(pod_path(name), made)
         await scheduler.run(10)
-        assert (bound(one), claims(one), one.free_cards(), scheduler.requested.total()) == ([], 0, 2, 0)
+        assert (bound(one), claims(one), one.free_cards(), scheduler.asked.total()) == ([], 0, 2, 0)
         assert one.sent("/status") == []
         for name in names:
             made = one.json(name)

@@ -22,7 +22,7 @@ def test_members_that_kube_scheduler_has_not_come_to_are_planned_where_others_li
         assert claims(one) == 8
         await scheduler.run(2)
         assert bound(one) == names
-        assert scheduler.requested == {name: 2 if name == "g0" else 1 for name in names}
+        assert scheduler.asked == {name: 2 if name == "g0" else 1 for name in names}
         assert [request.path for request in one.server.requests if is_touch(request)] == [f"{pod_path('g0')}/status"]
         await scheduler.end()
 

@@ -168,7 +168,7 @@ def best_by_looking(counting: Counting, capacities: Capacities, shape: Shape, am
         placed = place(one, shape.request)
         if one.name in among and isinstance(placed, Placement):
             enough = one.cpu_milli >= shape.cpu_memory.cpu_milli and one.memory_mib >= shape.cpu_memory.memory_mib
-            apart = placed.apart if enough else NEXT_TO
+            apart = placed.distances if enough else NEXT_TO
             ranked.append((not enough, apart, -best_score(counting, one, shape) if enough else 0, one.name))
     return min(ranked)[-1] if ranked else None
 

@@ -126,7 +126,7 @@ def test_large_blocks_are_not_cached() -> None:
     lane = HeaderLane()
     for size in (1, 1_000, 50_000):
         assert len(lane.decode(STATUS_200 * size)) == size
-    assert list(lane._known) == [STATUS_200]
+    assert list(lane._decoded) == [STATUS_200]
 
 
 @pytest.mark.parametrize("block", [b"\xff\xff\xff\xff\xff\xff", b"\xbe", b"\x00\x05ab", b"\x40", b"\x3f\xe1\x7f"])

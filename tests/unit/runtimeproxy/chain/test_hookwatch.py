@@ -34,7 +34,7 @@ async def looked(watch: HookWatch) -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hookwatch, "find_silence", find)
-        looking = asyncio.create_task(watch.keep_scanning())
+        looking = asyncio.create_task(watch.keep_looking())
         for _ in watch.silences():
             await ended.acquire()
         looking.cancel()
