@@ -125,8 +125,8 @@ def _fetch(url: str) -> str:
 def read_report(report: Path) -> dict[str, str]:
     """Return spec → state, from a JUnit file."""
     cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314 -- critest wrote it for this run
-    found = ((str(case.get("name")), str(case.get("status"))) for case in cases)
-    return {name.removeprefix("[It] "): state for name, state in found if name.startswith("[It] ")}
+    result = ((str(case.get("name")), str(case.get("status"))) for case in cases)
+    return {name.removeprefix("[It] "): state for name, state in result if name.startswith("[It] ")}
 
 
 def main() -> None:

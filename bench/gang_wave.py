@@ -95,9 +95,9 @@ class _Wave:
     def __init__(self, plane: ControlPlane, central: Replica, members: int) -> None:
         self._plane = plane
         self._members = members
-        found = re.search(r"event=metrics.listening .*port=(\d+)", central.log.read_text())
-        assert found, "central says where its metrics are"
-        self._metrics = f"http://127.0.0.1:{found[1]}/metrics"
+        match = re.search(r"event=metrics.listening .*port=(\d+)", central.log.read_text())
+        assert match, "central says where its metrics are"
+        self._metrics = f"http://127.0.0.1:{match[1]}/metrics"
 
     def measure(self, gang: str, *, late: bool) -> Mapping[str, float]:
         for number in range(self._members - 1):
@@ -143,8 +143,8 @@ class _Wave:
     def _asked(self) -> Mapping[str, float]:
         with urllib.request.urlopen(self._metrics) as answer:  # noqa: S310  its address is central's
             text = answer.read().decode()
-        found = dict(re.findall(r'lading_central_requests_total\{status="200",verb="(\w+)"\} (\S+)', text))
-        return {f"{verb}s": float(found.get(verb, 0)) for verb in ("filter", "bind")}
+        result = dict(re.findall(r'lading_central_requests_total\{status="200",verb="(\w+)"\} (\S+)', text))
+        return {f"{verb}s": float(result.get(verb, 0)) for verb in ("filter", "bind")}
 
 
 if __name__ == "__main__":

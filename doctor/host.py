@@ -319,9 +319,9 @@ def read_folder(folder: Path, guarded_prefixes: tuple[str, ...]) -> FolderReadin
     """Read the folder of registrations as the proxy does, but without earlier valid versions of an invalid file. Blocks."""
     if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
         raise PermissionError(f"no permission to read {folder}")
-    found: list[Registration] = []
-    reader = HooksDir(folder, found.extend, Log(_Nowhere()), owner_uid=0)
+    registrations: list[Registration] = []
+    reader = HooksDir(folder, registrations.extend, Log(_Nowhere()), owner_uid=0)
     reader.read()
     return FolderReading(
-        folder=folder, registrations=tuple(found), complaints=reader.complaints, guarded_prefixes=guarded_prefixes
+        folder=folder, registrations=tuple(registrations), complaints=reader.complaints, guarded_prefixes=guarded_prefixes
     )

@@ -94,8 +94,8 @@ def _run(args: argparse.Namespace) -> None:
     if args.list:
         _print(console, *_render_list(chosen))
         raise SystemExit(0)
-    found = asyncio.run(_check(chosen, args, slowness))
-    findings = tuple(msgspec.structs.replace(finding, mend=repeat_flags(finding.mend, args)) for finding in found)
+    result = asyncio.run(_check(chosen, args, slowness))
+    findings = tuple(msgspec.structs.replace(finding, mend=repeat_flags(finding.mend, args)) for finding in result)
     if args.output == "json":
         print(json.dumps({"program": PROGRAM, "version": __version__, **as_json(findings)}, indent=2))
     else:

@@ -59,8 +59,8 @@ def _key_files(folder: Path) -> Iterable[Path]:
 def read_file(path: Path) -> FileReading:
     """Return the beginning of a regular file. Other files are not opened. Raise PermissionError."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        result = path.stat()
+        if not stat.S_ISREG(result.st_mode):
             return FileReading(path=path, problem="no regular file")
         with path.open("rb") as file:
             content = file.read(_READ_BYTES)
@@ -68,7 +68,7 @@ def read_file(path: Path) -> FileReading:
         raise
     except OSError as e:
         return FileReading(path=path, problem=e.strerror or str(e))
-    return FileReading(path=path, access=Access.of(found), content=content)
+    return FileReading(path=path, access=Access.of(result), content=content)
 
 
 # ---- the ledger and its disk
@@ -96,14 +96,14 @@ def read_disk(folder: Path) -> DiskReading:
         status = folder.stat()
     except FileNotFoundError:
         return DiskReading(folder=folder)
-    found = os.statvfs(folder)
+    result = os.statvfs(folder)
     return DiskReading(
         folder=folder,
         there=True,
         access=Access.of(status),
-        free=found.f_bavail * found.f_frsize,
-        free_inodes=found.f_favail if found.f_files else None,
-        read_only=bool(found.f_flag & os.ST_RDONLY),
+        free=result.f_bavail * result.f_frsize,
+        free_inodes=result.f_favail if result.f_files else None,
+        read_only=bool(result.f_flag & os.ST_RDONLY),
     )
 
 
@@ -145,11 +145,11 @@ def read_modules(host_root: Path, pfs: tuple[Pf, ...], *, gpus: bool) -> Modules
         "ib_uverbs": "sys/class/infiniband_verbs",
         "rdma_ucm": "sys/class/misc/rdma_cm",
     }
-    found = set(read_names(host_root / "sys/module"))
-    found |= {name for name, folder in evidence.items() if read_names(host_root / folder)}
+    result = set(read_names(host_root / "sys/module"))
+    result |= {name for name, folder in evidence.items() if read_names(host_root / folder)}
     if any(pf.driver == MELLANOX and pf.ibdev for pf in pfs):
-        found.add("mlx5_ib")
-    modules = frozenset(found & {*evidence, "mlx5_ib", PEER_MEMORY})
+        result.add("mlx5_ib")
+    modules = frozenset(result & {*evidence, "mlx5_ib", PEER_MEMORY})
     return ModulesReading(pfs=pfs, gpus=gpus, modules=modules, dma_buf=_has_dma_buf(host_root))
 
 

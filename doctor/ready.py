@@ -69,12 +69,12 @@ class DaemonReply:
     @property
     def version(self) -> str:
         """Return the version of the running daemon; empty if it is unknown."""
-        found = _VERSION.search(self.metrics or "")
-        return found[1] if found else ""
+        match = _VERSION.search(self.metrics or "")
+        return match[1] if match else ""
 
     def gauge(self, name: str) -> float | None:
-        found = re.search(rf"^{name} (\S+)$", self.metrics or "", re.MULTILINE)
-        return float(found[1]) if found else None
+        match = re.search(rf"^{name} (\S+)$", self.metrics or "", re.MULTILINE)
+        return float(match[1]) if match else None
 
 
 def decide_ready(reply: DaemonReply) -> Iterator[Finding]:

@@ -110,13 +110,13 @@ def systemd_cgroups(status: cri.StatusResponse) -> bool | None:
 
 def runtimes_of(status: cri.StatusResponse) -> dict[str, Any]:
     """Return containerd's configuration of runtime handlers, by name; empty if it is not reported."""
-    found = _containerd(status).get("runtimes")
-    return found if isinstance(found, dict) else {}
+    result = _containerd(status).get("runtimes")
+    return result if isinstance(result, dict) else {}
 
 
 def _containerd(status: cri.StatusResponse) -> dict[str, Any]:
     try:
-        found = json.loads(status.info.get("config", "{}")).get("containerd", {})
+        result = json.loads(status.info.get("config", "{}")).get("containerd", {})
     except (ValueError, AttributeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}

@@ -57,15 +57,15 @@ def decide_socket(reading: SocketReading) -> Iterator[Finding]:
         yield ok(f"{reading.path} is answered; {reading.holder} holds it")
 
 
-def _trust(reading: SocketReading, found: Access) -> Iterator[Finding]:
+def _trust(reading: SocketReading, access: Access) -> Iterator[Finding]:
     wanted = reading.wanted
     mend = f"chown {wanted.uid}:{wanted.gid} {reading.path}; chmod {wanted.mode:04o} {reading.path}"
-    if found.uid != wanted.uid:
-        yield failed(f"{reading.path} belongs to uid {found.uid}, not {wanted.uid}", mend=mend)
-    if found.mode & _OTHERS & ~wanted.mode:
-        yield failed(f"{reading.path} has mode {found.mode:04o}: others can connect", mend=mend)
-    elif (found.gid, found.mode) != (wanted.gid, wanted.mode):
-        text = f"gid {found.gid} and mode {found.mode:04o}, not {wanted.gid} and {wanted.mode:04o}"
+    if access.uid != wanted.uid:
+        yield failed(f"{reading.path} belongs to uid {access.uid}, not {wanted.uid}", mend=mend)
+    if access.mode & _OTHERS & ~wanted.mode:
+        yield failed(f"{reading.path} has mode {access.mode:04o}: others can connect", mend=mend)
+    elif (access.gid, access.mode) != (wanted.gid, wanted.mode):
+        text = f"gid {access.gid} and mode {access.mode:04o}, not {wanted.gid} and {wanted.mode:04o}"
         yield warning(f"{reading.path} has {text}", mend=f"{mend} (in its unit: SocketGroup=, SocketMode=)")
     folder = reading.folder
     if folder and folder.mode & OTHERS_WRITE and not folder.mode & stat.S_ISVTX:

@@ -36,10 +36,10 @@ class Duration(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        found = _DURATION.fullmatch(str(value))
-        if not value or found is None:
+        match = _DURATION.fullmatch(str(value))
+        if not value or match is None:
             self.fail(f"{value!r} is not a duration: write it as 90s, 5m or 1h", param, ctx)
-        hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        hours, minutes, seconds = (int(part or 0) for part in match.groups())
         duration = float(hours * 3600 + minutes * 60 + seconds)
         if duration < self._least:
             self.fail(f"{value} is too short: write {self._least:g}s or more", param, ctx)

@@ -71,8 +71,8 @@ class Skew:
 
 def parse_version(text: str) -> Version | None:
     """Parse a version; return None for other text. Text after the numbers is a build's name and does not count."""
-    found = _SHAPE.match(text)
-    return Version(*(int(number or 0) for number in found.groups())) if found else None
+    match = _SHAPE.match(text)
+    return Version(*(int(number or 0) for number in match.groups())) if match else None
 
 
 def go_together(one: str, other: str) -> bool:

@@ -88,8 +88,8 @@ class Objects(MutableMapping[str, Object]):
         self._kept: dict[str, dict[str, bytes]] = {}  # collection → name → the object as JSON
 
     def __getitem__(self, path: str) -> Object:
-        found: Object = msgspec.json.decode(self.rendered(path))
-        return found
+        result: Object = msgspec.json.decode(self.rendered(path))
+        return result
 
     def __setitem__(self, path: str, obj: Object) -> None:
         self.keep(path, _encode(obj))

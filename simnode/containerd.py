@@ -38,9 +38,9 @@ def search_path() -> str:
 
 def find_containerd(version_prefix: str = "") -> Binaries | None:
     """Return the first containerd of that version: of the machine, then of those that `simnode.install` unpacked."""
-    found = shutil.which("containerd", path=search_path())
-    if found and (version := read_version(Path(found))).startswith(version_prefix):
-        return Binaries(folder=Path(found).parent, version=version)
+    result = shutil.which("containerd", path=search_path())
+    if result and (version := read_version(Path(result))).startswith(version_prefix):
+        return Binaries(folder=Path(result).parent, version=version)
     return find_unpacked(version_prefix, images.default_cache())
 
 

@@ -107,8 +107,8 @@ class Stage:
     async def why(self, name: str) -> dict[str, Any]:
         """Return why the pod waits; empty for a pod without a valid request."""
         async with self._session.get(f"{self.page_url}/v1/why/{NAMESPACE}/{name}") as answer:
-            found: dict[str, Any] = msgspec.json.decode(await answer.read()) if answer.status == 200 else {}
-            return found
+            result: dict[str, Any] = msgspec.json.decode(await answer.read()) if answer.status == 200 else {}
+            return result
 
     async def await_decided(self, uids: Iterable[str]) -> None:
         expected = set(uids)
@@ -400,12 +400,12 @@ def main(argv: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cleanup runs
     out = Terminal(sys.stderr if args.output == "json" else sys.stdout)
     try:
-        found = asyncio.run(run(out, keep))
+        result = asyncio.run(run(out, keep))
     except LadingError as e:
         out.verdict(NAME, e)
         raise SystemExit(1) from e
     if args.output == "json":
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
     out.verdict(NAME)
     raise SystemExit(bool(out.failures))
 

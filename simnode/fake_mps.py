@@ -99,8 +99,8 @@ def start() -> int:
 
 def shown(limit: str) -> str:
     """Return a limit as the daemon says it: from 1 GiB on, whole GiB."""
-    found = re.fullmatch(r"([0-9]+)([GM])", limit)
-    mib = int(found[1]) * UNITS[found[2]] if found else 0
+    match = re.fullmatch(r"([0-9]+)([GM])", limit)
+    mib = int(match[1]) * UNITS[match[2]] if match else 0
     return f"{mib // 1024}G" if mib >= 1024 else f"{mib}M"
 
 

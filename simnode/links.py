@@ -121,21 +121,21 @@ def _ask(sock: socket.socket, flags: int, content: bytes) -> Iterator[ObservedLi
 
 def _parse_link(body: bytes) -> ObservedLink:
     _, _, index, flags, _ = _LINK.unpack_from(body)
-    found = dict(_attributes(body[_LINK.size :]))
-    nsid = found.get(_PEER_NETNSID)
+    result = dict(_attributes(body[_LINK.size :]))
+    nsid = result.get(_PEER_NETNSID)
     return ObservedLink(
         index=index,
-        name=found[_IFNAME].rstrip(b"\0").decode(),
-        mac=found.get(_ADDRESS, b"").hex(":"),
-        mtu=_number(found[_MTU]),
+        name=result[_IFNAME].rstrip(b"\0").decode(),
+        mac=result.get(_ADDRESS, b"").hex(":"),
+        mtu=_number(result[_MTU]),
         up=bool(flags & _IFF_UP),
-        alias=found.get(_IFALIAS, b"").rstrip(b"\0").decode(),
-        peer=_number(found[_PEER]) if _PEER in found else 0,
+        alias=result.get(_IFALIAS, b"").rstrip(b"\0").decode(),
+        peer=_number(result[_PEER]) if _PEER in result else 0,
         peer_netnsid=None if nsid is None else _number(nsid),
         kept={
             "flags": " ".join(name for name, bit in _FLAGS.items() if flags & bit),
-            "xdp": "attached" if dict(_attributes(found.get(_XDP, b""))).get(_XDP_ATTACHED, b"\0") != b"\0" else "",
-            **{name: str(_number(found[kind])) for name, kind in _KEPT.items() if kind in found},
+            "xdp": "attached" if dict(_attributes(result.get(_XDP, b""))).get(_XDP_ATTACHED, b"\0") != b"\0" else "",
+            **{name: str(_number(result[kind])) for name, kind in _KEPT.items() if kind in result},
         },
     )
 

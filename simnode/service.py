@@ -43,5 +43,5 @@ class Service(Block):
 
     def _find_endpoint(self) -> None:
         with contextlib.suppress(KubeError):
-            found = self._api.call("GET", self._path)
-            self._endpoint = found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
+            result = self._api.call("GET", self._path)
+            self._endpoint = result["endpoints"][0]["addresses"][0], result["ports"][0]["port"]

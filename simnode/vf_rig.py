@@ -224,7 +224,7 @@ class VfRig(Block):
 
         def returned() -> bool:
             where = self.where()
-            return all((found := where.get(bdf)) and found.at_home for bdf in vfs)
+            return all((result := where.get(bdf)) and result.at_home for bdf in vfs)
 
         wait_until(returned, f"the return of {', '.join(vfs)}")
 

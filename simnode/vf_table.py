@@ -102,10 +102,10 @@ class VfTable:
         self._path = path
 
     def read(self) -> dict[str, PfState]:
-        found: dict[str, dict[str, Any]] = json.loads(self._path.read_text())
+        result: dict[str, dict[str, Any]] = json.loads(self._path.read_text())
         return {
             name: PfState(**{**pf, "vfs": tuple(VfState(**vf) for vf in pf["vfs"]), "untold": tuple(pf["untold"])})
-            for name, pf in found.items()
+            for name, pf in result.items()
         }
 
     def write(self, pfs: Mapping[str, PfState]) -> None:
@@ -206,18 +206,18 @@ def _only_vlan(payload: bytes) -> bytes:
 
 def _parse(setting: int, payload: bytes) -> dict[str, Any]:
     _, layout, fields = _SETTINGS[setting]
-    found: dict[str, Any] = dict(zip(fields, struct.unpack_from(f"=I{layout}", payload)[1:], strict=True))
+    result: dict[str, Any] = dict(zip(fields, struct.unpack_from(f"=I{layout}", payload)[1:], strict=True))
     match setting:
         case 1:  # _MAC
-            mac = found["mac"].hex(":")
+            mac = result["mac"].hex(":")
             # igb_ndo_set_vf_mac, ixgbe_ndo_set_vf_mac, i40e_ndo_set_vf_mac: zeros take the administrative MAC away.
             return {"mac": mac, "mac_fixed": mac != VfState().mac}
         case 2:  # _VLAN
-            return found | {"vlan_proto": 0x8100}
+            return result | {"vlan_proto": 0x8100}
         case 12:  # _VLAN_LIST
-            return found | {"vlan_proto": int.from_bytes(found["vlan_proto"], "big")}
+            return result | {"vlan_proto": int.from_bytes(result["vlan_proto"], "big")}
         case _:
-            return found
+            return result
 
 
 def _check(vf: VfState) -> None:

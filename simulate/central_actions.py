@@ -65,12 +65,12 @@ class CentralActions:
         """Return the numbers of the victims that make this refused pod fit; empty if there are none. Their devices are held for
         the pod."""
         pending = self._pending(kind, pod)
-        *_, found = (None, *plans(self._scheduler, pending, list(self._product.able(kind))))
-        if found is None:
+        *_, result = (None, *plans(self._scheduler, pending, list(self._product.able(kind))))
+        if result is None:
             return ()
-        victims = [victim.uid for victim in found.victims]
+        victims = [victim.uid for victim in result.victims]
         self._scheduler.ledger.claims.nominate(
-            pending.uid, found.node, found.placement.taken, math.inf, pending.holder, victims=frozenset(victims)
+            pending.uid, result.node, result.placement.taken, math.inf, pending.holder, victims=frozenset(victims)
         )
         return list(map(number_of, victims))
 

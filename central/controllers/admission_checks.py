@@ -233,19 +233,19 @@ class AdmissionChecks:
 
     async def _answer(self, workload: Workload) -> None:
         uid, places = workload.metadata.uid, self._queued.places
-        found = await result_in_slices(self._planner.planning(workload), self._clock)
+        result = await result_in_slices(self._planner.planning(workload), self._clock)
         if not self._waits(workload):
             return
-        if isinstance(found, AdmissionAnswer):
+        if isinstance(result, AdmissionAnswer):
             places.release(uid)
-            if found.state is not AnswerState.RETRY or self._has_settled(uid):
-                await self._write_answer(workload, found, ())
+            if result.state is not AnswerState.RETRY or self._has_settled(uid):
+                await self._write_answer(workload, result, ())
             return
         holder = Holder(pod=PodUid(uid), namespace=workload.metadata.namespace, name=workload.metadata.name)
-        if places.hold(uid, holder, found) is None:  # else another pod took devices meanwhile, and the next scan plans again
-            count = sum(map(len, found.values()))
+        if places.hold(uid, holder, result) is None:  # else another pod took devices meanwhile, and the next scan plans again
+            count = sum(map(len, result.values()))
             message = f"there is room for all of {count} pods" if count else "no pod asks for a device"
-            await self._write_answer(workload, AdmissionAnswer(state=AnswerState.READY, message=message), [*found])
+            await self._write_answer(workload, AdmissionAnswer(state=AnswerState.READY, message=message), [*result])
 
     def _has_settled(self, uid: str) -> bool:
         """Return whether the Workload has waited SETTLE_S for released devices; if not, it is planned again soon."""

@@ -235,9 +235,9 @@ class Binder:
 
     async def _settle(self, reserved: Reservation) -> None:
         """Settle the reservation: find out whether the pod is bound, and count the outcome."""
-        found = await self._find_out(reserved)
-        if found is not None:
-            self._outcomes[found] += 1
+        result = await self._find_out(reserved)
+        if result is not None:
+            self._outcomes[result] += 1
 
     async def _find_out(self, reserved: Reservation) -> BindOutcome | None:
         """Return the outcome; None if the watch showed first that the pod is bound, has ended or was deleted."""

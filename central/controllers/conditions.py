@@ -146,16 +146,16 @@ def decide_health_changes(capacity: NodeCapacity, holders: Iterable[Held], condi
 
 def _unhealthy_devices(capacity: NodeCapacity) -> dict[str, str]:
     """Return the problem of every reported device as text; empty for a healthy device."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for card in capacity.cards:
         gpu = card.gpu
-        found[gpu.uuid] = f"{gpu.uuid} ({gpu.bdf}): {gpu.unhealthy[:_LONGEST_REASON]}" if gpu.unhealthy else ""
-        found.update((mig.uuid, "") for mig in gpu.mig)
+        result[gpu.uuid] = f"{gpu.uuid} ({gpu.bdf}): {gpu.unhealthy[:_LONGEST_REASON]}" if gpu.unhealthy else ""
+        result.update((mig.uuid, "") for mig in gpu.mig)
     for one in capacity.vfs:
         of_port = f"its PF {one.pf.bdf}: {one.pf.unhealthy}" if one.pf.unhealthy else ""
         why = (of_port or one.vf.unhealthy)[:_LONGEST_REASON]
-        found[one.vf.bdf] = f"VF {one.vf.bdf}: {why}" if why else ""
-    return found
+        result[one.vf.bdf] = f"VF {one.vf.bdf}: {why}" if why else ""
+    return result
 
 
 def _devices_of(held: Held, known: Mapping[str, str]) -> set[str]:

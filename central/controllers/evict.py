@@ -110,11 +110,11 @@ class Evictor:
 
     async def _plan_for(self, pod: Pending, names: Sequence[str]) -> None:
         protection = self.protection()
-        found = None if protection is None else await self._plan_new(pod, names, protection)
-        if found is not None:
+        result = None if protection is None else await self._plan_new(pod, names, protection)
+        if result is not None:
             self._counts.nominated += 1
             why = f"pod {pod.namespace}/{pod.name} of higher priority needs its devices"
-            self.make_room(found, pod, names, reason=EventReason.PREEMPTED, why=why)
+            self.make_room(result, pod, names, reason=EventReason.PREEMPTED, why=why)
             await asyncio.sleep(PAUSE_S)
         elif protection is None or protection.applied:
             self._work_for(pod, names, asyncio.sleep(SPARED_S))
@@ -123,10 +123,10 @@ class Evictor:
         """Return whether pods are being evicted for this pod, or devices are held for it."""
         return uid in self._busy or bool(self._scheduler.nominated_node(uid))
 
-    def make_room(self, found: Plan, pod: Pending, names: Sequence[str], *, reason: str, why: str) -> None:
+    def make_room(self, plan: Plan, pod: Pending, names: Sequence[str], *, reason: str, why: str) -> None:
         """Start a plan in the same turn of the event loop in which it was made. `reason` and `why`: for the victims' Events."""
-        self._nominate(found, pod)
-        self._work_for(pod, names, self._carry_out(found, pod, reason, why))
+        self._nominate(plan, pod)
+        self._work_for(pod, names, self._carry_out(plan, pod, reason, why))
 
     def _next(self) -> Pending | None:
         waiting = [pod for uid in self._wanting if (pod := self._scheduler.pending.get_refused(uid))]
@@ -156,45 +156,45 @@ class Evictor:
         if key in self._without_plan.applied:
             protection.applied = self._without_plan.applied[key]
             return None
-        found = await self._plan(pod.uid, names, protection)
-        if found is None:
+        result = await self._plan(pod.uid, names, protection)
+        if result is None:
             self._without_plan.applied[key] = protection.applied
-        return found
+        return result
 
     async def _plan(self, uid: PodUid, names: Sequence[str], protection: Protection) -> Plan | None:
         """Plan in slices. The plan is valid only in the current turn of the event loop."""
         slices, ledger = Slices(self._clock), self._scheduler.ledger
         while pod := self._scheduler.pending.get_refused(uid):
-            found, version = None, ledger.version
+            result, version = None, ledger.version
             for so_far in plans(self._scheduler, pod, names, protection):
-                found = so_far
+                result = so_far
                 await slices.pause()
             pod = self._scheduler.pending.get_refused(uid)
-            if found is None or pod is None:
+            if result is None or pod is None:
                 return None
             if ledger.version != version:
-                found = renewed(self._scheduler, pod, names, found, protection)
-            if found is not None:
-                return found
+                result = renewed(self._scheduler, pod, names, result, protection)
+            if result is not None:
+                return result
         return None
 
-    def _nominate(self, found: Plan, pod: Pending) -> None:
+    def _nominate(self, plan: Plan, pod: Pending) -> None:
         """Hold the devices, in the same turn of the event loop in which they were planned. If a victim does not end within its
         grace period and NOMINATION_S, the hold ends, so that another node can be planned."""
-        until = self._clock() + max(victim.grace_s for victim in found.victims) + NOMINATION_S
-        victims = frozenset(victim.uid for victim in found.victims)
-        self._scheduler.take_from_lower(found.node, found.placement.taken, pod.priority)
-        self._scheduler.ledger.claims.nominate(pod.uid, found.node, found.placement.taken, until, pod.holder, victims=victims)
+        until = self._clock() + max(victim.grace_s for victim in plan.victims) + NOMINATION_S
+        victims = frozenset(victim.uid for victim in plan.victims)
+        self._scheduler.take_from_lower(plan.node, plan.placement.taken, pod.priority)
+        self._scheduler.ledger.claims.nominate(pod.uid, plan.node, plan.placement.taken, until, pod.holder, victims=victims)
 
-    async def _carry_out(self, found: Plan, pod: Pending, reason: str, why: str) -> None:
+    async def _carry_out(self, plan: Plan, pod: Pending, reason: str, why: str) -> None:
         """Evict the victims. If a victim is refused before the first eviction, the nomination ends, so that another plan can be
         made."""
-        for victim in found.victims:
-            if self._has_to_go(victim, found, pod) and not await self._evict(victim, reason, why, dry_run=True):
+        for victim in plan.victims:
+            if self._has_to_go(victim, plan, pod) and not await self._evict(victim, reason, why, dry_run=True):
                 self._scheduler.ledger.claims.forget_nomination(pod.uid)
         evicted = False
-        for victim in found.victims:
-            while self._has_to_go(victim, found, pod):
+        for victim in plan.victims:
+            while self._has_to_go(victim, plan, pod):
                 if await self._evict(victim, reason, why):
                     evicted = True
                     break
@@ -205,18 +205,18 @@ class Evictor:
         while self._scheduler.nominated_node(pod.uid):  # noqa: ASYNC110  it ends in many ways, and none of them sets an event
             await asyncio.sleep(SCAN_S)
         if self._scheduler.pending.get_refused(pod.uid):
-            self._spare_stuck(found)
+            self._spare_stuck(plan)
 
-    def _spare_stuck(self, found: Plan) -> None:
+    def _spare_stuck(self, plan: Plan) -> None:
         """Exclude victims that did not end in time from plans for NOMINATION_S."""
         until = self._clock() + NOMINATION_S
-        records = map(self._scheduler.ledger.pod, [victim.uid for victim in found.victims])
+        records = map(self._scheduler.ledger.pod, [victim.uid for victim in plan.victims])
         self._spared |= {record.uid: until for record in records if record is not None and record.deleting}
 
-    def _has_to_go(self, victim: PodRecord, found: Plan, pod: Pending) -> bool:
+    def _has_to_go(self, victim: PodRecord, plan: Plan, pod: Pending) -> bool:
         """Return whether the pod still waits for the plan's devices, and the victim has not begun to end."""
         now = self._scheduler.ledger.pod(victim.uid)
-        waits = self._scheduler.nominated_node(pod.uid) == found.node
+        waits = self._scheduler.nominated_node(pod.uid) == plan.node
         return waits and now is not None and not (now.deleting or now.terminal)
 
     def protection(self) -> Protection | None:

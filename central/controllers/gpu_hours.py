@@ -153,10 +153,10 @@ class GpuHours:
         total.memory_mib += counted.memory_mib - before.memory_mib
 
     def _count(self, name: str) -> _Node:
-        capacity, busy, found = self._ledger.capacity(name), self._use.busy.get(name, {}), _Node()
+        capacity, busy, result = self._ledger.capacity(name), self._use.busy.get(name, {}), _Node()
         cards = {card.gpu.uuid: card.gpu for card in capacity.cards}
-        found.cards = len(cards)
-        found.memory_mib = sum(gpu.usable_mib for gpu in cards.values())
+        result.cards = len(cards)
+        result.memory_mib = sum(gpu.usable_mib for gpu in cards.values())
         of_card: dict[GpuUuid, Counter[str]] = {}
         for held in self._ledger.holders(name):
             if held.claims.keys() <= _PLANNED:
@@ -165,11 +165,11 @@ class GpuHours:
             for uuid, part in held.taken.gpus.items():
                 of_card.setdefault(uuid, Counter())[namespace] += _milli_held(part, cards.get(uuid))
         for uuid, each in of_card.items():
-            found.held.update(each)
+            result.held.update(each)
             total = sum(each.values())
             for namespace, milli in each.items() if total else ():
-                found.used[namespace] += round(_MILLI * busy.get(uuid, 0) / 100 * milli / total)
-        return found
+                result.used[namespace] += round(_MILLI * busy.get(uuid, 0) / 100 * milli / total)
+        return result
 
     def _name(self, namespace: str) -> str:
         if namespace not in self._named and len(self._named) >= MOST_NAMESPACES:

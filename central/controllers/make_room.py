@@ -59,14 +59,14 @@ class _GangReservation:
     reservations: dict[str, NodeReservation] = field(default_factory=dict)  # current attempt by node
     until: float = -math.inf  # end of the reservation unless it is renewed
 
-    def update(self, found: Kept, now: float) -> None:
+    def update(self, result: Kept, now: float) -> None:
         """Reserve these nodes. Record other nodes as abandoned: pods do not end there, or the gang cannot fit there now."""
-        self.nodes = {uid: planned.node for uid, planned in found.where.items()}
+        self.nodes = {uid: planned.node for uid, planned in result.where.items()}
         self.until = now + KEPT_S
-        for node in self.reservations.keys() - found.in_the_way.keys():
+        for node in self.reservations.keys() - result.in_the_way.keys():
             self.attempts.abandon(node, math.inf)
             del self.reservations[node]
-        for node, pods in found.in_the_way.items():
+        for node, pods in result.in_the_way.items():
             if node not in self.reservations:
                 self.reservations[node] = self.attempts.begin(now)
             self.reservations[node].observe(pods, now)
@@ -156,19 +156,19 @@ class RoomMaker:
         before, abandoned = {*kept.reservations}, kept.attempts.abandoned
         staying = [node for node, reservation in kept.reservations.items() if not reservation.is_observed(now)]
         over = {node for node, reservation in kept.reservations.items() if reservation.is_over(now)}
-        found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, {*abandoned, *over}))
-        if found is None and (abandoned or over):  # all other nodes were tried, or cannot fit the gang
+        result = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, {*abandoned, *over}))
+        if result is None and (abandoned or over):  # all other nodes were tried, or cannot fit the gang
             abandoned.clear()
-            found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, ()))
+            result = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, ()))
         current = self._current(gang)
         if current is None:
             return None
-        if found is None:  # nodes with Bindings under way may fit soon
+        if result is None:  # nodes with Bindings under way may fit soon
             return kept if now < kept.until else None
-        kept.update(found, now)
+        kept.update(result, now)
         if not before >= kept.reservations.keys():
             self._log.info(Event.ROOM_KEPT, "room is kept for a gang", gang=str(gang.key), members=len(kept.nodes))
-        self._nominate(current, found.where, kept.until, evicts=False)
+        self._nominate(current, result.where, kept.until, evicts=False)
         message = f"room for {len(kept.nodes)} members is kept on {len(kept.reservations)} nodes as pods end"
         self._scheduler.gangs.note(current, reason=OfPod.GANG_NO_ROOM, message=message)
         return kept

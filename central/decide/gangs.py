@@ -315,13 +315,13 @@ class GangPlanner:
         return [replace(want, nodes=every) if want.shape.request.containers else want for want in wants]
 
     def topology(self, terms: Terms) -> GangTopology | str:
-        found: list[Mapping[str, str] | None] = []
+        result: list[Mapping[str, str] | None] = []
         for key in (terms.required_topology, terms.preferred_topology):
             domains = self.scheduler.domains(key) if key else None
             if key and domains is None:
                 return f"{key} is no label of topology; it is one of topology_keys of central's configuration"
-            found.append(domains)
-        return GangTopology(required=found[0], preferred=found[1])
+            result.append(domains)
+        return GangTopology(required=result[0], preferred=result[1])
 
     # ---- nodes and devices of each member
 

@@ -93,19 +93,19 @@ def pod_lines(scheduler: Scheduler, first: Sequence[Pending], waiting: Mapping[s
     place = scheduler.tenants.line()
     ahead: defaultdict[str, list[tuple[str, _Key]]] = defaultdict(list)
     position: Counter[str] = Counter()
-    found = {}
+    result = {}
     for pod in first:
         line = line_of(pod)
         if line is None:
             continue
         own = place(pod)
         position[line] += 1
-        found[pod.uid] = Line(
+        result[pod.uid] = Line(
             position=position[line], waiting=waiting[line], of="pods", ahead=_ahead(ahead[line], own, _OF_PODS)
         )
         if len(ahead[line]) < MOST_AHEAD:
             ahead[line].append((_name(pod), own))
-    return found
+    return result
 
 
 def pod_line(scheduler: Scheduler, pod: Pending) -> Line | None:

@@ -92,8 +92,8 @@ class Victims:
 
     def on(self, names: Iterable[str]) -> list[Unit]:
         """Return the units with a pod on these nodes, the most important first. They may have pods on other nodes too."""
-        found = (unit for name in names for pod in self._ledger.bound_on(name) if isinstance(unit := self._unit(pod), Unit))
-        once = {tuple(pod.uid for pod in unit.pods): unit for unit in found}  # `found` has a gang once for each member
+        result = (unit for name in names for pod in self._ledger.bound_on(name) if isinstance(unit := self._unit(pod), Unit))
+        once = {tuple(pod.uid for pod in unit.pods): unit for unit in result}  # `found` has a gang once for each member
         return sorted(once.values(), key=lambda unit: unit.importance)
 
     def protected(self, names: Iterable[str]) -> dict[str, int]:

@@ -82,10 +82,10 @@ class GangWhy(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def why_gang(scheduler: Scheduler, uid: PodUid) -> GangWhy | None:
     """Return the gang that the pod waits for; None if it is placed like other pods."""
-    found = scheduler.gangs.of(uid)
-    if found is None or found[0].ordinary:
+    result = scheduler.gangs.of(uid)
+    if result is None or result[0].ordinary:
         return None
-    return view_gang(scheduler, found[0], gang_lines(scheduler).get(found[0].key))
+    return view_gang(scheduler, result[0], gang_lines(scheduler).get(result[0].key))
 
 
 def view_gang(scheduler: Scheduler, gang: Gang, line: Line | None) -> GangWhy:
@@ -176,8 +176,8 @@ def _protected(scheduler: Scheduler, pod: Pending, names: Iterable[str], protect
     """Return by protection, in words, the number of pods of lower priority that cannot be evicted for this pod."""
     if scheduler.pending.get_refused(pod.uid) is None or not pod.may_preempt:
         return {}
-    found = scheduler.gangs.of(pod.uid)
-    priority = pod.priority if found is None or found[0].ordinary else found[0].priority
+    result = scheduler.gangs.of(pod.uid)
+    priority = pod.priority if result is None or result[0].ordinary else result[0].priority
     lower = Victims(scheduler, priority, protection, scheduler.preemption([pod]))
     return dict(islice(lower.protected(names).items(), MOST_PROTECTED))
 

@@ -92,8 +92,8 @@ class Gangs:
 
     def bound_with(self, uid: PodUid) -> Gang | None:
         """Return the gang with which the pod was or will be bound; None for a pod that was bound alone."""
-        found = self.of(uid)
-        return None if found is None or found[1].alone else found[0]
+        result = self.of(uid)
+        return None if result is None or result[1].alone else result[0]
 
     @property
     def holding(self) -> list[Gang]:
@@ -107,12 +107,12 @@ class Gangs:
         the last by rank and age. A gang that is being bound has none."""
         if not gang.started:
             return frozenset()
-        found: set[PodUid] = set()
+        pod_uids: set[PodUid] = set()
         for role in gang.roles:
             bound = [one for one in gang.members.values() if one.runs and one.membership.role == role]
             bound.sort(key=lambda one: (one.membership.rank or 0, one.created, one.uid))
-            found.update(one.uid for one in bound[gang.terms.least.get(role, 0) :])
-        return frozenset(found)
+            pod_uids.update(one.uid for one in bound[gang.terms.least.get(role, 0) :])
+        return frozenset(pod_uids)
 
     def uids(self) -> Collection[PodUid]:
         return self._of.keys()

@@ -64,8 +64,8 @@ async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Wait
             if pod.request not in counts:
                 counts[pod.request] = _count(scheduler, pod.request)
             reasons = counts[pod.request]
-        found = scheduler.gangs.of(pod.uid)
-        gang = found[0] if found is not None and not found[0].ordinary else None
+        result = scheduler.gangs.of(pod.uid)
+        gang = result[0] if result is not None and not result[0].ordinary else None
         if gang is not None and gang.key not in said_of:
             said_of[gang.key] = view_gang(scheduler, gang, gangs.get(gang.key)).as_text()
         views.append(_view(scheduler, pod, reasons, now, lines.get(pod.uid), said_of[gang.key] if gang is not None else ""))
@@ -107,7 +107,7 @@ def _count_in_group(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
     if not group:
         return {}
     verdicts = [scheduler.verdict(pod.request, name, own) for name in group]
-    here = _by_code(found.missing.shown if isinstance(found, NoFit) else "" for found in verdicts)
+    here = _by_code(verdict.missing.shown if isinstance(verdict, NoFit) else "" for verdict in verdicts)
     elsewhere = len(scheduler.ledger.nodes()) - len(group)
     return here | ({Missing.GROUP_ELSEWHERE.value: elsewhere} if elsewhere > 0 else {})
 

@@ -63,8 +63,8 @@ def check(
         why = f"quota {quota} is divided among other quotas; name one of them in the label of the pod"
         return QuotaRefusal(code=OfPod.QUOTA_INVALID, quota=quota, why=why)
     more = {key: amount - own.get(key, 0) for key, amount in amounts.items()}
-    found = next(_limits(snapshot, leaf, more, preemptible=preemptible), None)
-    return found or next(_beyond_runtime(snapshot, leaf, more, amounts, gang=gang, has_turn=has_turn), None)
+    limit = next(_limits(snapshot, leaf, more, preemptible=preemptible), None)
+    return limit or next(_beyond_runtime(snapshot, leaf, more, amounts, gang=gang, has_turn=has_turn), None)
 
 
 def _limits(snapshot: QuotaSnapshot, leaf: Quota, more: Amounts, *, preemptible: bool) -> Iterator[QuotaRefusal]:

@@ -32,16 +32,16 @@ class Tree:
 
     def quotas_of(self, owner: Owner) -> tuple[QuotaId, ...]:
         """Return the quotas that count the pod: at most one of each dialect. They may include an invalid quota."""
-        found = [quota for quota in (self._of_koordinator(owner), self.flat.get(owner.namespace)) if quota is not None]
-        return tuple(found)
+        result = [quota for quota in (self._of_koordinator(owner), self.flat.get(owner.namespace)) if quota is not None]
+        return tuple(result)
 
     def _of_koordinator(self, owner: Owner) -> QuotaId | None:
         named = QuotaId(owner.named)
         if named and (named in self.paths or named in self.problems):  # an object that cannot be read may have no name
             return named
-        found = self.by_namespace.get(owner.namespace)
-        if found is not None:
-            return found
+        result = self.by_namespace.get(owner.namespace)
+        if result is not None:
+            return result
         builtin = SYSTEM if owner.namespace == SYSTEM_NAMESPACE else DEFAULT
         return builtin if builtin in self.paths or self.by_namespace or self._has_koordinator else None
 

@@ -38,8 +38,8 @@ class CountedVerdicts(CachedVerdicts):
         demand = read_demand(request, Policy.FRAGMENTATION, limits)
 
         def search(capacity: NodeCapacity, brief: bool) -> ScoredNode | Missing:
-            found = fit(capacity, request, policy=Policy.FRAGMENTATION, limits=limits, brief=brief)
-            return found.missing if isinstance(found, NoFit) else _found(capacity, found)
+            result = fit(capacity, request, policy=Policy.FRAGMENTATION, limits=limits, brief=brief)
+            return result.missing if isinstance(result, NoFit) else _found(capacity, result)
 
         super().__init__(search, equivalence_for(demand))
         self.wish = wish_of(request)
@@ -233,5 +233,5 @@ def levels_of(columns: Columns, rows: Ints, cards: Bools, count: int, partition:
 def _level(layout: Layout, cards: bytes, query: Query) -> int:
     topology = layout.topology
     mask = sum(cards[slot] << number for number, slot in enumerate(layout.cards))
-    found = find(topology, query, DeviceMasks((1 << query.cards) - 1 if topology.even else mask)).found
-    return FARTHEST if found is None else found.distances.level  # None: the search reached its limit, on a very large node
+    result = find(topology, query, DeviceMasks((1 << query.cards) - 1 if topology.even else mask)).found
+    return FARTHEST if result is None else result.distances.level  # None: the search reached its limit, on a very large node

@@ -160,23 +160,23 @@ class ShapeScores:
         if not len(rows):
             return
         columns = self._columns
-        found = self._verdicts.choices(rows)
-        after = left_after(columns, rows, found, self._cpu_memory)
-        scores = into.scoring.scores(columns.states(rows), after, found.of)
-        if len(found.slots):
-            scores, into.slots[rows] = _best_of_each(columns, rows, found, scores)
+        result = self._verdicts.choices(rows)
+        after = left_after(columns, rows, result, self._cpu_memory)
+        scores = into.scoring.scores(columns.states(rows), after, result.of)
+        if len(result.slots):
+            scores, into.slots[rows] = _best_of_each(columns, rows, result, scores)
         into.scores[rows] = scores - _NEARER * self._verdicts.levels(rows)
 
 
-def _best_of_each(columns: Columns, rows: Ints, found: Choices, scores: Ints) -> tuple[Ints, Ints]:
+def _best_of_each(columns: Columns, rows: Ints, result: Choices, scores: Ints) -> tuple[Ints, Ints]:
     """Return, for each row, the highest score of its choices and the slot with that score; among equal slots, the one with the
     least left. Each row must have a choice."""
-    keys = scores * (FULL + 1) - columns.cards[rows[found.of], FREE, found.slots]
-    starts = np.concatenate([_FIRST, (found.of[1:] != found.of[:-1]).nonzero()[0] + 1])
+    keys = scores * (FULL + 1) - columns.cards[rows[result.of], FREE, result.slots]
+    starts = np.concatenate([_FIRST, (result.of[1:] != result.of[:-1]).nonzero()[0] + 1])
     highest = np.maximum.reduceat(keys, starts)
-    best = (keys == highest[found.of]).nonzero()[0][::-1]  # reversed, so that the first of equal ones overwrites the others
+    best = (keys == highest[result.of]).nonzero()[0][::-1]  # reversed, so that the first of equal ones overwrites the others
     slots = np.empty(len(rows), np.int64)
-    slots[found.of[best]] = found.slots[best]
+    slots[result.of[best]] = result.slots[best]
     return -(-highest // (FULL + 1)), slots
 
 
@@ -217,10 +217,10 @@ class Counting:
         columns, row = self._found(capacity)
         slot = self._cached_slot(columns, row[0], verdicts, shape.cpu_memory)
         if slot is None:
-            found = fits(columns, row, wish)
-            if found.missing[0] != FITS or columns.needs_search[row[0]]:
+            result = fits(columns, row, wish)
+            if result.missing[0] != FITS or columns.needs_search[row[0]]:
                 return capacity
-            given = choices(columns, row, found.cards, wish)
+            given = choices(columns, row, result.cards, wish)
             after = left_after(columns, row, given, _column(shape.cpu_memory))
             scores = self.scoring.scores(columns.states(row), after, given.of)
             slot = int(_best_of_each(columns, row, given, scores)[1][0])

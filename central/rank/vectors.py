@@ -166,7 +166,7 @@ def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
     return Choices(of, free, slot)
 
 
-def left_after(columns: Columns, rows: Ints, found: Choices, cpu_memory: Ints) -> States:
+def left_after(columns: Columns, rows: Ints, result: Choices, cpu_memory: Ints) -> States:
     """Return the states of nodes after the choices, less the pod's cpu and memory: [[cpu in milli], [memory in MiB]]."""
-    of = rows[found.of]
-    return States(columns.left[:, of] - cpu_memory, columns.kind[of], found.free)
+    of = rows[result.of]
+    return States(columns.left[:, of] - cpu_memory, columns.kind[of], result.free)

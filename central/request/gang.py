@@ -152,13 +152,13 @@ class _BadGangError(Exception):
 def parse_membership(pod: Pod) -> Membership | MalformedRequest | None:
     """Return the pod's gang membership; None if the pod names no gang. A pod that names two gangs is refused."""
     try:
-        found = [membership for read in _DIALECTS if (membership := read(pod)) is not None]
+        result = [membership for read in _DIALECTS if (membership := read(pod)) is not None]
     except _BadGangError as e:
         return MalformedRequest(message=str(e))
-    if len(found) > 1:
-        first, second = (f"gang {one.gang.name} ({one.gang.dialect})" for one in found[:2])
+    if len(result) > 1:
+        first, second = (f"gang {one.gang.name} ({one.gang.dialect})" for one in result[:2])
         return MalformedRequest(message=f"cannot use {first} with {second}: a pod belongs to one gang; keep one")
-    return replace(found[0], rank=_rank(pod)) if found else None
+    return replace(result[0], rank=_rank(pod)) if result else None
 
 
 # ---- Lading's own

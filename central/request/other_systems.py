@@ -87,13 +87,13 @@ def _requested(pod: Pod) -> dict[str, int]:
 
 
 def _amounts(limits: Mapping[str, Amount]) -> dict[str, int]:
-    found = {}
+    result = {}
     for resource in RESOURCES & limits.keys():
         amount = limits[resource]
         quantity = None if isinstance(amount, float) else parse_quantity(amount)
         if quantity is not None and quantity > 0:
-            found[resource] = -(-quantity.numerator // quantity.denominator)
-    return found
+            result[resource] = -(-quantity.numerator // quantity.denominator)
+    return result
 
 
 def _cards(resource: str, amount: int) -> int:

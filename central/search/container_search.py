@@ -226,15 +226,15 @@ class _Search:
         state = self._state(wanted, having, kinds=True)
         query, most = self._query(wanted), SETS_A_STEP * max(1, self._steps)
         if self._is_of_instances(wanted):
-            found = self._by_kind(query, state)
+            result = self._by_kind(query, state)
         else:
             every = alternatives(self._devices.topology, query, state, most)
             if every is None:
                 raise SearchEndedError
             self._step(every.sets)
-            found = every.found
+            result = every.found
         tried = {self._kind(state, first)}
-        for one in found:
+        for one in result:
             choice = self._chosen(wanted, one)
             kind = self._kind(state, choice)
             if kind not in tried:
@@ -245,7 +245,7 @@ class _Search:
         """Return one choice for each way to divide the cards among their kinds, the best first. A choice has the cards with the
         lowest ranks of each kind, and their best VFs. MIG instances form too many sets to try each one."""
         topology = self._devices.topology
-        found = []
+        result = []
         for site in sites_of(topology, query.scope):
             vfs = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs)
             kinds: dict[int, list[int]] = {}
@@ -256,8 +256,8 @@ class _Search:
                 self._step()
                 numbers = [number for kind, count in zip(kinds.values(), counts, strict=True) for number in kind[:count]]
                 if one := with_vfs(topology, state, numbers, vfs, range(site.levels[-1] + 1)):
-                    found.append(one)
-        return sorted(found, key=lambda one: one.order)
+                    result.append(one)
+        return sorted(result, key=lambda one: one.order)
 
     def _kind(self, state: DeviceMasks, choice: Chosen) -> CardState:
         cards = sorted(state.kinds[card.number] for card in choice.cards)
@@ -281,9 +281,9 @@ class _Search:
     def _is_of_instances(self, wanted: Wanted) -> bool:
         return bool(self._demand.mig_profile) and wanted.count > 0
 
-    def _chosen(self, wanted: Wanted, found: JointChoice) -> Chosen:
-        cards = [card for card in self._devices.cards if found.cards >> card.number & 1]
-        return Chosen(wanted, cards, found.vfs, found.distances)
+    def _chosen(self, wanted: Wanted, choice: JointChoice) -> Chosen:
+        cards = [card for card in self._devices.cards if choice.cards >> card.number & 1]
+        return Chosen(wanted, cards, choice.vfs, choice.distances)
 
     # ---- shares alone
 

@@ -91,9 +91,9 @@ class SearchResult(NamedTuple):
 @lru_cache(maxsize=REMEMBERED)
 def find(topology: NodeTopology, query: Query, state: DeviceMasks) -> SearchResult:
     searches = [_Search(topology, site, query, state) for site in sites_of(topology, query.scope)]
-    found = [best for search in searches if (best := search.best())]
-    sets, ended = sum(search.sets for search in searches), not found and any(search.ended for search in searches)
-    return SearchResult(min(found, key=lambda one: one.order, default=None), sets, ended)
+    result = [best for search in searches if (best := search.best())]
+    sets, ended = sum(search.sets for search in searches), not result and any(search.ended for search in searches)
+    return SearchResult(min(result, key=lambda one: one.order, default=None), sets, ended)
 
 
 class Alternatives(NamedTuple):
@@ -104,7 +104,7 @@ class Alternatives(NamedTuple):
 def alternatives(topology: NodeTopology, query: Query, state: DeviceMasks, most: int) -> Alternatives | None:
     """Return all choices that are not equivalent for the following containers, the best first; None if there are more than
     `most` sets."""
-    found: list[JointChoice] = []
+    choices: list[JointChoice] = []
     sets = 0
     for site in sites_of(topology, query.scope):
         for one in _Search(topology, site, query, state).every():
@@ -112,8 +112,8 @@ def alternatives(topology: NodeTopology, query: Query, state: DeviceMasks, most:
             if sets > most:
                 return None
             if one is not None:
-                found.append(one)
-    return Alternatives(sorted(found, key=lambda one: one.order), sets)
+                choices.append(one)
+    return Alternatives(sorted(choices, key=lambda one: one.order), sets)
 
 
 def sites_of(topology: NodeTopology, scope: Scope) -> Sequence[Site]:
@@ -280,8 +280,8 @@ class _Search:
             return farthest, None
         costs = [(vfs.new(vfs.without_address(cost)), level, cost) for level in range(self._farthest + 1)
                  if (cost := vfs.cost(cards, level)) is not None]  # fmt: skip
-        _, level, found = min(costs, default=(0, farthest, None))
-        return level, found
+        _, level, result = min(costs, default=(0, farthest, None))
+        return level, result
 
     # ---- a lower bound
 

@@ -47,19 +47,19 @@ REMEMBERED: Final = 65536  # maximum cached cards in MIG mode, some kilobytes ea
 _INSTANCES: dict[tuple[int, str], tuple[Gpu, tuple[Gpu, ...]]] = {}
 
 
-def as_instances(capacity: NodeCapacity, demand: Demand, found: PlacedDevices | Missing) -> PlacedDevices | Missing:
+def as_instances(capacity: NodeCapacity, demand: Demand, result: PlacedDevices | Missing) -> PlacedDevices | Missing:
     """Convert the result of a search over `instances_as_cards`: return the chosen instances with their cards, or the reason
     for instances."""
-    if isinstance(found, Missing):
-        if found is Missing.NO_MODEL and any(card.gpu.model in demand.models for card in capacity.cards):
+    if isinstance(result, Missing):
+        if result is Missing.NO_MODEL and any(card.gpu.model in demand.models for card in capacity.cards):
             return Missing.TOO_FEW_MIG
-        return _NAMED.get(found, found)
+        return _NAMED.get(result, result)
     card_of = {mig.uuid: card.gpu for card in capacity.cards for mig in card.gpu.mig}
     containers = {
         name: replace(placed, gpus=tuple(_placed(gpu, card_of) for gpu in placed.gpus))
-        for name, placed in found.containers.items()
+        for name, placed in result.containers.items()
     }
-    return replace(found, containers=containers)
+    return replace(result, containers=containers)
 
 
 def _placed(gpu: PlacedGpu, card_of: Mapping[str, Gpu]) -> PlacedGpu:
@@ -80,17 +80,17 @@ def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
 def best_instances(topology: NodeTopology, query: Query, state: DeviceMasks) -> DeviceMasks:
     """Return `state` with only the best instances: in each site of the scope no more than the query needs, chosen so that
     enough is left for following containers where possible."""
-    picked, found = 0, list[JointChoice]()
+    picked, result = 0, list[JointChoice]()
     for site in sites_of(topology, query.scope):
         vfs = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs)
         useful = state.cards & site.cards & ~vfs.useless_cards()
         best = _best_by_place(topology, query, state, useful, vfs, range(site.levels[-1] + 1)) if query.vfs else None
         if best:
-            found.append(best)
+            result.append(best)
         else:
             picked |= _picked(topology, query, state, useful, site.ports)
-    if found:  # the best site is chosen here, because joint.py compares links first, and instances have none
-        picked |= min(found, key=lambda one: one.order).cards
+    if result:  # the best site is chosen here, because joint.py compares links first, and instances have none
+        picked |= min(result, key=lambda one: one.order).cards
     return state._replace(cards=picked)
 
 
@@ -107,12 +107,12 @@ def _best_by_place(
     ways = list(islice(splits([len(heap) for heap in heaps], query.cards), MOST_WAYS + 1))
     if len(ways) > MOST_WAYS:
         return None
-    found = []
+    result = []
     for counts in ways:
         numbers = [number for heap, count in zip(heaps, counts, strict=True) for number in heap[:count]]
         if one := with_vfs(topology, state, numbers, vfs, levels):
-            found.append(one)
-    return min(found, key=lambda one: one.order, default=None)
+            result.append(one)
+    return min(result, key=lambda one: one.order, default=None)
 
 
 def _picked(topology: NodeTopology, query: Query, state: DeviceMasks, cards: int, ports: Sequence[int]) -> int:

@@ -247,11 +247,11 @@ class NoFit:
     missing: Missing
 
 
-def on_preferred(found: Placement, rails: Iterable[Rails], place: Callable[[Rails], Placement | NoFit | None]) -> Placement:
+def on_preferred(placement: Placement, rails: Iterable[Rails], place: Callable[[Rails], Placement | NoFit | None]) -> Placement:
     """Return the placement on the first set of rails on which the devices are as close as in `found`; `found` if there is none.
     `place` returns the pod's placement with VFs of the given rails only."""
-    for some in rails if found.taken.vfs else ():
+    for some in rails if placement.taken.vfs else ():
         other = place(some)
-        if isinstance(other, Placement) and other.distances <= found.distances:
+        if isinstance(other, Placement) and other.distances <= placement.distances:
             return other
-    return found
+    return placement

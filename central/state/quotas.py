@@ -476,10 +476,10 @@ class Quotas:
         return Counted(owner, self._quotas_of(owner), holds, holds, priority)
 
     def _quotas_of(self, owner: Owner) -> tuple[QuotaId, ...]:
-        found = self._of_owner.get(owner)
-        if found is None:
-            found = self._of_owner[owner] = self._tree.quotas_of(owner)
-        return found
+        result = self._of_owner.get(owner)
+        if result is None:
+            result = self._of_owner[owner] = self._tree.quotas_of(owner)
+        return result
 
     def _change(self, quotas: Iterable[QuotaId], change: "_Own") -> None:
         for quota in quotas:

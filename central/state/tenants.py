@@ -144,13 +144,13 @@ class Tenants:
         capacity = self._ledger.capacity(name)
         cards = {card.gpu.uuid: card.gpu for card in capacity.cards}
         milli = sum(CARD for card in capacity.cards if card.usable or card.pods)
-        found: dict[str, DeviceAmounts] = {}
+        device_amountses: dict[str, DeviceAmounts] = {}
         for uid, taken in self._ledger.holds_on(name):
             namespace = self._namespace_of(uid)
             if namespace is not None:
                 held = DeviceAmounts(held_milli(taken, cards), len(taken.vfs))
-                found[namespace] = found.get(namespace, NONE).plus(held)
-        return _Node(DeviceAmounts(milli, sum(vf.usable for vf in capacity.vfs)), found)
+                device_amountses[namespace] = device_amountses.get(namespace, NONE).plus(held)
+        return _Node(DeviceAmounts(milli, sum(vf.usable for vf in capacity.vfs)), device_amountses)
 
     def _namespace_of(self, uid: PodUid) -> str | None:
         """Return the namespace of a pod that counts; None for a pod that has only a nomination, or is unknown."""

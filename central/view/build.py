@@ -124,7 +124,7 @@ def _state(capacity: NodeCapacity, *, unschedulable: bool) -> NodeState:
 
 def _holders(held: Iterable[Held], status: Status) -> Holders:
     containers, used = _containers(status), _used(status)
-    found: dict[str, list[HolderView]] = {}
+    holders: dict[str, list[HolderView]] = {}
     for one in sorted(held, key=lambda one: (one.holder.namespace, one.holder.name, one.holder.pod)):
         who = HolderView(
             uid=one.holder.pod,
@@ -144,14 +144,14 @@ def _holders(held: Iterable[Held], status: Status) -> Holders:
                 isolation=", ".join(part.isolation),
                 used_mib=used.get((one.holder.pod, uuid)),
             )
-            found.setdefault(uuid, []).append(of_card)
+            holders.setdefault(uuid, []).append(of_card)
             for instance in part.mig:
                 inside = containers.get((one.holder.pod, instance), ())
                 of_instance = _replace(who, containers=inside, used_mib=used.get((one.holder.pod, instance)))
-                found.setdefault(instance, []).append(of_instance)
+                holders.setdefault(instance, []).append(of_instance)
         for vf in one.taken.vfs:
-            found.setdefault(vf, []).append(_replace(who, containers=containers.get((one.holder.pod, vf), ())))
-    return {device: tuple(listed) for device, listed in found.items()}
+            holders.setdefault(vf, []).append(_replace(who, containers=containers.get((one.holder.pod, vf), ())))
+    return {device: tuple(listed) for device, listed in holders.items()}
 
 
 def _replace(holder: HolderView, **changes: object) -> HolderView:
@@ -332,12 +332,12 @@ def _why(device: Gpu | Pf | Vf, *, cordoned: bool) -> str:
 
 def _groups(all_gpus: Iterable[Gpu], all_pfs: Iterable[Pf]) -> tuple[GroupView, ...]:
     """Return the GPUs and PFs in groups, one for each root port. `all_pfs` are in the order of their addresses."""
-    found: dict[str, tuple[list[Gpu], list[Pf]]] = {}
+    result: dict[str, tuple[list[Gpu], list[Pf]]] = {}
     for gpu in sorted(all_gpus, key=lambda one: pci_order(one.bdf)):
-        found.setdefault(_switch(gpu.place), ([], []))[0].append(gpu)
+        result.setdefault(_switch(gpu.place), ([], []))[0].append(gpu)
     for pf in all_pfs:
-        found.setdefault(_switch(pf.place), ([], []))[1].append(pf)
-    made = [_group(name, gpus, pfs) for name, (gpus, pfs) in found.items()]
+        result.setdefault(_switch(pf.place), ([], []))[1].append(pf)
+    made = [_group(name, gpus, pfs) for name, (gpus, pfs) in result.items()]
     return tuple(sorted(made, key=_where))
 
 

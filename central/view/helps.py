@@ -83,16 +83,16 @@ def _help_on(scheduler: Scheduler, pod: Pending, name: str, stay: Collection[Pod
     def fits_without(ended: Collection[PodUid]) -> bool:
         return scheduler.fit_devices(pod.shape, name, scheduler.ledger.without(pod.uid, *ended)) is not None
 
-    found = smallest_sets(ending, fits_without, tries=TRIES)
-    if not found:
+    result = smallest_sets(ending, fits_without, tries=TRIES)
+    if not result:
         staying = [one for uid, one in by_uid.items() if uid in stay]
         return NodeHelp(node=name, stay=tuple(map(_ending, staying)) if staying and fits_without(by_uid) else ())
-    together = len(found[0])
-    some = [uid for uid in ending if any(uid in ended for ended in found)]
-    if len(found) == comb(len(some), together) and together < len(some):
+    together = len(result[0])
+    some = [uid for uid in ending if any(uid in ended for ended in result)]
+    if len(result) == comb(len(some), together) and together < len(some):
         return NodeHelp(node=name, together=together, any_of=tuple(_ending(by_uid[uid]) for uid in some))
-    sets = tuple(tuple(_ending(by_uid[uid]) for uid in ended) for ended in found[:MOST_SETS])
-    return NodeHelp(node=name, together=together, sets=sets, more=len(found) - len(sets))
+    sets = tuple(tuple(_ending(by_uid[uid]) for uid in ended) for ended in result[:MOST_SETS])
+    return NodeHelp(node=name, together=together, sets=sets, more=len(result) - len(sets))
 
 
 def smallest_sets(

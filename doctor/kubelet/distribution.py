@@ -54,10 +54,10 @@ class Service:
     @property
     def own_endpoint(self) -> Option:
         """Return the endpoint of the container runtime that kubelet uses if no `kubelet-arg` overrides it."""
-        if found := _last(self.options, _ENDPOINT):
-            return found
-        if found := _last(self.options, "docker", "true"):
-            return found._replace(value=f"unix://{_DOCKERD}")
+        if result := _last(self.options, _ENDPOINT):
+            return result
+        if result := _last(self.options, "docker", "true"):
+            return result._replace(value=f"unix://{_DOCKERD}")
         return Option(_ENDPOINT, f"unix://{CONTAINERD}", f"{self.distribution}'s default")
 
     @property
@@ -77,8 +77,8 @@ def distribution_of(unit: Unit) -> Distribution | None:
 
 
 def option(options: Sequence[Option], key: str) -> str:
-    found = _last(options, key)
-    return found.value if found else ""
+    result = _last(options, key)
+    return result.value if result else ""
 
 
 def _last(options: Sequence[Option], key: str, value: str = "") -> Option | None:

@@ -46,9 +46,9 @@ def _choose(units: Sequence[Unit], *, kubelet: bool, alone: bool) -> tuple[Distr
     """Return the unit of K3s or RKE2 that runs kubelet; None if there is none. `kubelet`: kubelet is a process of its own, so
     that K3s is another node's, in a container. `alone`: there is neither a kubelet nor its unit, so that a K3s or RKE2 counts
     even if it does not run."""
-    found = [(distribution, unit) for unit in units if (distribution := distribution_of(unit))]
-    running = [one for one in found if one[1].pid and not (kubelet and one[0] is Distribution.K3S)]
-    return next(iter(running or found if alone else running), None)
+    result = [(distribution, unit) for unit in units if (distribution := distribution_of(unit))]
+    running = [one for one in result if one[1].pid and not (kubelet and one[0] is Distribution.K3S)]
+    return next(iter(running or result if alone else running), None)
 
 
 def _running(host_root: Path, process: Process | None, planned: Sequence[Word]) -> Command | None:
@@ -138,12 +138,12 @@ def _read_yaml(path: Path, name: str) -> dict[str, Any]:
     """Return the mapping in a YAML file; empty if there is none. Raises ConfigError for a file that is not YAML. `name`: the
     file in messages."""
     try:
-        found = yaml.safe_load(path.read_bytes())
+        result = yaml.safe_load(path.read_bytes())
     except FileNotFoundError:
         return {}
     except yaml.YAMLError as e:
         raise ConfigError(f"cannot read {name}: not YAML") from e
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}
 
 
 def _read(path: Path) -> str | None:

@@ -77,12 +77,12 @@ def read_cards(host_root: Path, *, library: str, driver_root: str = "", slowness
     """Read the cards from the bus, the kernel and NVML. Wait for NVML at most ANSWER_S seconds times `slowness`."""
     on_bus = tuple(name for name in read_names(host_root / "sys/bus/pci/devices") if _is_card(host_root, name))
     text = read_attribute(host_root / "proc/driver/nvidia/version") or ""
-    found = _VERSION.search(text)
+    match = _VERSION.search(text)
     nvml = _ask(host_root, library, driver_root, ANSWER_S * slowness)
     return CardsReading(
         on_bus=on_bus,
         loaded=is_driver_loaded(host_root),
-        module_version=found[1] if found else "",
+        module_version=match[1] if match else "",
         bad_nodes=_read_bad_nodes(host_root, [gpu.minor for gpu in nvml.gpus] if nvml else [], driver_root),
         nvml=nvml,
     )

@@ -56,14 +56,14 @@ def sources_of(link: Link, *, route: Exchange, generic: Exchange, folder: Path) 
 
 
 def read_kept(link: Link, sources: Collection[Source]) -> tuple[KeptSetting, ...]:
-    found = tuple(KeptSetting(name, value) for source in sources for name, value in source.read().items())
-    for name, value in found:
+    result = tuple(KeptSetting(name, value) for source in sources for name, value in source.read().items())
+    for name, value in result:
         if len(value) > _LONGEST:
             raise KernelError(
                 f"cannot record {name} of network device {link.name}: {len(value)} characters, more than {_LONGEST}: remove"
                 " what was configured on it"
             )
-    return found
+    return result
 
 
 def restore_kept(link: Link, sources: Collection[Source], kept: Collection[KeptSetting]) -> None:

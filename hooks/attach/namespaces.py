@@ -51,14 +51,14 @@ def opened(netns: str, wanted: NetnsId | None = None) -> Iterator[int]:
     if fd is None:
         raise NetnsMissingError(f"cannot enter {netns}: there is no network namespace any more")
     try:
-        found = _id_of(fd)
-        if wanted is not None and found != wanted:
+        result = _id_of(fd)
+        if wanted is not None and result != wanted:
             raise NetnsMissingError(
-                f"cannot enter {netns}: another namespace is there now, {found.device}:{found.inode} and not"
+                f"cannot enter {netns}: another namespace is there now, {result.device}:{result.inode} and not"
                 f" {wanted.device}:{wanted.inode}"
             )
         with own() as host:
-            if found == _id_of(host):
+            if result == _id_of(host):
                 raise KernelError(f"cannot enter {netns}: it is the host's network namespace")
         yield fd
     finally:
@@ -119,8 +119,8 @@ def _is_network_namespace(fd: int) -> bool:
 
 
 def _id_of(fd: int) -> NetnsId:
-    found = os.fstat(fd)
-    return NetnsId(device=found.st_dev, inode=found.st_ino)
+    result = os.fstat(fd)
+    return NetnsId(device=result.st_dev, inode=result.st_ino)
 
 
 def _enter(fd: int) -> None:

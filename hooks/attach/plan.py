@@ -182,13 +182,13 @@ def find_orphans(
     stopped, or their generation is `unheld`. Others are due when GRACE_S old: their sandbox is neither ready nor has a live
     container, or their attach got no retry after a crash. The latter need lists that are newer than the row (`alive.known`):
     the clock may have been set, so a row's age alone proves nothing."""
-    found = []
+    result = []
     for row in rows:
         ended = row.step.releasing or row.boot_id != boot_id or stopped(row.sandbox) or row.generation in unheld
         lost = row.step is not Step.ATTACHED or row.sandbox not in alive.ready | alive.live
         if ended or (lost and row.generation in alive.known and abs(alive.at - row.since) >= GRACE_S):
-            found.append(row)
-    return tuple(found)
+            result.append(row)
+    return tuple(result)
 
 
 def has_ended(row: Attachment, alive: LiveSandboxes | None, *, stopped: bool) -> bool:

@@ -142,10 +142,10 @@ class VfPreparer(Preparer):
         before it counts."""
         if seen.inventory is None:
             return
-        found = find_strays(seen.inventory, self.journal.rows())
-        if found - self.strays:
+        strays = find_strays(seen.inventory, self.journal.rows())
+        if strays - self.strays:
             again = await seen.read_again()
             if again is None:
                 return
-            found &= find_strays(again, self.journal.rows())
-        self.strays = found
+            strays &= find_strays(again, self.journal.rows())
+        self.strays = strays

@@ -70,10 +70,10 @@ class Preparing:
         rdma = mode is RdmaMode.EXCLUSIVE
         if not wanted.netdev and not rdma:
             return None
-        found = await self._find_netns(work)
-        if isinstance(found, Refusal):
-            return found
-        netns, netns_id = found
+        result = await self._find_netns(work)
+        if isinstance(result, Refusal):
+            return result
+        netns, netns_id = result
         config = VfConfig()
         if not settings.config.empty:
             read = partial(kernel.read_vf, vf.pf, vf.index)

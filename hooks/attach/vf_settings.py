@@ -116,12 +116,12 @@ def describe_change(change: VfConfig) -> str:
 def parse_vfs(message: NetlinkMessage) -> Mapping[int, VfConfig]:
     """Return the settings of the VFs in a link message, by index; empty if the driver has no VFs, or reports none."""
     told = link_attributes(message)
-    found = {}
+    result = {}
     for _, info in parse_attributes(told.get(IFLA_VFINFO_LIST, b"")):
         attributes = dict(parse_attributes(info))
         if _IFLA_VF_MAC in attributes:
-            found[_MAC.unpack_from(attributes[_IFLA_VF_MAC])[0]] = _parse_vf(attributes)
-    return found
+            result[_MAC.unpack_from(attributes[_IFLA_VF_MAC])[0]] = _parse_vf(attributes)
+    return result
 
 
 def _parse_vf(told: Mapping[int, bytes]) -> VfConfig:

@@ -125,15 +125,15 @@ def _set_one(host_root: Path, kernel: HostKernel, pf: Pf, vf: Vf, guid: int, reb
         return e.message
     except OSError as e:
         return f"cannot bind {vf.driver} to it again: {e}"
-    found: int | None = None
+    result: int | None = None
     for _ in range(_SCANS):
-        found = _read_guid(host_root, vf.bdf)
-        if found == guid:
+        result = _read_guid(host_root, vf.bdf)
+        if result == guid:
             return ""
         time.sleep(_SCAN_EVERY_S)
-    if found is None:
+    if result is None:
         return f"it has no RDMA device after {vf.driver} was bound to it again"
-    return f"its driver goes on with the GUID {found.to_bytes(8).hex(':')}"
+    return f"its driver goes on with the GUID {result.to_bytes(8).hex(':')}"
 
 
 def _read_pfs(host_root: Path) -> tuple[Pf, ...]:

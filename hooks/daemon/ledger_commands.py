@@ -161,18 +161,18 @@ async def _alone(settings: Settings, request: hook_pb2.ReleaseRequest) -> hook_p
     async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
         lists = partial(read_lists, runtime, prefixes=prefixes())
         if not request.force:
-            found = await find_release(request.device, inventory, lambda: _read_file(settings), lists)
-            outcome = Outcome(done=tuple(found.steps))
+            result = await find_release(request.device, inventory, lambda: _read_file(settings), lists)
+            outcome = Outcome(done=tuple(result.steps))
         else:
             log = open_log("lading-hooks", settings.log_level)
             with Ledger.open(ledger_path(settings)) as ledger:
-                found = await find_release(request.device, inventory, lambda: read_content(ledger), lists)
+                result = await find_release(request.device, inventory, lambda: read_content(ledger), lists)
                 kernel, boot_id = HostKernel(host_root), read_boot_id(host_root)
                 attacher = make_attacher(settings, kernel, runtime, ledger, boot_id, log)
                 peer = Peer(os.getpid(), os.getuid(), os.getgid())
-                outcome = await carry_out(found, ledger, attacher, log, end=forced(peer, time.time()))
-            tell(log, found.device, outcome, peer)
-    return hook_pb2.ReleaseResponse(device=found.device, steps=outcome.done, in_use=found.in_use, failed=outcome.failed)
+                outcome = await carry_out(result, ledger, attacher, log, end=forced(peer, time.time()))
+            tell(log, result.device, outcome, peer)
+    return hook_pb2.ReleaseResponse(device=result.device, steps=outcome.done, in_use=result.in_use, failed=outcome.failed)
 
 
 def _show(answer: hook_pb2.ReleaseResponse, *, forced: bool, output: str) -> None:

@@ -403,12 +403,12 @@ def read_vf_settings(settings: Settings) -> VfSettings:
     if unknown := [f"vf.{key}" for key in settings.vf if key not in _VF_KEYS]:
         raise ConfigError(f"{', '.join(unknown)}: no setting of every VF", hint=f"known keys: {', '.join(sorted(_VF_KEYS))}")
     try:
-        found = parse_settings(settings.vf)
+        result = parse_settings(settings.vf)
     except WrongSettingError as e:
         raise ConfigError(f"vf.{e.key} {e.cause}") from e
-    if conflict := settings_conflict(found):
+    if conflict := settings_conflict(result):
         raise ConfigError(f"vf: {conflict}")
-    return found
+    return result
 
 
 def netdev_policy(settings: Settings) -> NetdevPolicy:

@@ -49,14 +49,14 @@ def parse_assignment(annotations: Mapping[str, str], *, pod: PodUid, node: str, 
     refusal = _check_number(every) or _check_keys([key for key in known if key.startswith(PREFIX)])
     if refusal is not None:
         return refusal
-    found = [(dialect, keys) for dialect in DIALECTS if (keys := dialect.own(known))]
-    match found:
+    result = [(dialect, keys) for dialect in DIALECTS if (keys := dialect.own(known))]
+    match result:
         case []:
             return None
         case [(dialect, keys)]:
             return dialect.parse(annotations, keys, pod=pod, node=node, trust=trust)
         case _:
-            between = ", and ".join(f"{listed_keys(keys)}, {dialect.words}" for dialect, keys in found)
+            between = ", and ".join(f"{listed_keys(keys)}, {dialect.words}" for dialect, keys in result)
             return Refusal(reason=Reason.ANNOTATION_CONFLICT, message=f"cannot choose between {between}: keep one")
 
 

@@ -88,8 +88,8 @@ def adjust_cards(
 def _isolation_of(cards: Sequence[Card], isolations: Sequence[Isolation]) -> Isolation | Refusal:
     """Return the isolation of a container's shares. All shares of a container have the same isolation, by `choose`."""
     name = next((card.granted.isolation for card in cards if card.granted.shared), IsolationName.NONE)
-    found = next((isolation for isolation in isolations if isolation.name is name), None)
-    return found or Refusal(
+    result = next((isolation for isolation in isolations if isolation.name is name), None)
+    return result or Refusal(
         reason=Reason.ISOLATION_UNAVAILABLE,
         message=f"cannot give the share again: it was granted with isolation {name}, which this node does not offer any more",
     )

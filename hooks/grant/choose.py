@@ -100,21 +100,21 @@ def _granted(one: _Wanted, default: IsolationName) -> GrantedGpu:
 
 
 def _find_gpus(requests: Sequence[GpuRequest], inventory: Inventory) -> list[_Wanted] | Refusal:
-    found: dict[str, _Wanted] = {}
+    wanteds: dict[str, _Wanted] = {}
     for request in requests:
         matches = _find_gpu(request, inventory)
         if isinstance(matches, Refusal):
             return matches
         for one in matches:
             identity = one.mig.uuid if one.mig else one.gpu.uuid
-            if identity in found:
+            if identity in wanteds:
                 return Refusal(
                     reason=Reason.ANNOTATION_MALFORMED,
                     message=f"cannot give {_describe(one.gpu, one.mig)} twice to one container: named as "
-                    f"{found[identity].request.name} and as {request.name}",
+                    f"{wanteds[identity].request.name} and as {request.name}",
                 )
-            found[identity] = one
-    return list(found.values())
+            wanteds[identity] = one
+    return list(wanteds.values())
 
 
 def _find_gpu(request: GpuRequest, inventory: Inventory) -> list[_Wanted] | Refusal:

@@ -64,9 +64,9 @@ def find_dirt(gpu: Gpu, cleanness: Cleanness) -> str:
     """Describe why the card is dirty, and since when; empty if the card is clean."""
     if wait := cleanness.waits.get(gpu.uuid):
         return wait
-    found = "; ".join(filter(None, (_CHECKS[check](gpu, cleanness) for check in CleanCheck if check in cleanness.rule.checks)))
+    result = "; ".join(filter(None, (_CHECKS[check](gpu, cleanness) for check in CleanCheck if check in cleanness.rule.checks)))
     since = cleanness.since.get(gpu.uuid)
-    return add_since(found, since) if found and since else found
+    return add_since(result, since) if result and since else result
 
 
 def add_since(text: str, since: int) -> str:

@@ -24,9 +24,9 @@ class Unhealthy(StrEnum):
 def find_unhealthy(devices: GrantedDevices, inventory: Inventory) -> Mapping[str, str]:
     """Return the devices that cannot be used now, by UUID or PCI address, and why."""
     gpus, vfs = {gpu.uuid: gpu for gpu in inventory.gpus}, {vf.bdf: vf for vf in inventory.vfs}
-    found = {gpu.mig_uuid or gpu.uuid: _gpu_problem(gpus.get(gpu.uuid), gpu.mig_uuid) for gpu in devices.gpus}
-    found |= {vf.bdf: _vf_problem(vfs.get(vf.bdf)) for vf in devices.vfs}
-    return {device: why for device, why in found.items() if why}
+    result = {gpu.mig_uuid or gpu.uuid: _gpu_problem(gpus.get(gpu.uuid), gpu.mig_uuid) for gpu in devices.gpus}
+    result |= {vf.bdf: _vf_problem(vfs.get(vf.bdf)) for vf in devices.vfs}
+    return {device: why for device, why in result.items() if why}
 
 
 def _gpu_problem(gpu: Gpu | None, mig_uuid: str) -> str:

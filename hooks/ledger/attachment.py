@@ -59,17 +59,17 @@ def render_attachments(attachments: Iterable[Attachment]) -> str:
 
 
 def parse_attachment(text: str) -> Attachment:
-    found = decode(text, Attachment)
-    _check(text, (found,), render_attachment(found))
-    return found
+    result = decode(text, Attachment)
+    _check(text, (result,), render_attachment(result))
+    return result
 
 
 def parse_attachments(text: str) -> tuple[Attachment, ...]:
-    found = decode(text, tuple[Attachment, ...], name="attachments")
-    _check(text, found, render_attachments(found))
-    if any(one.generation > _MAX_REPORTED for one in found):
+    result = decode(text, tuple[Attachment, ...], name="attachments")
+    _check(text, result, render_attachments(result))
+    if any(one.generation > _MAX_REPORTED for one in result):
         raise StateError(f"cannot read an attachment: a generation after {_MAX_REPORTED}")
-    return found
+    return result
 
 
 def newest_of_each(attachments: Iterable[Attachment], *, taken: Collection[int] = ()) -> tuple[Attachment, ...]:
@@ -92,10 +92,10 @@ def check_attachment(attachment: Attachment) -> None:
         raise StateError(f"cannot keep an attachment: {problem}")
 
 
-def _check(text: str, found: tuple[Attachment, ...], rendered: str) -> None:
+def _check(text: str, attachments: tuple[Attachment, ...], rendered: str) -> None:
     if rendered != text:
         raise StateError("cannot read an attachment: not the bytes that this node writes")
-    for one in found:
+    for one in attachments:
         for problem in _problems(one):
             raise StateError(f"cannot read an attachment: {problem}")
 

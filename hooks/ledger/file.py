@@ -78,10 +78,10 @@ def refuse_orphaned_log(path: Path) -> None:
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open the ledger if it is sound, and migrate it to this version. The caller closes it."""
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
+    result = path.lstat()
+    if not stat.S_ISREG(result.st_mode):
         raise StateError(f"cannot open ledger {path}: not a regular file")
-    if found.st_size == 0:
+    if result.st_size == 0:
         raise StateError(f"cannot open ledger {path}: the file is empty", hint=_REBUILD)
     with damage_explained(path), contextlib.ExitStack() as on_failure:
         db = sqlite3.connect(path, isolation_level=None)
@@ -108,10 +108,10 @@ def identity(path: Path) -> tuple[int, int] | None:
     """Return the device and inode of the file at this path; None if there is none. An inode is not used again while this
     process has the file open."""
     try:
-        found = os.lstat(path)
+        result = os.lstat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return result.st_dev, result.st_ino
 
 
 def replaced(path: Path, opened: tuple[int, int] | None) -> StateError | None:

@@ -101,12 +101,12 @@ def read_periods(db: sqlite3.Connection, *, since: int) -> tuple[Period, ...]:
 
 def salvage_periods(db: sqlite3.Connection) -> tuple[Period, ...]:
     """Return the periods that can be read from a ledger that may be damaged, row by row; none if its version has no history."""
-    found = []
+    result = []
     with contextlib.suppress(sqlite3.Error):
         for row in db.execute(f"{_SELECT} ORDER BY id"):
             with contextlib.suppress(StateError):
-                found.append(_period(row))
-    return tuple(found)
+                result.append(_period(row))
+    return tuple(result)
 
 
 def _key(period: Period) -> GrantKey:

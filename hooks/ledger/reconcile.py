@@ -187,13 +187,13 @@ def _read_attachments(
         if not c.attachments or devices.get(c.key) != grant.devices:
             continue
         try:
-            found = parse_attachments(c.attachments)
+            attachments = parse_attachments(c.attachments)
         except StateError as e:
             problems.append(_problem(ProblemKind.ANNOTATION_UNREADABLE, f"{_where(c)}: {e.message}", c.pod))
             continue
         own = {vf.bdf for vf in grant.devices.vfs}
-        if all(one.pod == c.pod and one.sandbox == c.sandbox and one.bdf in own for one in found):
-            restored += found
+        if all(one.pod == c.pod and one.sandbox == c.sandbox and one.bdf in own for one in attachments):
+            restored += attachments
         else:
             text = f"{_where(c)} carries the attachment of a VF that is not of its grant, or of another sandbox"
             problems.append(_problem(ProblemKind.ANNOTATION_MISPLACED, text, c.pod))

@@ -119,12 +119,12 @@ class HandOver:
         except Exception as e:  # noqa: BLE001 - whatever a driver comes up with, the card is not kept for ever
             self.log.warning(Event.DEVICE_NOT_RESTORED, str(e), device=",".join(sorted(cards)))
 
-    def read(self, began: float, found: Mapping[GpuUuid, str], now: int) -> None:
+    def read(self, began: float, gpu_uuids: Mapping[GpuUuid, str], now: int) -> None:
         """Take a reading that began at `began`, on `clock`. `found`: the dirt of each card without a holder, as text, empty if
         the card is clean. `now`: Unix time."""
         self._left = {card: at for card, at in self._left.items() if at >= began}
         before, self._dirty = self._dirty, {}
-        for card, text in found.items():
+        for card, text in gpu_uuids.items():
             if not text or card in self._left:
                 continue
             dirt = before.get(card) or _Dirt(text, now, self.clock())

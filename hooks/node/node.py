@@ -519,10 +519,12 @@ class Node:
         if gpu is not None and not gpu.mig_enabled and self.command is not None:
             await self.command(gpu)
 
-    def inventory_read(self, began: float, found: Inventory) -> None:
+    def inventory_read(self, began: float, inventory: Inventory) -> None:
         """Take a reading of the devices, changed or not. `began`: when the reading began, on time.monotonic()."""
         self._note_holders()
-        free = replace(found, gpus=tuple(gpu for gpu in found.gpus if gpu.uuid not in self._held and not gpu.mig_enabled))
+        free = replace(
+            inventory, gpus=tuple(gpu for gpu in inventory.gpus if gpu.uuid not in self._held and not gpu.mig_enabled)
+        )
         try:
             processes = name_host_processes(self.host_root, find_unmanaged(self.host_root, free, ()))
         except HostError:

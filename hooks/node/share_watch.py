@@ -54,14 +54,14 @@ class ShareWatch:
             self._show(())
             return
         try:
-            found = await in_thread(partial(self._find, gpus, grants))
+            result = await in_thread(partial(self._find, gpus, grants))
         except Exception as e:  # noqa: BLE001 - whatever a driver comes up with, the node's own work goes on
             self._suspicions = Suspicions()  # a bypass must be found again in every check
             self._show(())
             self._log_problem(str(e) or type(e).__name__)
             return
         self._log_problem("")
-        self._show(self._suspicions.settle(found, self.clock()))
+        self._show(self._suspicions.settle(result, self.clock()))
 
     def _find(self, gpus: Sequence[Gpu], grants: Sequence[Grant]) -> tuple[ShareBypass, ...]:
         """Find bypasses, in a thread. The driver is asked before the server: a process connects to the server before the driver
@@ -70,8 +70,8 @@ class ShareWatch:
         known = self.ask()
         cgroups = read_cgroups(self.node.host_root, {one.pid for running in processes.values() for one in running})
         now = [replace(gpu, processes=processes.get(gpu.uuid)) for gpu in gpus]
-        found = find_share_bypasses(now, cgroups, known, grants, tolerance_mib=self.tolerance_mib)
-        return tuple(filter(None, map(self._without_ending, found)))
+        share_bypasses = find_share_bypasses(now, cgroups, known, grants, tolerance_mib=self.tolerance_mib)
+        return tuple(filter(None, map(self._without_ending, share_bypasses)))
 
     def _without_ending(self, one: ShareBypass) -> ShareBypass | None:
         """Leave out processes that are about to end, because they have closed their connections; return None if no process is
@@ -82,10 +82,10 @@ class ShareWatch:
         return replace(one, process_ids=left) if left else None
 
     def _read_processes(self, cards: Sequence[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
-        found: dict[GpuUuid, tuple[GpuProcess, ...]] = {}
+        gpu_processes: dict[GpuUuid, tuple[GpuProcess, ...]] = {}
         for vendor in self.vendors:
-            found |= vendor.read_processes(cards)
-        return found
+            gpu_processes |= vendor.read_processes(cards)
+        return gpu_processes
 
     def _show(self, bypasses: tuple[ShareBypass, ...]) -> None:
         before = {one.key for one in self.node.share_bypasses}

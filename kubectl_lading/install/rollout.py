@@ -47,8 +47,8 @@ async def await_ready(
     them."""
     until, told = clock() + timeout_s, ""
     while True:
-        found = {one["metadata"]["name"]: find_lack(await read(client, path_of(one))) for one in objects if pod_spec(one)}
-        lacking = [f"{name}: {lack}" for name, lack in found.items() if lack]
+        result = {one["metadata"]["name"]: find_lack(await read(client, path_of(one))) for one in objects if pod_spec(one)}
+        lacking = [f"{name}: {lack}" for name, lack in result.items() if lack]
         if not lacking or clock() + AGAIN_S > until:
             return lacking
         if (words := "; ".join(lacking)) != told:

@@ -111,9 +111,9 @@ def scheduler_deployed(now: Installation) -> Iterator[Finding]:
     yield from _deployed(now, now.scheduler, SCHEDULER)
 
 
-def _deployed(now: Installation, found: Deployment | Unread | None, name: str) -> Iterator[Finding]:
+def _deployed(now: Installation, deployment: Deployment | Unread | None, name: str) -> Iterator[Finding]:
     of = f"-n {now.namespace}"
-    match found:
+    match deployment:
         case Unread(why=why):
             yield unreadable(f"Deployment {now.namespace}/{name}", why)
         case None:

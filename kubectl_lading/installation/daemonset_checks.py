@@ -36,11 +36,11 @@ _INSTALL: Final = "kubectl apply --server-side -k deploy/node (docs/nodes.md)"
 
 
 def daemonsets_deployed(now: Installation) -> Iterator[Finding]:
-    for name, found in now.daemonsets.items():
-        if isinstance(found, Unread):
-            yield unreadable(f"DaemonSet {NODES_NAMESPACE}/{name}", found.why)
+    for name, daemonset in now.daemonsets.items():
+        if isinstance(daemonset, Unread):
+            yield unreadable(f"DaemonSet {NODES_NAMESPACE}/{name}", daemonset.why)
         else:
-            yield from _rolled_out(now, name, found)
+            yield from _rolled_out(now, name, daemonset)
     missing = [name for name in (HOOKS, GUARD) if name not in now.daemonsets]
     if len(missing) == 1:
         yield degraded(f"there is no DaemonSet {NODES_NAMESPACE}/{missing[0]}", why=_WHY[missing[0]], mend=_INSTALL)
@@ -48,8 +48,8 @@ def daemonsets_deployed(now: Installation) -> Iterator[Finding]:
         yield note(f"no node has the label {FRONT_END}={_ITS_LABEL[HOOKS]}", mend=f"kubectl label node NODE {FRONT_END}=nri")
 
 
-def _rolled_out(now: Installation, name: str, found: DaemonSet) -> Iterator[Finding]:
-    ready, wanted = found.status.number_ready, found.status.desired_number_scheduled
+def _rolled_out(now: Installation, name: str, daemonset: DaemonSet) -> Iterator[Finding]:
+    ready, wanted = daemonset.status.number_ready, daemonset.status.desired_number_scheduled
     of = f"kubectl -n {NODES_NAMESPACE}"
     silent = {node for node in _nodes(now, name) if not now.nodes[node].ready}  # `nodes_reachable` reports them
     if ready < wanted - len(silent):
@@ -60,7 +60,7 @@ def _rolled_out(now: Installation, name: str, found: DaemonSet) -> Iterator[Find
             why=_WHY[name],
             mend=f"{of} get pods -o wide -l {NAME_LABEL}={name}; {of} logs POD --all-containers --prefix",
         )
-    if found.rolling:
+    if daemonset.rolling:
         yield degraded(f"a rollout of {name} is under way", mend=f"{of} rollout status daemonset/{name}")
 
 
@@ -98,11 +98,11 @@ def daemonsets_in_step(now: Installation) -> Iterator[Finding]:
 
 def images(now: Installation) -> dict[str, list[str]]:
     """Return the names of the DaemonSets by the tag of their image."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for name, one in now.daemonsets.items():
         if isinstance(one, DaemonSet):
-            found.setdefault(one.tag, []).append(name)
-    return found
+            result.setdefault(one.tag, []).append(name)
+    return result
 
 
 def nodes_chosen_report(now: Installation) -> list[Finding]:

@@ -147,7 +147,7 @@ def several(
     reachable: n1, n2". `{0}` in `mend` stands for the first name."""
     if not names:
         return []
-    numbered = _CHOICE.sub(lambda found: found[1] if len(names) == 1 else found[2], what)
+    numbered = _CHOICE.sub(lambda result: result[1] if len(names) == 1 else result[2], what)
     return [finding(f"{len(names)} {numbered}: {listed(names)}", mend=mend.format(*names), why=why)]
 
 

@@ -99,8 +99,8 @@ def view_preflight(now: Installation, target: str) -> PreflightView:
 def _rows(now: Installation, target: str) -> list[VersionRow]:
     rows = [
         _row(part, version, number, judge_step(version, target))
-        for part, found in find_versions(now).items()
-        for version, number in sorted(found.items())
+        for part, result in find_versions(now).items()
+        for version, number in sorted(result.items())
     ]
     rows.append(_row("API server", now.api_server, 1, judge_api_server(now.api_server)))
     if isinstance(now.scheduler, Deployment) and now.scheduler.tag:

@@ -110,14 +110,14 @@ def _node(now: Installation, name: str) -> NodeStatusView:
     )
 
 
-def _daemonset(now: Installation, found: DaemonSet) -> DaemonSetView:
+def _daemonset(now: Installation, daemonset: DaemonSet) -> DaemonSetView:
     return DaemonSetView(
-        name=found.metadata.name,
-        image=found.image,
-        desired=found.status.desired_number_scheduled,
-        updated=found.status.updated_number_scheduled,
-        ready=found.status.number_ready,
-        not_ready_on=tuple(daemonset_checks.not_ready_on(now, found.metadata.name)),
+        name=daemonset.metadata.name,
+        image=daemonset.image,
+        desired=daemonset.status.desired_number_scheduled,
+        updated=daemonset.status.updated_number_scheduled,
+        ready=daemonset.status.number_ready,
+        not_ready_on=tuple(daemonset_checks.not_ready_on(now, daemonset.metadata.name)),
     )
 
 
@@ -171,8 +171,10 @@ def _scheduler(now: Installation) -> str:
     return "; ".join(filter(None, (_replicas(now.scheduler), said)))
 
 
-def _replicas(found: Deployment | Unread | None) -> str:
-    return f"{found.status.ready_replicas} of {found.spec.replicas} ready" if isinstance(found, Deployment) else ""
+def _replicas(deployment: Deployment | Unread | None) -> str:
+    return (
+        f"{deployment.status.ready_replicas} of {deployment.spec.replicas} ready" if isinstance(deployment, Deployment) else ""
+    )
 
 
 def _daemonsets(now: Installation) -> str:

@@ -27,7 +27,7 @@ from lading.vocabulary import CENTRAL
 def parts_in_step(now: Installation) -> Iterator[Finding]:
     versions = find_versions(now)
     running = {
-        f"{part} {version}": version for part, found in versions.items() for version in found if part != "kubectl-lading"
+        f"{part} {version}": version for part, result in versions.items() for version in result if part != "kubectl-lading"
     }
     for skew in find_skews(running):
         yield degraded(
@@ -38,10 +38,10 @@ def parts_in_step(now: Installation) -> Iterator[Finding]:
 
 
 def steps_allowed(now: Installation) -> Iterator[Finding]:
-    for part, found in find_versions(now).items():
+    for part, result in find_versions(now).items():
         if part == "kubectl-lading":
             continue
-        for version in sorted(found):
+        for version in sorted(result):
             judged = judge_step(version, now.target)
             words = f"{part}: {judged.why}"
             match judged.support:
@@ -150,10 +150,10 @@ def bindings_settled(now: Installation) -> Iterator[Finding]:
 
 def _of_nodes(now: Installation, component: str) -> dict[str, list[str]]:
     """Return the reporting nodes by the version of a component: a field of NodeInfo, such as `kubelet_version`."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for name in now.reporting:
-        found.setdefault(getattr(now.nodes[name].status.node_info, component), []).append(name)
-    return found
+        result.setdefault(getattr(now.nodes[name].status.node_info, component), []).append(name)
+    return result
 
 
 def count_platform(now: Installation) -> dict[str, Counter[str]]:

@@ -124,21 +124,21 @@ def _movable(uids: Sequence[PodUid], movers: Mapping[PodUid, FullPod]) -> list[F
 
 def read_movable(cluster: Cluster) -> dict[PodUid, Pending]:
     """Return the requests of the bound pods by uid, without pods that are being deleted or whose request became invalid."""
-    found = {}
+    result = {}
     for pod in cluster.pods:
         record = cluster.ledger.pod(pod.metadata.uid)
         requested = parse_request(pod) if record is not None and record.holds is not None and not record.deleting else None
         if isinstance(requested, DeviceRequest):
-            found[pod.metadata.uid] = pending_of(pod, requested)
-    return found
+            result[pod.metadata.uid] = pending_of(pod, requested)
+    return result
 
 
 async def _plan(cluster: Cluster, waiting: Sequence[Pending], movable: Mapping[PodUid, Pending]) -> list[Opening]:
     openings = []
     with Progress("looking for moves") as progress:
-        for steps, found in enumerate(plan_openings(cluster.scheduler, waiting, movable, allows=cluster.allows)):
-            if found is not None:
-                openings.append(found)
+        for steps, opening in enumerate(plan_openings(cluster.scheduler, waiting, movable, allows=cluster.allows)):
+            if opening is not None:
+                openings.append(opening)
             progress.show_count(f"of {len(waiting)} pods, {steps} steps", len(openings))
             await asyncio.sleep(0)
     return openings
@@ -152,8 +152,8 @@ def _without(opening: Opening, may_not: Mapping[PodUid, str]) -> Opening:
 
 async def _movers(client: KubeClient, pods: Sequence[Pending]) -> dict[PodUid, FullPod]:
     """Return the objects of the pods by uid, without pods that no longer exist."""
-    found = await asyncio.gather(*(_mover(client, pod) for pod in pods))
-    return {one.metadata.uid: one for one in found if one is not None}
+    result = await asyncio.gather(*(_mover(client, pod) for pod in pods))
+    return {one.metadata.uid: one for one in result if one is not None}
 
 
 async def _mover(client: KubeClient, pod: Pending) -> FullPod | None:
@@ -194,11 +194,11 @@ def _view(opening: Opening, movers: Mapping[PodUid, FullPod]) -> OpeningView:
 def forbidden(pods: Sequence[FullPod], budgets: Budgets) -> dict[PodUid, str]:
     """Return by uid why a pod may not be moved together with the pods before it: a budget of 1 allows the first of 2 pods."""
     taken: Counter[BudgetKey] = Counter()
-    found = {}
+    result = {}
     for pod in pods:
         if why := pod.why_bound_to_its_node or budgets.refuse(pod.metadata.namespace, pod.metadata.labels, taken):
-            found[pod.metadata.uid] = why
-    return found
+            result[pod.metadata.uid] = why
+    return result
 
 
 def notes(pod: FullPod) -> Iterator[str]:

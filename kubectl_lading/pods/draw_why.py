@@ -158,26 +158,26 @@ def _table(wait: Wait, nodes: Sequence[NodeWhy], wide: bool) -> RenderableType:
     return pairs(made, style="")
 
 
-def _ends_as_text(found: NodeHelp | None, wide: bool) -> tuple[str, str]:
+def _ends_as_text(node_help: NodeHelp | None, wide: bool) -> tuple[str, str]:
     """Return a text about the pods whose end would help on the node, and its style."""
-    if found is None or not (found.together or found.stay):
+    if node_help is None or not (node_help.together or node_help.stay):
         return "", ""
-    if found.stay:
-        return f"held by pods of DaemonSets, or static ones, which do not end: {_listed(found.stay, wide)}", "warn"
-    return _fits_when(found, wide), "good"
+    if node_help.stay:
+        return f"held by pods of DaemonSets, or static ones, which do not end: {_listed(node_help.stay, wide)}", "warn"
+    return _fits_when(node_help, wide), "good"
 
 
-def _fits_when(found: NodeHelp, wide: bool) -> str:
-    if found.any_of:
-        of = len(found.any_of)
-        number = "one" if found.together == 1 else f"any {found.together}"
-        return f"fits when {number} of these {of} end{'s' * (found.together == 1)}: {_listed(found.any_of, wide)}"
-    sets = found.sets if wide else found.sets[:MOST_SETS]
-    left = found.more + len(found.sets) - len(sets)
+def _fits_when(node_help: NodeHelp, wide: bool) -> str:
+    if node_help.any_of:
+        of = len(node_help.any_of)
+        number = "one" if node_help.together == 1 else f"any {node_help.together}"
+        return f"fits when {number} of these {of} end{'s' * (node_help.together == 1)}: {_listed(node_help.any_of, wide)}"
+    sets = node_help.sets if wide else node_help.sets[:MOST_SETS]
+    left = node_help.more + len(node_help.sets) - len(sets)
     more = f"; or {left} other sets" if left > 1 else "; or one other set" if left else ""
-    if found.together == 1:
+    if node_help.together == 1:
         return f"fits when {_ending(sets[0][0])} ends"
-    return f"fits when these {found.together} end: {'; or '.join(_listed(one, wide) for one in sets)}{more}"
+    return f"fits when these {node_help.together} end: {'; or '.join(_listed(one, wide) for one in sets)}{more}"
 
 
 def _listed(pods: Sequence[Ending], wide: bool) -> str:

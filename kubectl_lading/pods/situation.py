@@ -94,12 +94,12 @@ def _on_its_node(pod: FullPod, requested: DeviceRequest | MalformedRequest | Non
 def _unstarted(pod: FullPod) -> list[tuple[str, str]]:
     """Return the waiting containers with their reasons. Leave out containers that are only starting if others have another
     reason."""
-    found = []
+    result = []
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         if (waiting := status.state.waiting) is not None:
             words = ": ".join(filter(None, (waiting.reason, waiting.message)))
-            found.append((status.name, words))
-    return [one for one in found if one[1] not in _ONLY_STARTING] or found
+            result.append((status.name, words))
+    return [one for one in result if one[1] not in _ONLY_STARTING] or result
 
 
 def _refusals(
@@ -109,28 +109,28 @@ def _refusals(
     by_container: dict[str, PodRefusal] = {}
     for event in events:
         named = _CONTAINER.search(event.involved_object.field_path)
-        if found := _parse(event.message, named[1] if named else "", times=event.times, last=event.last):
-            by_container[found.container] = found
+        if result := _parse(event.message, named[1] if named else "", times=event.times, last=event.last):
+            by_container[result.container] = result
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = status.state.waiting
-        if waiting is not None and (found := _parse(waiting.message, status.name)):
-            told = [known for name in (status.name, "") if (known := by_container.get(name)) and known.code == found.code]
+        if waiting is not None and (result := _parse(waiting.message, status.name)):
+            told = [known for name in (status.name, "") if (known := by_container.get(name)) and known.code == result.code]
             times, last = (told[0].times, told[0].last) if told else (1, "")
-            by_container[status.name] = msgspec.structs.replace(found, times=times, last=last)
+            by_container[status.name] = msgspec.structs.replace(result, times=times, last=last)
     if not by_container and isinstance(requested, DeviceRequest) and ASSIGNMENT not in pod.metadata.annotations:
         message = "the pod asks for devices and was bound without an assignment: by another scheduler, or by hand"
         yield _refusal(Reason.ASSIGNMENT_MISSING, message)
-    of_containers = {found.code for name, found in by_container.items() if name}
-    for name, found in by_container.items():
-        if (name in unstarted or not unstarted) if name else found.code not in of_containers:
-            yield found
+    of_containers = {result.code for name, result in by_container.items() if name}
+    for name, result in by_container.items():
+        if (name in unstarted or not unstarted) if name else result.code not in of_containers:
+            yield result
 
 
 def _parse(text: str, container: str, *, times: int = 1, last: str = "") -> PodRefusal | None:
-    found = _REFUSAL.search(text)
-    if found is None or found[1] not in set(Reason):
+    match = _REFUSAL.search(text)
+    if match is None or match[1] not in set(Reason):
         return None
-    return _refusal(Reason(found[1]), found[2].strip(), container=container, times=times, last=last)
+    return _refusal(Reason(match[1]), match[2].strip(), container=container, times=times, last=last)
 
 
 def _refusal(code: Reason, message: str, *, container: str = "", times: int = 1, last: str = "") -> PodRefusal:

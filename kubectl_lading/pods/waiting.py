@@ -56,8 +56,8 @@ def find_preemption(
         yield Preemption(said=f"no pod that holds devices has a lower priority than its {pod.priority}")
         return
     best, protection = None, Protection(budgets=budgets)
-    for found in plans(scheduler, pod, names, protection):
-        best = found or best
+    for plan in plans(scheduler, pod, names, protection):
+        best = plan or best
         yield None
     if best is None:
         without = ", without those that disruption budgets protect," if protection.applied else ""
@@ -125,8 +125,8 @@ def explain_wait(
     demand = scheduler.demand(pod.request)
     preemption = None
     if not (why.gang or why.preempts or why.making_room_on or why.keeping_room_on or why.reasons.get(FITS)):
-        for found in find_preemption(scheduler, pod, later, budgets):
-            preemption = found
+        for result in find_preemption(scheduler, pod, later, budgets):
+            preemption = result
             yield None
     yield Wait(
         why=why,

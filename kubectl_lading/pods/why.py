@@ -92,9 +92,9 @@ async def _why_all(flags: Flags) -> None:
     namespace = find_scope(flags)
     async with connect(flags) as client:
         cluster = await read_deciding(client, Central(client, flags))
-        found = await collect("looking at all nodes", "pods", explain_waiting(cluster, namespace))
+        result = await collect("looking at all nodes", "pods", explain_waiting(cluster, namespace))
     warn(*cluster.problems)
-    show(WaitingView(tuple(found)), flags.output, *draw_waiting(found, everywhere=not namespace))
+    show(WaitingView(tuple(result)), flags.output, *draw_waiting(result, everywhere=not namespace))
 
 
 async def _wait(client: KubeClient, flags: Flags, own: FullPod, requested: DeviceRequest) -> Wait:
@@ -140,7 +140,7 @@ class WaitingView(msgspec.Struct, frozen=True):
 def explain_waiting(cluster: Cluster, namespace: str = "") -> Iterator[WaitingPod]:
     """Yield the waiting pods of `namespace` (empty: all), in the order in which they get devices. Each distinct request is
     checked once."""
-    found = [pod for pod in cluster.pods if waits(pod) and namespace in ("", pod.metadata.namespace)]
+    result = [pod for pod in cluster.pods if waits(pod) and namespace in ("", pod.metadata.namespace)]
     tenants = cluster.scheduler.tenants
     tenants.catch_up()
 
@@ -148,7 +148,7 @@ def explain_waiting(cluster: Cluster, namespace: str = "") -> Iterator[WaitingPo
         metadata = pod.metadata
         return -pod.spec.priority, tenants.part(metadata.namespace), metadata.creation_timestamp or "", metadata.uid
 
-    for pod in sorted(found, key=place):
+    for pod in sorted(result, key=place):
         yield _explain(cluster, pod)
 
 

@@ -27,8 +27,8 @@ async def run_checks(
     checks: Sequence[Check[S]], subject: S, *, deadline_s: float, slowness: float = 1.0
 ) -> tuple[Finding, ...]:
     """Run the checks, each for at most `deadline_s` seconds. Messages mention the node's `slowness`, a factor."""
-    found = await asyncio.gather(*(_run(check, subject, deadline_s, slowness) for check in checks))
-    return tuple(dict.fromkeys(finding for findings in found for finding in findings))  # two daemons may have equal findings
+    result = await asyncio.gather(*(_run(check, subject, deadline_s, slowness) for check in checks))
+    return tuple(dict.fromkeys(finding for findings in result for finding in findings))  # two daemons may have equal findings
 
 
 async def _run(check: Check[S], subject: S, deadline_s: float, slowness: float) -> tuple[Finding, ...]:

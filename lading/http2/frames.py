@@ -182,13 +182,13 @@ def settings(payload: bytes) -> dict[int, int]:
     """Parse SETTINGS (section 6.5.1); for a setting given twice the last one counts (6.5.3)."""
     if len(payload) % _SETTING.size:
         raise MalformedFrameError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes, not a multiple of 6")
-    found = dict(_SETTING.iter_unpack(payload))
-    if found.get(INITIAL_WINDOW_SIZE, 0) > LARGEST_WINDOW:
-        raise MalformedFrameError(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE {found[INITIAL_WINDOW_SIZE]}")
-    size = found.get(MAX_FRAME_SIZE, DEFAULT_MAX_FRAME_SIZE)
+    result = dict(_SETTING.iter_unpack(payload))
+    if result.get(INITIAL_WINDOW_SIZE, 0) > LARGEST_WINDOW:
+        raise MalformedFrameError(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE {result[INITIAL_WINDOW_SIZE]}")
+    size = result.get(MAX_FRAME_SIZE, DEFAULT_MAX_FRAME_SIZE)
     if not DEFAULT_MAX_FRAME_SIZE <= size <= LARGEST_MAX_FRAME_SIZE:
         raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {size}")
-    return found
+    return result
 
 
 def unpadded(buffer: bytes, flags: int, start: int, end: int) -> tuple[int, int]:

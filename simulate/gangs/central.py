@@ -133,9 +133,9 @@ class ByPlan:
     def _bind_one(self, member: _Member, node: str) -> None:
         uid = member.pod.metadata.uid
         reserved = self._scheduler.reserve(uid, node)
-        found = self._scheduler.gangs.of(uid)
-        planned = found[0].life.places.get(uid) if found is not None else None
-        if not isinstance(reserved, Reservation) or found is None or planned is None:
+        result = self._scheduler.gangs.of(uid)
+        planned = result[0].life.places.get(uid) if result is not None else None
+        if not isinstance(reserved, Reservation) or result is None or planned is None:
             raise AssertionError(f"{uid} is planned on {node}, and cannot be bound there: {reserved}")
         self._scheduler.confirm(reserved)
         taken = planned.placement.taken
@@ -148,7 +148,7 @@ class ByPlan:
             gen=reserved.gen,
             taken=taken,
             cpu_memory=reserved.pod.cpu_memory,
-            gang=found[0].key.text,
+            gang=result[0].key.text,
         )
         self._scheduler.ledger.facts.set_pod(record)
         self._scheduler.pending.remove(uid)

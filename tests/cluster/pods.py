@@ -68,14 +68,14 @@ class Pods:
 
     def wait_event(self, name: str, text: str) -> str:
         """Return the first Event of the pod that contains the text, once there is one."""
-        found: list[str] = []
+        result: list[str] = []
 
         def seen() -> bool:
-            found[:] = [event for event in self._cluster.api.pod_events(name) if text in event]
-            return bool(found)
+            result[:] = [event for event in self._cluster.api.pod_events(name) if text in event]
+            return bool(result)
 
         self._cluster.eventually(seen, f"an event of {name} with {text!r}")
-        return found[0]
+        return result[0]
 
     def sh(self, name: str, script: str, *, container: str = "main") -> list[str]:
         """Return the lines that a script prints in the container, through `kubectl exec`."""

@@ -230,8 +230,8 @@ def extender(deployed: ControlPlane) -> Iterator[Extender]:
 def rendered_config(deployed: ControlPlane) -> Any:
     rendered = deployed.kubectl("kustomize", str(DEPLOY / "scheduler"))
     assert rendered.returncode == 0, rendered.stderr
-    found = next(one for one in yaml.safe_load_all(rendered.stdout) if one["kind"] == "ConfigMap")
-    return yaml.safe_load(found["data"]["config.yaml"])
+    result = next(one for one in yaml.safe_load_all(rendered.stdout) if one["kind"] == "ConfigMap")
+    return yaml.safe_load(result["data"]["config.yaml"])
 
 
 def add_node(api: KubeApi, name: str) -> None:

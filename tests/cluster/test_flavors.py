@@ -42,8 +42,8 @@ def limits_of(api: KubeApi, limits: Mapping[str, str]) -> dict[str, str]:
     (made,) = create(api, container("main", limits))["containers"]
     resources = made["resources"]
     assert resources["requests"] == resources["limits"]
-    found: dict[str, str] = resources["limits"]
-    return found
+    result: dict[str, str] = resources["limits"]
+    return result
 
 
 def _denies(api: KubeApi) -> bool:

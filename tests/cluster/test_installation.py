@@ -96,5 +96,5 @@ def test_a_sysdump_may_read_all_that_it_wants(deployed: ControlPlane, tmp_path: 
     failures = readme.split("## What could not be read")[1].strip().splitlines()
     assert [line.split(":")[0] for line in failures] == ["- central/cluster.json"]  # no one leads
     for name, kinds in (("deployments", 2), ("clusterroles", 5), ("policies", 5), ("crd", 1)):
-        found = json.loads((tmp_path / f"dump/objects/{name}.json").read_text())["items"]
-        assert len(found) >= kinds, name
+        result = json.loads((tmp_path / f"dump/objects/{name}.json").read_text())["items"]
+        assert len(result) >= kinds, name

@@ -71,7 +71,7 @@ class Stage:
 
     def columns(self) -> dict[str, str]:
         header, row = self.kubectl("get", "nodedevices", NODE).splitlines()
-        starts = [found.start() for found in re.finditer(r"\S+", header)]
+        starts = [match.start() for match in re.finditer(r"\S+", header)]
         cells = [slice(a, b) for a, b in zip(starts, [*starts[1:], None], strict=True)]
         return {header[cell].strip(): row[cell].strip() for cell in cells}
 

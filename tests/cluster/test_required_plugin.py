@@ -35,8 +35,8 @@ def annotations(
     asking = {"name": "asks", "image": "x", "resources": {"limits": dict(limits or {})}}
     spec = {"automountServiceAccountToken": False, "containers": [container if init else asking]}
     pod = {"metadata": {"name": "new", "annotations": dict(given or {})}, "spec": {**spec, "initContainers": [asking] * init}}
-    found: dict[str, str] = api.call("POST", PODS, pod)["metadata"].get("annotations", {})
-    return found
+    result: dict[str, str] = api.call("POST", PODS, pod)["metadata"].get("annotations", {})
+    return result
 
 
 def test_a_pod_that_asks_for_devices_gets_it(api: KubeApi) -> None:

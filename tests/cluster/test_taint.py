@@ -41,8 +41,8 @@ class Stage:
     lading: LadingNode
 
     def taints(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.plane.api.node(NODE)["spec"].get("taints", [])
-        return found
+        result: list[dict[str, Any]] = self.plane.api.node(NODE)["spec"].get("taints", [])
+        return result
 
     def check(self, *, tainted: bool) -> None:
         def check() -> None:

@@ -130,16 +130,16 @@ class Expected:
 
     def answers(self, data: bytes) -> list[Said]:
         conversation = NriConversation()
-        found: list[Said] = []
+        saids: list[Said] = []
         try:
             for one in conversation.receive(data):
                 if isinstance(one, NriCall):
-                    found.append(self.answer(one))
+                    saids.append(self.answer(one))
                 elif one.error is not None:
                     break
         except MalformedError:
             pass
-        return found
+        return saids
 
     def answer(self, call: NriCall) -> Said:
         try:

@@ -76,10 +76,10 @@ class KubeScheduler:
         names = list(self._possible(name))
         if not names:  # then it asks no extender
             return REFUSED
-        found = self._one.leadership.scheduler.filter(self._one.shown(name), names)
-        fits = list(found.fitting)
+        result = self._one.leadership.scheduler.filter(self._one.shown(name), names)
+        fits = list(result.fitting)
         if not fits:
-            self.refusals[name] = [*found.fails.values(), *found.never.values()]
+            self.refusals[name] = [*result.fails.values(), *result.never.values()]
             return REFUSED
         best = self._one.leadership.scheduler.prioritize(self._one.shown(name), fits) if len(fits) > 1 else fits[0]
         assert best is not None

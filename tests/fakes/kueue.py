@@ -77,8 +77,8 @@ class Kueue:
         return str(self.entry(name, check)["state"])
 
     def entry(self, name: str, check: str = CHECK) -> Json:
-        found: Json = next(one for one in self.json(name)["status"]["admissionChecks"] if one["name"] == check)
-        return found
+        result: Json = next(one for one in self.json(name)["status"]["admissionChecks"] if one["name"] == check)
+        return result
 
     def is_true(self, name: str, kind: str) -> bool:
         return any(one["type"] == kind and one["status"] == "True" for one in self.json(name)["status"]["conditions"])

@@ -146,8 +146,8 @@ class Led:
         return self.shown(name).metadata.uid
 
     def filter(self, name: str, *names: str) -> list[str]:
-        found = self.leadership.scheduler.filter(self.shown(name), list(names or self.node_names()))
-        return list(found.fitting)
+        result = self.leadership.scheduler.filter(self.shown(name), list(names or self.node_names()))
+        return list(result.fitting)
 
     async def bind(self, name: str, node: str) -> str:
         return await self.leadership.bind(self.uid(name), node)

@@ -41,8 +41,8 @@ def in_fresh_thread(do: Callable[[], T]) -> T:
 
 
 def id_of_thread() -> NetnsId:
-    found = Path("/proc/thread-self/ns/net").stat()
-    return NetnsId(device=found.st_dev, inode=found.st_ino)
+    result = Path("/proc/thread-self/ns/net").stat()
+    return NetnsId(device=result.st_dev, inode=result.st_ino)
 
 
 class Netns:
@@ -61,8 +61,8 @@ class Netns:
 
     @property
     def id(self) -> NetnsId:
-        found = os.fstat(self._fd)
-        return NetnsId(device=found.st_dev, inode=found.st_ino)
+        result = os.fstat(self._fd)
+        return NetnsId(device=result.st_dev, inode=result.st_ino)
 
     def close(self) -> None:
         """Close the descriptor, which ends the namespace. May be called twice."""

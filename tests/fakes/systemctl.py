@@ -51,12 +51,12 @@ def _lines(path: Path, name: str) -> Iterator[str]:
 
 
 def _values(lines: Iterable[str], key: str) -> list[str]:
-    found: list[str] = []
+    result: list[str] = []
     for line in lines:
         name, _, value = line.partition("=")
         if name.strip() == key:
-            found = [*found, value.strip()] if value.strip() else []
-    return found
+            result = [*result, value.strip()] if value.strip() else []
+    return result
 
 
 def _join(words: Iterable[str]) -> str:

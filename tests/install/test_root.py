@@ -131,8 +131,8 @@ def test_kubelet_is_pointed_at_the_proxy_and_the_root_is_given_back_as_it_was(
 
 def folders(root: Path) -> set[str]:
     """All that are not part of a version."""
-    found = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_dir())
-    return {name for name in found if not name.startswith("opt/lading/versions/")}
+    result = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_dir())
+    return {name for name in result if not name.startswith("opt/lading/versions/")}
 
 
 @pytest.mark.parametrize("there", [[], ["etc/lading/hooks.d", "etc/lading/keys", "usr/local/sbin", "opt/lading/mine"]])

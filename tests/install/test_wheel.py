@@ -83,6 +83,6 @@ def test_a_fresh_environment_from_the_wheel_alone(wheel: Path, tmp_path: Path) -
         subprocess.run([venv / "bin" / command, "--help"], capture_output=True, check=True)
     count = "from kubectl_lading.install.manifests import find_deploy, render; print(find_deploy(), len(render(find_deploy())))"
     done = subprocess.run([venv / "bin/python", "-I", "-c", count], capture_output=True, text=True, check=True)
-    found, _, objects = done.stdout.partition(" ")
-    assert Path(found) == venv / "share/lading/deploy"
+    result, _, objects = done.stdout.partition(" ")
+    assert Path(result) == venv / "share/lading/deploy"
     assert int(objects) == len(render(ROOT / "deploy"))

@@ -75,11 +75,11 @@ class Container:
         for status in Path("/proc").glob("[0-9]*/status"):
             try:
                 is_here = self.running.id in status.with_name("cgroup").read_text()
-                found = re.search(r"^NSpid:\s+(\d+)\s.*?(\d+)$", status.read_text(), re.MULTILINE) if is_here else None
+                match = re.search(r"^NSpid:\s+(\d+)\s.*?(\d+)$", status.read_text(), re.MULTILINE) if is_here else None
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if found and int(found[2]) == inside:
-                return int(found[1])
+            if match and int(match[2]) == inside:
+                return int(match[1])
         raise AssertionError(f"no process {inside} in {self.name}")
 
 

@@ -153,15 +153,15 @@ class Site:
         probes = {path: f"/tmp/probe/{number}" for number, path in enumerate(numbers)}
         script = "rm -rf /tmp/probe; mkdir /tmp/probe; find /dev -type b -o -type c\n"
         script += "\n".join(f"mknod {probe} c {numbers[path][0]} {numbers[path][1]}" for path, probe in probes.items())
-        found = container.sh(f"({script}) | grep -Ev '{_EVERY_CONTAINER}' || true").split()
+        result = container.sh(f"({script}) | grep -Ev '{_EVERY_CONTAINER}' || true").split()
         outcomes = dict(zip(probes, container.try_open(*probes.values()), strict=True))
         granted = {path for path, outcome in outcomes.items() if outcome in OPENS}
         assert set(outcomes.values()) <= OPENS | {"EPERM"}, outcomes
-        assert granted == set(found), outcomes
-        assert set(container.try_open(*found)) <= OPENS
+        assert granted == set(result), outcomes
+        assert set(container.try_open(*result)) <= OPENS
         return Sight(
             env=container.env(),
-            nodes=frozenset(found),
+            nodes=frozenset(result),
             gpus=tuple(gpu.uuid for _, gpu in self.node.profile.gpus if f"/dev/nvidia{gpu.minor}" in granted),
             vfs=tuple(vf for vf in self.vfs if self.uverbs(vf) in granted),
         )
@@ -231,10 +231,10 @@ def open_site(lading: LadingNode, runtime: PrivateContainerd) -> Iterator[Site]:
 
 def _numbers(root: Path) -> dict[str, tuple[int, int]]:
     """Return the major and minor number of every device node of the simulated node, by its path in a container."""
-    found = {}
+    result = {}
     for folder, _, names in os.walk(root / "dev"):
         for path in (Path(folder, name) for name in names):
             status = path.lstat()
             if stat.S_ISCHR(status.st_mode):
-                found[f"/{path.relative_to(root)}"] = os.major(status.st_rdev), os.minor(status.st_rdev)
-    return found
+                result[f"/{path.relative_to(root)}"] = os.major(status.st_rdev), os.minor(status.st_rdev)
+    return result

@@ -34,8 +34,8 @@ def command(site: Site, *argv: str) -> str:
 
 
 def audit(site: Site, pod: str, *argv: str) -> list[Entry]:
-    found: list[Entry] = json.loads(command(site, "audit", "-o", "json", "--pod", pod, *argv))["entries"]
-    return found
+    entries: list[Entry] = json.loads(command(site, "audit", "-o", "json", "--pod", pod, *argv))["entries"]
+    return entries
 
 
 def ended(site: Site, pod: str) -> list[str | None]:

@@ -53,8 +53,8 @@ def systemd() -> Iterator[PrivateSystemd]:
 
 def findings(systemd: PrivateSystemd, check: str) -> list[dict[str, str]]:
     answer = systemd.run("/opt/lading/bin/lading-doctor", "-o", "json", "--only", check, check=False)
-    found: list[dict[str, str]] = json.loads(answer)["findings"]
-    return found
+    result: list[dict[str, str]] = json.loads(answer)["findings"]
+    return result
 
 
 def found(systemd: PrivateSystemd, check: str) -> list[tuple[str, str]]:

@@ -101,7 +101,7 @@ def test_a_daemon_whose_stderr_is_the_journal_writes_fields(journald: PrivateJou
     settings = {"listen": str(short_folder / "run/cri.sock"), "runtime_endpoint": str(short_folder / "none"), "metrics": ""}
     config.write_text(render_flat_toml({**settings, "hooks_dir": str(short_folder / "hooks.d")}))
     with journald.open_stream("python3") as stderr:
-        found = os.fstat(stderr.fileno())
+        result = os.fstat(stderr.fileno())
         daemon = subprocess.Popen(
             [
                 "nsenter",
@@ -113,7 +113,7 @@ def test_a_daemon_whose_stderr_is_the_journal_writes_fields(journald: PrivateJou
             ],
             stderr=stderr.fileno(),
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"},
+            env={**os.environ, "JOURNAL_STREAM": f"{result.st_dev}:{result.st_ino}"},
         )
     try:
         started = ["-t", "lading-runtimeproxy", f"LADING_EVENT={Event.DAEMON_STARTED}"]
@@ -164,9 +164,9 @@ def seed(journald: PrivateJournald) -> None:
 
 def recipes() -> list[str]:
     files = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "hooks/main.py", ROOT / "runtimeproxy/main.py"]
-    found = [recipe.strip() for path in files for recipe in RECIPE.findall(path.read_text())]
+    result = [recipe.strip() for path in files for recipe in RECIPE.findall(path.read_text())]
     # The other commands read the journal of other units.
-    return [recipe for recipe in found if not recipe.startswith(("journalctl -u", "journalctl --"))]
+    return [recipe for recipe in result if not recipe.startswith(("journalctl -u", "journalctl --"))]
 
 
 def test_the_recipes_are_found() -> None:

@@ -41,8 +41,8 @@ def asked(site: VfSite, *argv: str) -> tuple[int, dict[str, Any]]:
 def listed(site: VfSite, vf: str) -> dict[str, Any]:
     status, answer = asked(site, "ledger")
     assert status == 0
-    found: dict[str, Any] = next(device for device in answer["devices"] if device["device"] == vf)
-    return found
+    result: dict[str, Any] = next(device for device in answer["devices"] if device["device"] == vf)
+    return result
 
 
 def test_a_vf_is_listed_where_it_is(site: VfSite) -> None:
@@ -50,10 +50,10 @@ def test_a_vf_is_listed_where_it_is(site: VfSite) -> None:
     assert [listed(site, one)["state"] for one in (vf, other)] == ["free", "free"]
     pod = site.run_vf_pod("train", {"main": [site.entry(vf, **SETTINGS)]})
     pod.run_container()
-    found = listed(site, vf)
-    assert (found["state"], listed(site, other)["state"]) == ("attached", "free")
-    assert found["attachment"]["netns"] == str(netns_of(site, pod))
-    assert [(holder["pod"], holder["container"], holder["gen"]) for holder in found["holders"]] == [("train", "main", 1)]
+    result = listed(site, vf)
+    assert (result["state"], listed(site, other)["state"]) == ("attached", "free")
+    assert result["attachment"]["netns"] == str(netns_of(site, pod))
+    assert [(holder["pod"], holder["container"], holder["gen"]) for holder in result["holders"]] == [("train", "main", 1)]
     site.rig.fail("set_vf")
     pod.remove()
     stuck = listed(site, vf)

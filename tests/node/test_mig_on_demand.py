@@ -104,8 +104,8 @@ def test_an_instance_that_a_process_uses_stays_until_it_has_ended(site: Site, mo
     eventually(lambda: _is(made(site, monkeypatch), {}))
 
 
-def _is(found: object, expected: object) -> None:
-    assert found == expected
+def _is(result: object, expected: object) -> None:
+    assert result == expected
 
 
 def _is_made(result: Container | Refused) -> None:

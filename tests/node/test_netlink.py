@@ -38,8 +38,8 @@ _MAC = "02:00:5e:10:00:01"
 
 
 def test_a_namespace_is_told_by_its_file(pod: Netns, kernel: Kernel) -> None:
-    found = Path(pod.path).stat()
-    assert kernel.netns_id(pod.path) == NetnsId(device=found.st_dev, inode=found.st_ino) == pod.id
+    result = Path(pod.path).stat()
+    assert kernel.netns_id(pod.path) == NetnsId(device=result.st_dev, inode=result.st_ino) == pod.id
 
 
 def test_what_is_no_network_namespace_is_none(tmp_path: Path, kernel: Kernel) -> None:
@@ -362,8 +362,8 @@ def addresses_of(netns: Netns, name: str) -> set[str]:
 
 
 def routes_of(netns: Netns, name: str) -> set[tuple[str, str]]:
-    found: list[dict[str, Any]] = netns.show(f"route show dev {name}") + netns.show(f"-6 route show dev {name}")
-    return {(route["dst"], route.get("gateway", "")) for route in found if route.get("protocol", "boot") == "boot"}
+    result: list[dict[str, Any]] = netns.show(f"route show dev {name}") + netns.show(f"-6 route show dev {name}")
+    return {(route["dst"], route.get("gateway", "")) for route in result if route.get("protocol", "boot") == "boot"}
 
 
 def test_addresses_and_routes_of_both_families(host: Netns, pod: Netns, kernel: Kernel) -> None:

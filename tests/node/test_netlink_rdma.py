@@ -79,8 +79,8 @@ class NldevSocket:
                 return render_message(2, 0, struct.pack("=i", -errno.EEXIST) + bytes(16))
             names[number] = name
         else:
-            found = os.fstat(struct.unpack("=I", told[68])[0])
-            where[number] = NetnsId(device=found.st_dev, inode=found.st_ino)
+            result = os.fstat(struct.unpack("=I", told[68])[0])
+            where[number] = NetnsId(device=result.st_dev, inode=result.st_ino)
         return render_message(2, 0, bytes(20))
 
 

@@ -38,10 +38,10 @@ def test_the_namespace_is_where_the_runtime_says(client: Cri) -> None:
     with client.pod("with-network") as pod:
         path = netns_path(verbose_status(client, pod))
         assert path
-        found = kernel.netns_id(path)
-        assert found is not None
+        result = kernel.netns_id(path)
+        assert result is not None
         container = pod.run_container("main")
-        assert container.sh("readlink /proc/self/ns/net").strip() == f"net:[{found.inode}]"
+        assert container.sh("readlink /proc/self/ns/net").strip() == f"net:[{result.inode}]"
         pod.stop()
         assert netns_path(verbose_status(client, pod)) is None
         assert kernel.netns_id(path) is None

@@ -40,8 +40,8 @@ def configured(client: Cri, container: Container) -> dict[str, str]:
     """Return the annotations in the container's configuration."""
     request = cri.ContainerStatusRequest(container_id=container.id, verbose=True)
     info = client.call("ContainerStatus", request, cri.ContainerStatusResponse).info["info"]
-    found: dict[str, str] = json.loads(info)["runtimeSpec"]["annotations"]
-    return found
+    result: dict[str, str] = json.loads(info)["runtimeSpec"]["annotations"]
+    return result
 
 
 def refused(container: Container) -> Reason:

@@ -87,7 +87,7 @@ def test_with_the_launched_guard_alone(site: Site, death: Death) -> None:
 
 
 @every_death
-@pytest.mark.parametrize("newer", VALIDATING or [NONE], indirect=True, ids=lambda found: found.version if found else "none")
+@pytest.mark.parametrize("newer", VALIDATING or [NONE], indirect=True, ids=lambda result: result.version if result else "none")
 def test_with_the_runtimes_validation_alone(site: Site, death: Death) -> None:
     site.lading.guard.stop()
     play(site, death, REQUIRED)
@@ -176,9 +176,9 @@ def settle(asked: dict[Pod, Answer]) -> None:
         for pod, answer in asked.items():
             if isinstance(answer, CriError):
                 asked[pod] = create(pod)
-        found = sorted(map(describe, asked.values()))
-        assert "granted" in found, found
-        assert set(found) <= {"granted", Reason.DEVICE_HELD}, found
+        result = sorted(map(describe, asked.values()))
+        assert "granted" in result, result
+        assert set(result) <= {"granted", Reason.DEVICE_HELD}, result
 
     eventually(again, within_s=_SETTLES_S)
 

@@ -53,14 +53,14 @@ def run(*words: object) -> str:
 def launched(runtime: PrivateContainerd) -> list[int]:
     """Return the processes of the launched guard."""
     program = folder_of(runtime) / PROGRAM
-    found = []
+    result = []
     for folder in Path("/proc").iterdir():
         try:
             if folder.name.isdigit() and (folder / "exe").readlink() == program:
-                found.append(int(folder.name))
+                result.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return result
 
 
 def refused(client: Cri, annotations: dict[str, str]) -> Reason:

@@ -49,8 +49,8 @@ def used_ms(container: Container) -> float:
 
 def status(site: Site) -> list[dict[str, Any]]:
     command = [site.lading.shares.program, "status", "--config", str(site.lading.shares.config), "-o", "json"]
-    found: list[dict[str, Any]] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return found
+    result: list[dict[str, Any]] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return result
 
 
 def test_an_allocation_beyond_the_share_is_refused(site: Site, driver: CudaDriver) -> None:

@@ -148,8 +148,8 @@ def is_active(systemd: PrivateSystemd, unit: str) -> None:
 
 @pytest.mark.parametrize(("name", "mode"), [("cri.sock", 0o660), ("hooks.sock", 0o600)])
 def test_the_sockets_are_for_root_alone(systemd: PrivateSystemd, name: str, mode: int) -> None:
-    found = (systemd.root / "run/lading" / name).stat()
-    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (0, 0, mode)
+    result = (systemd.root / "run/lading" / name).stat()
+    assert (result.st_uid, result.st_gid, stat.S_IMODE(result.st_mode)) == (0, 0, mode)
     assert stat.S_IMODE((systemd.root / "run/lading").stat().st_mode) == 0o700
     assert journal(systemd, f"LADING_EVENT={Event.SOCKET_ACCESS}") == []
 

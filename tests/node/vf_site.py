@@ -244,8 +244,8 @@ def info_of(site: VfSite, pod: Pod) -> dict[str, Any]:
     """Return what the runtime says of a sandbox beyond CRI's fields."""
     request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
     answer = site.direct.call("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
-    found: dict[str, Any] = json.loads(answer.info["info"])
-    return found
+    result: dict[str, Any] = json.loads(answer.info["info"])
+    return result
 
 
 def netns_of(site: VfSite, pod: Pod) -> Path:

@@ -11,10 +11,10 @@ from tests.page.test_page import devices_of, lit, small
 
 def where(tab: Tab) -> tuple[str, str]:
     """Return the node and the cell that have the focus; an empty cell stands for the node's name."""
-    found = tab.script(
+    result = tab.script(
         "const at = document.activeElement; return [at.closest('.node')?.dataset.node ?? at.id, at.dataset.cell ?? '']"
     )
-    return found[0], found[1]
+    return result[0], result[1]
 
 
 def cells(tab: Tab, node: str) -> list[str]:
@@ -132,8 +132,8 @@ def test_names_and_roles_around_the_map(tab_on: OpenTab) -> None:
         "#waiting": ("region", "1 pod waits for devices"),
         "#connection": ("status", ""),
     }
-    found = {css: (tab.one(css).aria_role, tab.one(css).accessible_name) for css in expected}
-    assert found == expected
+    result = {css: (tab.one(css).aria_role, tab.one(css).accessible_name) for css in expected}
+    assert result == expected
     named = [one for one in tab.all("button, input, select, a") if one.is_displayed()]
     assert all(one.accessible_name for one in named)
 

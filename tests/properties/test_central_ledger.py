@@ -79,13 +79,13 @@ Sharers = dict[tuple[str, GpuUuid], dict[PodUid, set[Sharing]]]
 
 def sharers(nodes: Mapping[str, Mapping[PodUid, Mapping[Claim, Taken]]], kinds: Collection[Claim] = tuple(Claim)) -> Sharers:
     """Return, by node and card, all labels of the pods with a claim of these kinds there."""
-    found: Sharers = {}
+    result: Sharers = {}
     for name, claims in nodes.items():
         for of, by_kind in claims.items():
             for claim in (claim for kind, claim in by_kind.items() if kind in kinds):
                 for uuid, part in claim.gpus.items():
-                    found.setdefault((name, uuid), {}).setdefault(of, set()).update(part.sharing)
-    return found
+                    result.setdefault((name, uuid), {}).setdefault(of, set()).update(part.sharing)
+    return result
 
 
 def against_the_rules(on: Sharers) -> list[object]:
@@ -110,12 +110,12 @@ def isolations(
     claims: Mapping[PodUid, Mapping[Claim, Taken]], kinds: Collection[Claim] = tuple(Claim)
 ) -> dict[GpuUuid, dict[PodUid, set[str]]]:
     """Return, by card of one node, all isolations of the shares of pods with claims of these kinds there."""
-    found: dict[GpuUuid, dict[PodUid, set[str]]] = {}
+    pod_uids: dict[GpuUuid, dict[PodUid, set[str]]] = {}
     for of, by_kind in claims.items():
         for claim in (claim for kind, claim in by_kind.items() if kind in kinds):
             for uuid, part in claim.gpus.items():
-                found.setdefault(uuid, {}).setdefault(of, set()).update(part.isolation)
-    return {uuid: {of: its or {"none"} for of, its in pods.items()} for uuid, pods in found.items()}
+                pod_uids.setdefault(uuid, {}).setdefault(of, set()).update(part.isolation)
+    return {uuid: {of: its or {"none"} for of, its in pods.items()} for uuid, pods in pod_uids.items()}
 
 
 def grant_all(record: PodRecord) -> Grant:
@@ -182,8 +182,8 @@ class Cluster(RuleBasedStateMachine):
         self.ledger.facts.set_report(self.reports[name])
 
     def pick(self, number: int, **wanted: Any) -> PodRecord:
-        found = self.those(**wanted)
-        return found[number % len(found)]
+        result = self.those(**wanted)
+        return result[number % len(result)]
 
     def those(self, *, bound: bool) -> list[PodRecord]:
         return [record for record in self.pods.values() if bool(record.node) == bound and not record.terminal]

@@ -222,8 +222,8 @@ def paths_of(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     if at in {("metadata", "name"), ("metadata", "namespace")}:
         return []
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found = [path for key, one in inner for path in paths_of(one, (*at, key))]
-    return [*found, at] if at and at != ("metadata",) else found
+    result = [path for key, one in inner for path in paths_of(one, (*at, key))]
+    return [*result, at] if at and at != ("metadata",) else result
 
 
 def other_quota() -> Json:

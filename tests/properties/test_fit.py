@@ -196,18 +196,18 @@ def emptied(where: NodeCapacity) -> NodeCapacity:
 
 @given(capacities(), is_judged(), policies)
 def test_a_placement_is_found_exactly_where_there_is_one(where: NodeCapacity, pod: DeviceRequest, policy: Policy) -> None:
-    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
-    assert isinstance(found, Placement) == can_be_placed(where, pod)
+    result = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    assert isinstance(result, Placement) == can_be_placed(where, pod)
 
 
 @given(tight_capacities, tight_asks(), policies)
 def test_a_placement_is_found_where_containers_are_in_one_anothers_way(
     where: NodeCapacity, pod: DeviceRequest, policy: Policy
 ) -> None:
-    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
-    assert isinstance(found, Placement) == can_be_placed(where, pod)
-    if isinstance(found, Placement):
-        assert wrong(where, pod, found.containers) == ""
+    result = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    assert isinstance(result, Placement) == can_be_placed(where, pod)
+    if isinstance(result, Placement):
+        assert wrong(where, pod, result.containers) == ""
 
 
 REACH = {Scope.SWITCH: Distance.SWITCHES, Scope.NUMA: Distance.NUMA, Scope.SOCKET: Distance.SOCKET, Scope.ANY: Distance.CROSS}
@@ -282,7 +282,7 @@ def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
     if any(one.vfs and not one.gpus and one.share is None for one in pod.containers):
         rdma_policy = RdmaPolicy.NEAREST
     pod = replace(pod, scope=scope, rdma_policy=rdma_policy)
-    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    result = fit(where, pod, policy=policy, limits=UNBOUNDED)
     # How many VFs there are is a question of `distances`, with one on each switch.
     counted = replace(pod, containers=tuple(replace(one, vfs=0) for one in pod.containers))
 
@@ -292,27 +292,27 @@ def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
 
     names = [one.name for one in pod.containers]
     each = [list(placed_ways(where, one, pod)) for one in pod.containers]
-    assert isinstance(found, Placement) == any(allowed(dict(zip(names, way, strict=True))) for way in product(*each))
-    assert isinstance(found, NoFit) or (allowed(found.containers) and not distances(where, pod, found.containers))
+    assert isinstance(result, Placement) == any(allowed(dict(zip(names, way, strict=True))) for way in product(*each))
+    assert isinstance(result, NoFit) or (allowed(result.containers) and not distances(where, pod, result.containers))
 
 
 @given(capacities(most=6), is_judged(), policies, st.integers(0, 3))
 def test_what_is_placed_is_by_the_rules(where: NodeCapacity, pod: DeviceRequest, policy: Policy, per_card: int) -> None:
     limits = Limits(spread_containers_per_card=per_card)
-    found = fit(where, pod, policy=policy, limits=limits)
-    if isinstance(found, NoFit):
+    result = fit(where, pod, policy=policy, limits=limits)
+    if isinstance(result, NoFit):
         return
     if (pod.policy or policy) is Policy.BINPACK or per_card < 2:
-        assert wrong(where, pod, found.containers) == ""
+        assert wrong(where, pod, result.containers) == ""
     for one in where.cards:
-        part = found.taken.gpus.get(one.gpu.uuid)
+        part = result.taken.gpus.get(one.gpu.uuid)
         if part is not None:
             assert one.usable
             assert not one.gpu.mig_enabled
             assert part.memory_mib <= one.free_mib
             assert part.core_percent <= one.free_core
             assert one.free or not part.whole
-    assert found.taken.vfs <= {one.vf.bdf for one in where.vfs if one.free}
+    assert result.taken.vfs <= {one.vf.bdf for one in where.vfs if one.free}
 
 
 @given(capacities(most=5), is_judged(), policies, st.randoms(use_true_random=False))
@@ -328,19 +328,19 @@ def test_the_order_in_which_devices_are_listed_does_not_matter(
 
 @given(capacities(), is_judged(), policies)
 def test_what_can_never_fit_does_not_fit_on_an_empty_node(where: NodeCapacity, pod: DeviceRequest, policy: Policy) -> None:
-    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    result = fit(where, pod, policy=policy, limits=UNBOUNDED)
     fits_empty = isinstance(fit(emptied(where), pod, policy=policy, limits=UNBOUNDED), Placement)
-    if isinstance(found, Placement) or (len(pod.containers) == 1 and not found.missing.unresolvable):
+    if isinstance(result, Placement) or (len(pod.containers) == 1 and not result.missing.unresolvable):
         assert fits_empty
-    elif found.missing.unresolvable:
+    elif result.missing.unresolvable:
         assert not fits_empty
 
 
 @given(capacities(), is_judged(), policies)
 def test_every_refusal_has_its_words(where: NodeCapacity, pod: DeviceRequest, policy: Policy) -> None:
-    found = fit(where, pod, policy=policy)
-    if isinstance(found, NoFit):
-        assert explain(where, pod, found.missing, policy=policy)
+    result = fit(where, pod, policy=policy)
+    if isinstance(result, NoFit):
+        assert explain(where, pod, result.missing, policy=policy)
 
 
 @given(capacities(most=6), st.lists(containers("x"), min_size=1, max_size=4), policies)
@@ -350,11 +350,11 @@ def test_the_pod_takes_no_more_devices_than_it_uses_at_one_time(
     """Check VFs, and whole cards of pods without shares."""
     named = [replace(one, name=str(n), share=None, gpus=one.gpus or 1) for n, one in enumerate(some)]
     pod = request(*sorted(named, key=lambda one: one.role is Role.APP))
-    found = fit(where, pod, policy=policy)
-    if isinstance(found, Placement):
+    result = fit(where, pod, policy=policy)
+    if isinstance(result, Placement):
         requested = {one.name: one for one in pod.containers}
-        assert len(found.taken.vfs) == max(sum(requested[name].vfs for name in running) for running in moments(pod))
-        assert len(found.taken.gpus) == max(sum(requested[name].gpus for name in running) for running in moments(pod))
+        assert len(result.taken.vfs) == max(sum(requested[name].vfs for name in running) for running in moments(pod))
+        assert len(result.taken.gpus) == max(sum(requested[name].gpus for name in running) for running in moments(pod))
 
 
 @st.composite

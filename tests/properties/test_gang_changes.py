@@ -96,9 +96,9 @@ class Changes(RuleBasedStateMachine):
 
     async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
         if reason == EventReason.GANG_INCOMPLETE:
-            found = self.world.scheduler.gangs.of(victim.uid)
-            assert found is not None
-            assert self.bound_in.get(victim.name) == found[0].key.text, "evicted for a gang that it named later"
+            result = self.world.scheduler.gangs.of(victim.uid)
+            assert result is not None
+            assert self.bound_in.get(victim.name) == result[0].key.text, "evicted for a gang that it named later"
         if not dry_run:
             self.evicted.add(victim.name)
         return True
@@ -226,24 +226,24 @@ class Changes(RuleBasedStateMachine):
 
     def bind_one(self, name: str, outcome: str) -> None:
         uid = uid_of(name)
-        found = self.world.scheduler.gangs.of(uid)
+        result = self.world.scheduler.gangs.of(uid)
         if name in self.unclear:
             return
-        planned = found[0].life.places.get(uid) if found else None
+        planned = result[0].life.places.get(uid) if result else None
         node = planned.node if planned else next(iter(self.world.filter(name, "n1", "n2").fitting), "")
         if not node or self.keeper.enter(uid, node) != "":
             return
-        begins = found is not None and not self.has_begun(found[0])
+        begins = result is not None and not self.has_begun(result[0])
         reserved = self.world.scheduler.reserve(uid, node)
         if not isinstance(reserved, Reservation):
             return
-        gang = self.world.scheduler.gangs.get(found[0].key) if found else None
+        gang = self.world.scheduler.gangs.get(result[0].key) if result else None
         if gang is not None and begins:
             self.check_start(gang)
         if outcome == "refused":
             self.world.scheduler.release(reserved)
             return
-        self.bound_in[name] = found[0].key.text if found else ""
+        self.bound_in[name] = result[0].key.text if result else ""
         self.truth[name] |= {"node": node, "assigned": {ASSIGNMENT: reserved.assignment}}
         if outcome == "done":
             self.world.scheduler.confirm(reserved)
@@ -437,7 +437,7 @@ def test_a_pod_whose_gang_changed_while_its_binding_was_sent_was_bound_with_the_
     machine.put_object(name="b", least=2, groups=True)
     machine.put_object(name="a", least=2, groups=True)
     machine.wait(1.0)
-    found = machine.world.scheduler.gangs.of(uid_of("p1"))
-    assert found is not None
-    assert (found[0].key.name, found[1].alone) == ("a,default/b", True)
+    result = machine.world.scheduler.gangs.of(uid_of("p1"))
+    assert result is not None
+    assert (result[0].key.name, result[1].alone) == ("a,default/b", True)
     machine.teardown()

@@ -129,15 +129,15 @@ class Play:
 
     def bind(self) -> None:
         name = self.some(bound=False)
-        found = self.world.scheduler.gangs.of(uid_of(name)) if name else None
+        result = self.world.scheduler.gangs.of(uid_of(name)) if name else None
         if name is None or name in self.unclear:
             return
-        planned = found[0].life.places.get(found[1].uid) if found else None
+        planned = result[0].life.places.get(result[1].uid) if result else None
         node = planned.node if planned else self.random.choice(["n1", "n2"])
         said = self.keeper.enter(uid_of(name), node)
         if said != "":
             return
-        gang = self.world.scheduler.gangs.get(found[0].key) if found else None
+        gang = self.world.scheduler.gangs.get(result[0].key) if result else None
         if gang is not None and not gang.ordinary:
             self.check_barrier(gang)
         reserved = self.world.scheduler.reserve(uid_of(name), node)

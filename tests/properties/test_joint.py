@@ -192,7 +192,7 @@ def best_share(capacity: NodeCapacity, pod: DeviceRequest, policy: Policy) -> Ch
     [one] = pod.containers
     assert one.share is not None
     assert one.share.memory_mib is not None
-    found = []
+    result = []
     for card in capacity.cards:
         if not card.usable or card.free_mib < one.share.memory_mib:
             continue
@@ -201,8 +201,8 @@ def best_share(capacity: NodeCapacity, pod: DeviceRequest, policy: Policy) -> Ch
             if key is not None:
                 preferred = (card.containers, -card.free_mib) if policy is Policy.SPREAD else (card.free_mib, card.free_core)
                 _, _, worst, _, total, _, load, *addresses = key
-                found.append(((worst, preferred, total, load, *addresses), ((card,), those)))
-    return min(found, key=lambda choice: choice[0])[1] if found else None
+                result.append(((worst, preferred, total, load, *addresses), ((card,), those)))
+    return min(result, key=lambda choice: choice[0])[1] if result else None
 
 
 # ---- nodes
@@ -302,13 +302,13 @@ def check(
     capacity: NodeCapacity, pod: DeviceRequest, expected: Sequence[Choice] | None, policy: Policy = Policy.BINPACK
 ) -> None:
     """Check the fit against the expected choices, by container."""
-    found = fit(capacity, pod, policy=policy, limits=UNBOUNDED)
+    result = fit(capacity, pod, policy=policy, limits=UNBOUNDED)
     if expected is None:
-        assert not isinstance(found, Placement), found
+        assert not isinstance(result, Placement), result
         return
-    assert isinstance(found, Placement), (found, expected)
+    assert isinstance(result, Placement), (result, expected)
     for container, (cards, vfs) in zip(pod.containers, expected, strict=True):
-        placed = found.containers[container.name]
+        placed = result.containers[container.name]
         assert sorted(gpu.bdf for gpu in placed.gpus) == sorted(card.gpu.bdf for card in cards)
         assert sorted(vf.bdf for vf in placed.vfs) == sorted(vf.vf.bdf for vf in vfs)
         assert len(placed.vfs) == len(set(placed.vfs))

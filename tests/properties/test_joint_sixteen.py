@@ -44,10 +44,10 @@ def keys(where: NodeCapacity, count: int) -> Iterator[Key]:
     worst_so_far = NEVER
     for some in combinations(range(len(cards)), count):
         between = [links[a][b] for a, b in combinations(some, 2)]
-        if max(between) > worst_so_far or (found := assigned(distances[list(some)])) is None:
+        if max(between) > worst_so_far or (result := assigned(distances[list(some)])) is None:
             continue
         worst_so_far = max(between)
-        level, total = found
+        level, total = result
         chosen = {cards[number][0] for number in some}
         broken = sum(1 for group in groups if group & chosen and not group <= chosen)
         yield worst_so_far, level, sum(between), total, broken, sorted(cards[number][1].gpu.bdf for number in some)
@@ -60,10 +60,10 @@ def test_sixteen_by_sixteen(seed: int) -> None:
     where = replace(capacity_of(status, random, held=0.1, vfs_of_pf=1), partitions=())
     count = random.choice([2, 3, 5, 7, 8])
     best = min(keys(where, count), default=None)
-    found = fit(where, request(whole("a", count, vfs=count)), policy=Policy.BINPACK)
+    result = fit(where, request(whole("a", count, vfs=count)), policy=Policy.BINPACK)
     if best is None:
-        assert not isinstance(found, Placement)
+        assert not isinstance(result, Placement)
         return
-    assert isinstance(found, Placement)
-    assert found.distances[1:] == best[:2]
-    assert sorted(gpu.bdf for gpu in found.containers["a"].gpus) == best[-1]
+    assert isinstance(result, Placement)
+    assert result.distances[1:] == best[:2]
+    assert sorted(gpu.bdf for gpu in result.containers["a"].gpus) == best[-1]

@@ -44,31 +44,31 @@ def test_the_order_makes_no_difference(total: int, siblings: list[Sibling], seed
 
 @given(total=st.integers(0, 200), siblings=SIBLINGS)
 def test_all_that_is_asked_for_is_divided_and_no_more_than_there_is(total: int, siblings: list[Sibling]) -> None:
-    found = divide(total, siblings)
-    assert sum(found.values()) <= total
-    hungry = [one for one in siblings if found[one.name] < one.amount and one.weight]
-    assert not hungry or sum(found.values()) == total
+    result = divide(total, siblings)
+    assert sum(result.values()) <= total
+    hungry = [one for one in siblings if result[one.name] < one.amount and one.weight]
+    assert not hungry or sum(result.values()) == total
 
 
 @given(total=st.integers(0, 200), siblings=SIBLINGS)
 def test_each_has_its_min_or_what_it_asks_for(total: int, siblings: list[Sibling]) -> None:
-    found = divide(total, siblings)
+    result = divide(total, siblings)
     if sum(one.min for one in siblings) <= total:
-        assert all(found[one.name] >= min(one.min, one.amount) for one in siblings)
-    assert all(found[one.name] <= max(one.amount, 0 if one.lends else one.min) for one in siblings)
+        assert all(result[one.name] >= min(one.min, one.amount) for one in siblings)
+    assert all(result[one.name] <= max(one.amount, 0 if one.lends else one.min) for one in siblings)
 
 
 @given(total=st.integers(0, 200), made=trees(), seed=st.randoms(use_true_random=False))
 def test_children_have_no_more_than_their_parent(total: int, made: tuple[list[Of], dict[str, int]], seed: object) -> None:
     quotas, by_quota = made
-    found = runtimes(total, quotas, by_quota, RESOURCE_GPU)
+    result = runtimes(total, quotas, by_quota, RESOURCE_GPU)
     for parent in {ROOT, *(one.name for one in quotas)}:
-        together = sum(found[one.name] for one in quotas if one.parent == parent)
-        assert together <= found.get(parent, total)
+        together = sum(result[one.name] for one in quotas if one.parent == parent)
+        assert together <= result.get(parent, total)
     shuffled = quotas[:]
     seed.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert runtimes(total, shuffled, by_quota, RESOURCE_GPU) == found
-    assert all(found[one.name] <= one.max for one in quotas)
+    assert runtimes(total, shuffled, by_quota, RESOURCE_GPU) == result
+    assert all(result[one.name] <= one.max for one in quotas)
 
 
 @given(total=st.integers(0, 40), siblings=SIBLINGS)

@@ -112,8 +112,8 @@ def test_a_pod_is_placed_by_the_rules_exactly_where_there_is_a_way(
     where: NodeCapacity, pod: DeviceRequest, policy: Policy
 ) -> None:
     ways = product(range(len(where.cards)), repeat=len(pod.containers))
-    found = fit(where, pod, policy=policy)
-    assert isinstance(found, Placement) == any(keeps_the_rules(where, pod, way) for way in ways)
-    if isinstance(found, Placement):
+    result = fit(where, pod, policy=policy)
+    assert isinstance(result, Placement) == any(keeps_the_rules(where, pod, way) for way in ways)
+    if isinstance(result, Placement):
         number_of = {one.gpu.uuid: number for number, one in enumerate(where.cards)}
-        assert keeps_the_rules(where, pod, tuple(number_of[placed.gpus[0].uuid] for placed in found.containers.values()))
+        assert keeps_the_rules(where, pod, tuple(number_of[placed.gpus[0].uuid] for placed in result.containers.values()))

@@ -45,9 +45,9 @@ def documents() -> Iterator[Any]:
 
 
 def find(kind: str, name: str) -> Any:
-    found = [d for d in documents() if d["kind"] == kind and d["metadata"]["name"] == name]
-    assert len(found) == 1
-    return found[0]
+    result = [d for d in documents() if d["kind"] == kind and d["metadata"]["name"] == name]
+    assert len(result) == 1
+    return result[0]
 
 
 def settings() -> Settings:
@@ -306,8 +306,8 @@ NETWORKS: Final = DEPLOY / "samples/networks.yaml"
 
 def definitions() -> list[tuple[Any, Any]]:
     """Return the definitions with their CNI configurations."""
-    found = [d for d in read_file(NETWORKS) if d["kind"] == "NetworkAttachmentDefinition"]
-    return [(d["metadata"], msgspec.json.decode(d["spec"]["config"])) for d in found]
+    result = [d for d in read_file(NETWORKS) if d["kind"] == "NetworkAttachmentDefinition"]
+    return [(d["metadata"], msgspec.json.decode(d["spec"]["config"])) for d in result]
 
 
 def test_a_definition_is_found_by_the_setting_that_the_sample_names() -> None:

@@ -28,14 +28,14 @@ class Shown(NamedTuple):
 
 
 def _shown() -> list[Shown]:
-    found = {}
+    result = {}
     for page in PAGES:
         for line in _lines((ROOT / page).read_text()):
             for program in PROGRAMS:
                 if line == program or line.startswith(f"{program} "):
                     words = tuple(_words(line[len(program) :]))
-                    found[page, program, words] = Shown(page, program, words)
-    return list(found.values())
+                    result[page, program, words] = Shown(page, program, words)
+    return list(result.values())
 
 
 def _lines(text: str) -> Iterator[str]:

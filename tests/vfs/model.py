@@ -471,10 +471,10 @@ class ModelKernel:
     def _find(self, netns: str | None, netns_id: NetnsId | None = None) -> Namespace:
         if netns is None:
             return self.host
-        found = self.pods.get(netns)
-        if found is None or (netns_id is not None and found.id != netns_id):
+        pod = self.pods.get(netns)
+        if pod is None or (netns_id is not None and pod.id != netns_id):
             raise NetnsMissingError(f"no namespace at {netns}")
-        return found
+        return pod
 
     def _need(self, netns: str | None, name: str) -> Link:
         with suppress(KeyError):

@@ -130,10 +130,10 @@ class HookServer(UnaryServer):
         """Create the server. It serves `others` on the same socket as `service`."""
 
         def methods(peer: Callable[[], Peer]) -> Mapping[bytes, Method]:
-            found = dict(service.methods())
+            result = dict(service.methods())
             for other in others:
-                found.update(other.methods(peer))
-            return found
+                result.update(other.methods(peer))
+            return result
 
         def failed(error: Exception) -> None:
             log.error(Event.GRANT_REFUSED, f"internal error: {place_of(error)}", reason=Reason.INTERNAL)

@@ -48,12 +48,14 @@ _BEING_PREPARED: Final = Refusal(
 def read_device_node(path: str) -> NriDevice:
     """Return the numbers, mode and owner of a device node; symlinks are not followed. Raise HostError."""
     try:
-        found = os.lstat(path)
+        result = os.lstat(path)
     except OSError as e:
         raise HostError(f"cannot give {path}: {e.strerror}") from e
-    if not stat.S_ISCHR(found.st_mode):
+    if not stat.S_ISCHR(result.st_mode):
         raise HostError(f"cannot give {path}: it is no character device")
-    return NriDevice(os.major(found.st_rdev), os.minor(found.st_rdev), stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
+    return NriDevice(
+        os.major(result.st_rdev), os.minor(result.st_rdev), stat.S_IMODE(result.st_mode), result.st_uid, result.st_gid
+    )
 
 
 @dataclass(slots=True, kw_only=True)

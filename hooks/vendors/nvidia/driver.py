@@ -88,8 +88,8 @@ def read_driver_files(driver_root: Path, version: str) -> DriverFiles | None:
 def _mounts(driver_root: Path, files: dict[str, Path]) -> tuple[DriverMount, ...]:
     """Return mounts of these files, of the programs and of the sockets, sorted by their paths in the container."""
     for name in _BINARIES:
-        found = (driver_root / folder / name for folder in _BINARY_FOLDERS)
-        if file := next(filter(Path.is_file, found), None):
+        result = (driver_root / folder / name for folder in _BINARY_FOLDERS)
+        if file := next(filter(Path.is_file, result), None):
             files[f"/usr/bin/{name}"] = file
     sockets = {f"/{name}": driver_root / name for name in _SOCKETS if (driver_root / name).is_socket()}
     return tuple(
@@ -108,8 +108,8 @@ def name_on_host(mounts: Iterable[DriverMount], *, mounted_at: Path, driver_root
 
 def find_nvml(driver_root: Path) -> Path | None:
     """Return the path of the driver's NVML below this folder; None if it has none."""
-    found = (driver_root / folder / "libnvidia-ml.so.1" for folder in _LIBRARY_FOLDERS)
-    return next(filter(Path.is_file, found), None)
+    result = (driver_root / folder / "libnvidia-ml.so.1" for folder in _LIBRARY_FOLDERS)
+    return next(filter(Path.is_file, result), None)
 
 
 def find_device_root(host_root: Path, driver_root: str) -> Path:
@@ -120,8 +120,8 @@ def find_device_root(host_root: Path, driver_root: str) -> Path:
 
 def files_problem(driver_root: Path, version: str) -> str:
     """Describe that libcuda of the running version is missing, and which versions are present."""
-    found = ", ".join(read_driver_versions(driver_root))
-    there = f"; found {found} (if the driver was upgraded: reboot the node, or load the new module)" if found else ""
+    result = ", ".join(read_driver_versions(driver_root))
+    there = f"; found {result} (if the driver was upgraded: reboot the node, or load the new module)" if result else ""
     return f"cannot find libcuda.so.{version} below driver_root {driver_root}{there}"
 
 

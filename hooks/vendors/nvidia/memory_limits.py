@@ -63,13 +63,13 @@ class LimitProbe:
     ) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
         """Return the cards with `limits_memory` set, and a problem for each failed card if the limits are required."""
         cards = [gpu.uuid for gpu in gpus if not gpu.mig_enabled]
-        found = {card: self._tested[version, card] for card in cards if (version, card) in self._tested}
-        if untried := [card for card in cards if card not in found]:
+        result = {card: self._tested[version, card] for card in cards if (version, card) in self._tested}
+        if untried := [card for card in cards if card not in result]:
             tried = _try(host_root, untried, library)
             self._tested |= {(version, card): one.why for card, one in tried.items() if one.lasts}
-            found |= {card: one.why for card, one in tried.items()}
-        limited = tuple(replace(gpu, limits_memory=found.get(gpu.uuid) == "") for gpu in gpus)
-        words = (f"the driver does not limit the memory of GPU {card}: {why}" for card, why in found.items() if why)
+            result |= {card: one.why for card, one in tried.items()}
+        limited = tuple(replace(gpu, limits_memory=result.get(gpu.uuid) == "") for gpu in gpus)
+        words = (f"the driver does not limit the memory of GPU {card}: {why}" for card, why in result.items() if why)
         return limited, tuple(words) if self.required else ()
 
 

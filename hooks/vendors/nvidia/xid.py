@@ -44,8 +44,8 @@ class Xids:
         line = text.partition("\n")[0]
         if _LOADED.match(line):
             self.broken.clear()
-        elif found := _XID.match(line):
-            self._note(found[1].lower(), int(found[2]), found[3])
+        elif match := _XID.match(line):
+            self._note(match[1].lower(), int(match[2]), match[3])
 
     def _note(self, card: str, xid: int, said: str) -> None:
         if xid == _RECOVERY and (action := _ACTION.search(said)):

@@ -108,23 +108,23 @@ def _share(parts: list[Mapping[str, Any]]) -> Share:
 
 def held_twice(books: Books, usable_mib: Mapping[str, int]) -> list[str]:
     """Return a sentence for each device that two pods hold and cannot share. `usable_mib`: usable memory of each card."""
-    found = []
+    result = []
     cards: dict[str, dict[str, Share]] = defaultdict(dict)
     vfs: Counter[tuple[str, str]] = Counter()
     for uid, holding in books.items():
         vfs.update((holding.node, bdf) for bdf in holding.vfs)
         for uuid, share in holding.cards.items():
             cards[uuid][uid] = share
-    found += [f"VF {bdf} of {node}: {pods} pods" for (node, bdf), pods in vfs.items() if pods > 1]
+    result += [f"VF {bdf} of {node}: {pods} pods" for (node, bdf), pods in vfs.items() if pods > 1]
     for uuid, shares in cards.items():
         who = ", ".join(sorted(shares))
         if len(shares) > 1 and any(share.whole for share in shares.values()):
-            found.append(f"{uuid} is whole and another's: {who}")
+            result.append(f"{uuid} is whole and another's: {who}")
         if (memory := sum(share.memory_mib for share in shares.values())) > usable_mib[uuid]:
-            found.append(f"{uuid} has {usable_mib[uuid]} MiB, and {memory} are held: {who}")
+            result.append(f"{uuid} has {usable_mib[uuid]} MiB, and {memory} are held: {who}")
         if (core := sum(share.core_percent for share in shares.values())) > WHOLE:
-            found.append(f"{uuid}: {core} % are held: {who}")
-    return found
+            result.append(f"{uuid}: {core} % are held: {who}")
+    return result
 
 
 class Auditor(Looking):

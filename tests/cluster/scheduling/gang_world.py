@@ -93,15 +93,15 @@ class GangWorld:
 
     def await_refused(self, name: str) -> str:
         """Wait until kube-scheduler said in the pod's condition why the pod was not bound. Return that."""
-        found: list[str] = []
+        result: list[str] = []
 
         def refused() -> bool:
             conditions = self.plane.api.pod(name)["status"].get("conditions", [])
-            found[:] = [one["message"] for one in conditions if (one["type"], one["status"]) == ("PodScheduled", "False")]
-            return bool(found)
+            result[:] = [one["message"] for one in conditions if (one["type"], one["status"]) == ("PodScheduled", "False")]
+            return bool(result)
 
         self.plane.eventually(refused, f"a refusal of {name}")
-        return found[0]
+        return result[0]
 
     def refusals(self, name: str) -> str:
         """Return what Events say of why the pod was not bound."""

@@ -154,16 +154,16 @@ class Kueueing:
         for one in self.api.call("GET", WORKLOADS)["items"]:
             owners = [owner["name"] for owner in one["metadata"].get("ownerReferences", [])]
             if name in (one["metadata"]["name"], *owners):
-                found: Json = one
-                return found
+                result: Json = one
+                return result
         raise LookupError(f"{name} has no Workload")
 
     def status(self, name: str) -> Json:
         try:
-            found: Json = self.workload(name).get("status", {})
+            result: Json = self.workload(name).get("status", {})
         except LookupError:
             return {}
-        return found
+        return result
 
     def condition(self, name: str, kind: str) -> Json:
         return next((one for one in self.status(name).get("conditions", []) if one["type"] == kind), {})
@@ -181,11 +181,11 @@ class Kueueing:
 
     def await_answer(self, name: str, state: str, *, within_s: float = 60.0) -> Json:
         """Wait until the check says so. Return its entry."""
-        found: list[Json] = []
+        result: list[Json] = []
 
         def answered() -> bool:
-            found[:] = [entry] if (entry := self.entry(name)).get("state") == state else []
-            return bool(found)
+            result[:] = [entry] if (entry := self.entry(name)).get("state") == state else []
+            return bool(result)
 
         self.world.cluster.eventually(answered, f"{state} of {name}", within_s=within_s)
-        return found[0]
+        return result[0]

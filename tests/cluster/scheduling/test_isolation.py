@@ -45,9 +45,9 @@ def test_a_share_is_kept_as_its_annotations_say(world: World, pods: Pods, driver
     world.run(pods, "beside", annotations={ISOLATION: "tokens"}, **cuda(driver, memory="1Gi", core=30))
     (card,) = world.assigned("kept")["main"].gpus
     assert world.assigned("beside")["main"].gpus == (card,)
-    found = shares(world)
-    assert [found["kept"][key] for key in ("gpu", "requestPercent", "limitPercent", "memoryLimitMiB")] == [card, 70, 80, 2048]
-    assert [found["beside"][key] for key in ("gpu", "requestPercent", "limitPercent")] == [card, 30, 100]
+    result = shares(world)
+    assert [result["kept"][key] for key in ("gpu", "requestPercent", "limitPercent", "memoryLimitMiB")] == [card, 70, 80, 2048]
+    assert [result["beside"][key] for key in ("gpu", "requestPercent", "limitPercent")] == [card, 30, 100]
 
     world.run(pods, "trusted", memory="1Gi")  # the node's default is none
     assert world.assigned("trusted")["main"].gpus != (card,)

@@ -38,8 +38,8 @@ def share(world: World, pods: Pods, name: str, memory: str, priority: str) -> No
 
 def there(world: World, *names: str) -> set[str]:
     """Return those of these pods that exist and are not being deleted."""
-    found = {pod["metadata"]["name"]: pod for pod in world.api.pods()}
-    return {name for name in names if name in found and "deletionTimestamp" not in found[name]["metadata"]}
+    result = {pod["metadata"]["name"]: pod for pod in world.api.pods()}
+    return {name for name in names if name in result and "deletionTimestamp" not in result[name]["metadata"]}
 
 
 def protect(world: World, pod: str) -> None:

@@ -56,14 +56,14 @@ def used(quota: dict[str, Any]) -> str:
 
 def await_used(world: World, group: str, name: str, amount: str) -> dict[str, Any]:
     """Wait until central says in the object that so many GPUs are used. Return the object."""
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
 
     def says() -> bool:
-        found[:] = [world.api.call("GET", path(group, name))]
-        return used(found[0]) == amount
+        result[:] = [world.api.call("GET", path(group, name))]
+        return used(result[0]) == amount
 
     world.cluster.eventually(says, f"{amount} used in {name}", within_s=READ_S)
-    return found[0]
+    return result[0]
 
 
 def of(quota: str) -> dict[str, Any]:

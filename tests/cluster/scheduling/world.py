@@ -69,15 +69,15 @@ class World:
 
     def await_refused(self, name: str) -> str:
         """Wait until kube-scheduler wrote into the pod's condition why it fits nowhere, and return that message."""
-        found: list[str] = []
+        result: list[str] = []
 
         def refused() -> bool:
             conditions = self.api.pod(name)["status"].get("conditions", [])
-            found[:] = [c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"]
-            return bool(found)
+            result[:] = [c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"]
+            return bool(result)
 
         self.cluster.eventually(refused, f"a refusal of {name}")
-        return found[0]
+        return result[0]
 
     def why(self, name: str) -> Any:
         status, body = self.scheduling.leader.get(f"/v1/why/default/{name}")

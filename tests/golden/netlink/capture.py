@@ -121,14 +121,14 @@ def _settle(request: bytes) -> bytes:
 
 
 def _capture_rdma(library: Path) -> dict[str, dict[str, str]]:
-    found = {}
+    result = {}
     for name, words in _RDMA.items():
         script = f"{_NAMED}; exec rdma {words}"
         run = run_with_peer(library, ["unshare", "--mount", "--net", "sh", "-c", script], _answer_rdma)
         commands = {"rdma-mode": 6, "rdma-list": 1, "rdma-move": 2, "rdma-rename": 2}
         sent = next(one for one in run.requests if struct.unpack_from("=IH", one)[1] & 0x3FF == commands[name])
-        found[name] = {"command": f"rdma {words}", "sent": _settle(sent).hex()}
-    return found
+        result[name] = {"command": f"rdma {words}", "sent": _settle(sent).hex()}
+    return result
 
 
 def _answer_rdma(request: bytes) -> list[bytes]:

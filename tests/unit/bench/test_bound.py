@@ -15,8 +15,8 @@ def pod(gpus: int = 1, milli: int = FULL, cpu_milli: int = 0, models: tuple[str,
 
 
 def bound(nodes: list[TraceNode], pods: list[TracePod], load: float = 1.0) -> tuple[float, float]:
-    found = compute_bound(Trace(nodes=tuple(nodes), pods=tuple(pods)), [load])
-    return found.at_load[load], found.saturation
+    result = compute_bound(Trace(nodes=tuple(nodes), pods=tuple(pods)), [load])
+    return result.at_load[load], result.saturation
 
 
 def test_whole_cards_fill_everything() -> None:

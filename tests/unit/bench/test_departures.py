@@ -32,13 +32,13 @@ def test_departures_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     output.write_text(json.dumps({"replay_s": 2.0, "departures": {"default": {}}}))
     placement.main([str(folder), "--departures-only", "--departure-seeds", "1", "--only", "default", "-o", str(output)])
     placement.main([str(folder), "--departures-only", "--departure-seeds", "2", "--only", "multigpu20", "-o", str(output)])
-    found = json.loads(output.read_text())
-    assert found["replay_s"] == 2.0
-    assert list(found["departures"]) == ["default", "multigpu20"]
-    for loads in found["departures"].values():
+    result = json.loads(output.read_text())
+    assert result["replay_s"] == 2.0
+    assert list(result["departures"]) == ["default", "multigpu20"]
+    for loads in result["departures"].values():
         assert list(loads) == ["0.80", "0.90", "0.95", "1.05"]
         assert all(list(durations) == ["exponential", "trace"] for durations in loads.values())
-    ours = found["departures"]["multigpu20"]["0.95"]["trace"]["fragmentation"]
+    ours = result["departures"]["multigpu20"]["0.95"]["trace"]["fragmentation"]
     assert ours["seeds"] == [42, 43]
     assert "| fragmentation |" in capsys.readouterr().out
 

@@ -277,9 +277,9 @@ def test_preemption_makes_room_on_the_groups_card_only() -> None:
     create(made, "b", FIFTY, affinity="x", priority=50)
     pod = made.pending_pod("b")
     made.filter("b", "n1", "n2")
-    found = made.plan(pod, ["n1", "n2"])
-    assert found is not None
-    assert (found.node, [victim.name for victim in found.victims]) == ("n1", ["low1"])
+    result = made.plan(pod, ["n1", "n2"])
+    assert result is not None
+    assert (result.node, [victim.name for victim in result.victims]) == ("n1", ["low1"])
     assert made.plan(pod, ["n2"]) is None
     deleted = {name: [uid_of(low)] for name, low in (("n1", "low1"), ("n2", "low2"))}
     assert made.preempt(decoded(made.pods["b"]), deleted) == ["n1"]
@@ -290,9 +290,9 @@ def test_a_kept_off_pod_of_higher_priority_has_the_sharer_evicted() -> None:
     bind(made, "a", "n1", exclusion="x")
     create(made, "b", priority=50)
     made.filter("b", "n1")
-    found = made.plan(made.pending_pod("b"), ["n1"])
-    assert found is not None
-    assert [victim.name for victim in found.victims] == ["a"]
+    result = made.plan(made.pending_pod("b"), ["n1"])
+    assert result is not None
+    assert [victim.name for victim in result.victims] == ["a"]
 
 
 # in words

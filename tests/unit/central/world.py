@@ -141,9 +141,9 @@ class World:
         return suffice
 
     def pending_pod(self, name: str) -> Pending:
-        found = self.pending.get(uid_of(name))
-        assert found is not None
-        return found
+        result = self.pending.get(uid_of(name))
+        assert result is not None
+        return result
 
     def is_refused(self, name: str) -> bool:
         return self.pending_pod(name).refused_at is not None

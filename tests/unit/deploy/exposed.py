@@ -39,11 +39,11 @@ Names = dict[str, set[str]]  # name of a series → the labels that were seen
 
 
 def exposed(folder: Path, log: Log) -> Names:
-    found: Names = defaultdict(set)
-    asyncio.run(_of_central(folder, found))
-    asyncio.run(_of_hooks(folder, log, found))
-    _of_proxy(found)
-    return dict(found)
+    result: Names = defaultdict(set)
+    asyncio.run(_of_central(folder, result))
+    asyncio.run(_of_hooks(folder, log, result))
+    _of_proxy(result)
+    return dict(result)
 
 
 def _read(registry: CollectorRegistry, into: Names) -> None:

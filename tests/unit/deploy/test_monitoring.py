@@ -125,16 +125,16 @@ def asked(query: str) -> Iterator[tuple[str, set[str]]]:
 @pytest.mark.parametrize("query", QUERIES)
 def test_the_daemons_have_what_is_asked_for(query: str, names: Names) -> None:
     known = names | {rule["record"]: KEPT for rule in RECORDED}
-    found = list(asked(query))
-    assert found
-    for name, labels in found:
+    result = list(asked(query))
+    assert result
+    for name, labels in result:
         assert name in known
         assert labels <= known[name] | ADDED, name
 
 
 def test_a_metric_that_no_one_has_would_be_found(names: Names) -> None:
-    (found,) = asked('sum(rate(lading_proxy_calls{verb="x"}[5m]))')
-    assert found == ("lading_proxy_calls", {"verb"})
+    (result,) = asked('sum(rate(lading_proxy_calls{verb="x"}[5m]))')
+    assert result == ("lading_proxy_calls", {"verb"})
     assert "lading_proxy_calls" not in names
     assert names["lading_proxy_calls_total"] == {"method", "outcome"}
 
@@ -180,13 +180,13 @@ def test_both_find_the_same_daemons_at_their_ports() -> None:
     plain = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())["scrape_configs"]
     assert {job["job_name"]: port for job in plain if (port := _port(job["relabel_configs"], "target_label"))} == ports
     objects = list(yaml.safe_load_all((FOLDER / "operator.yaml").read_text()))
-    scraped = [found for found in objects if found["kind"] == "ScrapeConfig"]
-    assert {found["metadata"]["name"]: _port(found["spec"]["relabelings"], "targetLabel") for found in scraped} == ports
+    scraped = [result for result in objects if result["kind"] == "ScrapeConfig"]
+    assert {result["metadata"]["name"]: _port(result["spec"]["relabelings"], "targetLabel") for result in scraped} == ports
     jobs = {job["job_name"] for job in plain}
-    assert {found["metadata"]["name"] for found in objects} == jobs
+    assert {result["metadata"]["name"] for result in objects} == jobs
     assert jobs >= set(re.findall(r'job="([^"]+)"', (FOLDER / "rules.yaml").read_text()))
     deployment = next(yaml.safe_load_all((ROOT / "deploy/central/deployment.yaml").read_text()))
-    (pod_monitor,) = [found for found in objects if found["kind"] == "PodMonitor"]
+    (pod_monitor,) = [result for result in objects if result["kind"] == "PodMonitor"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert {end["port"] for end in pod_monitor["spec"]["podMetricsEndpoints"]} <= {port["name"] for port in container["ports"]}
     assert pod_monitor["spec"]["selector"]["matchLabels"].items() <= deployment["metadata"]["labels"].items()

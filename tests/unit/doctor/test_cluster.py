@@ -163,10 +163,10 @@ def test_kubelet_is_asked_through_the_api_server(tmp_path: Path) -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", f"http://127.0.0.1:{server.server_port}")
-        found = asyncio.run(read_configz("n1", kubeconfig=str(kubeconfig), answer_s=30.0))
+        result = asyncio.run(read_configz("n1", kubeconfig=str(kubeconfig), answer_s=30.0))
         server.shutdown()
         thread.join()
-    assert (found, asked) == ({"cgroupDriver": "systemd"}, ["/api/v1/nodes/n1/proxy/configz"])
+    assert (result, asked) == ({"cgroupDriver": "systemd"}, ["/api/v1/nodes/n1/proxy/configz"])
 
 
 def test_a_kubelet_that_does_not_answer_has_no_configuration(tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ def test_a_daemon_is_asked_for_its_clients_and_a_fault(control: Control, tmp_pat
     pipe = Path(control.folders.pipe(control.uuid))
     with client(pipe) as program:
         program.answer()
-        found = reading(control, tmp_path)
-        assert found.daemons == (DaemonReading(uuid=uuid(0), runs=True, clients=1),)
-        assert "daemons: 1, processes that use cards by them: 1" in only(decide_mps(found)).what
+        result = reading(control, tmp_path)
+        assert result.daemons == (DaemonReading(uuid=uuid(0), runs=True, clients=1),)
+        assert "daemons: 1, processes that use cards by them: 1" in only(decide_mps(result)).what
         program.fault()
         assert "blocks" in only(decide_mps(reading(control, tmp_path))).what
 

@@ -100,10 +100,10 @@ def test_the_validator_is_read_from_imported_files_too(tmp_path: Path, files: di
     ],
 )
 def test_the_launched_guard(changed: dict[str, object], expected: list[Verdict], says: str) -> None:
-    found = [*decide_plugins(replace(WELL, **changed))]  # type: ignore[arg-type]
-    assert states(found) == expected
-    assert says in found[0].what
-    assert all(one.mend for one in found if one.verdict in {Verdict.FAILED, Verdict.WARNING})
+    result = [*decide_plugins(replace(WELL, **changed))]  # type: ignore[arg-type]
+    assert states(result) == expected
+    assert says in result[0].what
+    assert all(one.mend for one in result if one.verdict in {Verdict.FAILED, Verdict.WARNING})
 
 
 def test_the_folder_is_read_and_its_process_found(tmp_path: Path) -> None:

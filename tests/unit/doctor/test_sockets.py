@@ -87,9 +87,9 @@ def test_who_listens_and_answers(tmp_path: Path) -> None:
         async with await asyncio.start_unix_server(greet, path):
             return await read_socket(path, daemon="d", wanted=Access(0, 0, 0o600))
 
-    found = asyncio.run(scenario())
-    assert found.holder == read_process(Path("/proc"), os.getpid())
-    assert found.silence == ""
+    result = asyncio.run(scenario())
+    assert result.holder == read_process(Path("/proc"), os.getpid())
+    assert result.silence == ""
     assert read_listener(path) is None  # the socket's file is left, and no one listens there
 
 

@@ -87,8 +87,8 @@ def test_disk(changes: dict[str, object], expected: list[Verdict]) -> None:
 
 
 def test_reading_a_disk(tmp_path: Path) -> None:
-    found = read_disk(tmp_path)
-    assert found.there
-    assert found.free > 0
-    assert not found.read_only
+    result = read_disk(tmp_path)
+    assert result.there
+    assert result.free > 0
+    assert not result.read_only
     assert not read_disk(tmp_path / "none").there

@@ -26,9 +26,9 @@ def _complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def test_kubectl_is_given_commands_with_what_they_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    *found, directive = _complete(monkeypatch, capsys, "no")
-    assert [one.partition("\t")[0] for one in found] == ["node", "nodes"]
-    assert all(one.partition("\t")[2] for one in found)
+    *result, directive = _complete(monkeypatch, capsys, "no")
+    assert [one.partition("\t")[0] for one in result] == ["node", "nodes"]
+    assert all(one.partition("\t")[2] for one in result)
     assert directive == ":4"
 
 

@@ -211,8 +211,8 @@ def test_what_is_usable_of_a_configuration(
         path.write_text(text)
     parser = argparse.ArgumentParser()
     add_flags(parser, Settings, config=path)
-    found = load_usable(Settings, parser.parse_args(["--config", str(path), *flags]))
-    assert (found.limit, found.mode) == (limit, mode)
+    usable = load_usable(Settings, parser.parse_args(["--config", str(path), *flags]))
+    assert (usable.limit, usable.mode) == (limit, mode)
 
 
 def test_a_key_that_is_misspelt_is_told_its_name(tmp_path: Path) -> None:

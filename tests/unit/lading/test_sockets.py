@@ -245,8 +245,8 @@ def test_owner_and_mode_follow_the_runtimes_socket(path: Path, tmp_path: Path, a
         os.chown(like, another_user, 5678)
         like.chmod(0o620)
         with listen(path, like=like):
-            found = path.lstat()
-            assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (another_user, 5678, 0o620)
+            result = path.lstat()
+            assert (result.st_uid, result.st_gid, stat.S_IMODE(result.st_mode)) == (another_user, 5678, 0o620)
             assert access_problems(path, like=like) == ()
             assert len(access_problems(path)) == 2
 

@@ -27,8 +27,8 @@ def refusal(store: Store, method: str, path: str, body: Any = None, *, kind: str
 
 def events(store: Store, collection: str, version: int = 0) -> list[tuple[str, str]]:
     lines = store.changes(collection, version).take().splitlines()
-    found = [msgspec.json.decode(line) for line in lines]
-    return [(one["type"], one["object"]["metadata"]["name"]) for one in found]
+    result = [msgspec.json.decode(line) for line in lines]
+    return [(one["type"], one["object"]["metadata"]["name"]) for one in result]
 
 
 def binding(pod: Object, **metadata: str) -> Object:

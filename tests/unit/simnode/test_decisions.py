@@ -59,9 +59,9 @@ def test_a_decision_is_read_from_the_pod() -> None:
             "containers": [{"name": "train", "resources": {"limits": limits}}],
         },
     }
-    found = read_decision(pod)
-    assert (found.node, found.refines) == ("n1", {"policy": "spread"})
-    assert [(one.name, one.init, len(one.gpus), len(one.vfs)) for one in found.containers] == [
+    result = read_decision(pod)
+    assert (result.node, result.refines) == ("n1", {"policy": "spread"})
+    assert [(one.name, one.init, len(one.gpus), len(one.vfs)) for one in result.containers] == [
         ("first", True, 0, 0),
         ("train", False, 1, 1),
     ]

@@ -134,11 +134,11 @@ def test_what_central_places_there_the_node_grants(
     """Check the way from the node's reading over its report, central's choice and the annotation to the node's decision."""
     uid = PodUid("11111111-2222-3333-4444-555555555555")
     node = build_node(name)
-    found = fit(reported_capacity(build_reported(node, fake_nvml)), pod, policy=Policy.BINPACK)
-    assert isinstance(found, Placement), found
-    placed = found.containers["train"]
+    result = fit(reported_capacity(build_reported(node, fake_nvml)), pod, policy=Policy.BINPACK)
+    assert isinstance(result, Placement), result
+    placed = result.containers["train"]
     roles = [(container.name, container.role) for container in pod.containers]
-    sandbox = Sandbox(id="s0", uid=uid, annotations={ASSIGNMENT: render_assignment(uid, "n1", 1, found.containers, roles)})
+    sandbox = Sandbox(id="s0", uid=uid, annotations={ASSIGNMENT: render_assignment(uid, "n1", 1, result.containers, roles)})
     rules = Rules(
         node_name="n1",
         trust=Trust(accepted=frozenset({Form.UNSIGNED})),

@@ -25,15 +25,15 @@ def written(folder: Path, content: object, name: str = "cluster.json") -> Path:
 
 
 def test_the_shipped_cluster_has_every_profile() -> None:
-    found = read_cluster(CLUSTERS / "mixed.json")
-    by_kind = {node.name.rpartition("-")[0]: node for node in found.nodes}
+    cluster = read_cluster(CLUSTERS / "mixed.json")
+    by_kind = {node.name.rpartition("-")[0]: node for node in cluster.nodes}
     machines = [name for name in PROFILES if name != "mig-on-demand"]  # the machine of mig, with another configuration
     assert len(by_kind) == len(machines)
-    assert len({id(node.devices) for node in found.nodes}) == len(machines)
-    assert [node.name for node in found.nodes[:3]] == ["h100-1", "h100-2", "h100-3"]
+    assert len({id(node.devices) for node in cluster.nodes}) == len(machines)
+    assert [node.name for node in cluster.nodes[:3]] == ["h100-1", "h100-2", "h100-3"]
     assert (by_kind["h100"].gpus, by_kind["h100"].model, by_kind["h100"].cpu_milli) == (8, H100["gpus"][0]["model"], 112_000)
     assert (by_kind["mig"].gpus, by_kind["mig"].cards) == (1, [1])  # the other card is in MIG mode
-    assert found.partition is PartitionPolicy.PREFER
+    assert cluster.partition is PartitionPolicy.PREFER
 
 
 def test_an_object_of_the_cluster(tmp_path: Path) -> None:

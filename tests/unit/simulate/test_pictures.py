@@ -22,8 +22,8 @@ def points(line: ET.Element) -> list[tuple[float, float]]:
 
 
 def names(root: ET.Element) -> dict[str, float]:
-    found = [text for text in root.iter(f"{SVG}text") if text.attrib.get("class", "").endswith("name")]
-    return {(text.text or "").split()[0]: float(text.attrib["y"]) for text in found}
+    result = [text for text in root.iter(f"{SVG}text") if text.attrib.get("class", "").endswith("name")]
+    return {(text.text or "").split()[0]: float(text.attrib["y"]) for text in result}
 
 
 def test_lines_go_up_where_values_do() -> None:

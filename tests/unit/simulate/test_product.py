@@ -114,9 +114,9 @@ def test_another_workload_is_expected_at_first_and_forgotten() -> None:
 def with_profiles(folder: Path, *profiles: str, partition: str = "prefer") -> Trace:
     """Return some 40 GPUs, and pods that request some: kube-scheduler places the others."""
     entries = [entry(profile, -(-40 // len(profiles) // GPUS[profile])) for profile in profiles]
-    found = described(folder, *entries, partition=partition)
+    result = described(folder, *entries, partition=partition)
     pods = tuple(pod for pod in shipped.PODS if pod.has_devices)
-    return Trace(nodes=found.nodes, pods=pods, partition=found.partition)
+    return Trace(nodes=result.nodes, pods=pods, partition=result.partition)
 
 
 def played_on(trace: Trace, seed: int = 42) -> tuple[Cluster, list[int]]:

@@ -74,8 +74,8 @@ def test_to_baselines_cards_are_cards(policy: Baseline) -> None:
 @pytest.mark.parametrize(("partition", "failed"), [("honor", {"3 GPUs": 2}), ("prefer", {})])
 def test_partitions_are_a_setting_of_the_cluster(tmp_path: Path, partition: str, failed: dict[str, int]) -> None:
     """Check a board of eight GPUs of which three are missing."""
-    found = described(tmp_path, entry("dgx-h100", 1), partition=partition)
-    trace = Trace(nodes=found.nodes, pods=(whole(3), whole(3)), partition=found.partition)
+    result = described(tmp_path, entry("dgx-h100", 1), partition=partition)
+    trace = Trace(nodes=result.nodes, pods=(whole(3), whole(3)), partition=result.partition)
     assert replay(trace, Policy.FRAGMENTATION, 42, ratio=0.9).failed == failed
 
 

@@ -130,9 +130,9 @@ def test_listed_then_watched(play: Play) -> None:
     async def story(one: Rig) -> None:
         await one.sink.heard("=a")
         assert one.reflector.synced.is_set()
-        found = one.sink.there["a"]
-        assert isinstance(found, Pod)
-        assert found.spec.node_name == "n1"
+        result = one.sink.there["a"]
+        assert isinstance(result, Pod)
+        assert result.spec.node_name == "n1"
         await one.server.put(path("b"), {})
         await one.server.put(path("a"), {"status": {"phase": "Running"}})
         await one.server.remove(path("b"))
@@ -335,9 +335,9 @@ def test_a_deeply_nested_pod_is_listed_and_watched_whole(play: Play) -> None:
     async def story(one: Rig) -> None:
         for event in ("=a", "+a"):
             await one.sink.heard(event)
-            found = one.sink.there["a"]
-            assert isinstance(found, Pod)
-            assert found.spec.node_name == ("n1" if event == "=a" else "n2")
+            result = one.sink.there["a"]
+            assert isinstance(result, Pod)
+            assert result.spec.node_name == ("n1" if event == "=a" else "n2")
             await one.server.send(b'{"type":"MODIFIED","object":%s}' % deep(6, "n2"))
         assert one.records.count(Event.OBJECT_UNREADABLE) == 0
 

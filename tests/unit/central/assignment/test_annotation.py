@@ -99,10 +99,10 @@ def test_a_mig_instance_is_read_back_with_its_card() -> None:
 def test_what_a_pod_takes_is_computed_and_not_believed() -> None:
     placed = {"init": container(share("A", 3000, 10)), "train": container(share("A", 2000, 20), vf(1))}
     text = render(placed, *INIT_AND_APP).replace('"pod_memory_mib":3000', '"pod_memory_mib":4000')
-    found = own(text, *INIT_AND_APP)
-    assert (found.pod, found.node, found.gen, found.placed) == (POD, "n1", 7, placed)
-    assert found.taken.gpus == {uuid("A"): Part(3000, 20)}
-    assert found.taken.vfs == {vf(1).bdf}
+    result = own(text, *INIT_AND_APP)
+    assert (result.pod, result.node, result.gen, result.placed) == (POD, "n1", 7, placed)
+    assert result.taken.gpus == {uuid("A"): Part(3000, 20)}
+    assert result.taken.vfs == {vf(1).bdf}
 
 
 def test_unknown_keys_are_ignored() -> None:

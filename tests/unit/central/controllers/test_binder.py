@@ -61,8 +61,8 @@ def test_found_bound(by: str) -> None:
     asyncio.run(story())
     reserved = made.ledger.own_claim(uid_of("a"), Claim.RESERVED)
     assert (reserved is not None and reserved.confirmed) is (by == "this Binding")
-    found = BindOutcome.FOUND_BOUND if by == "this Binding" else BindOutcome.FOUND_NOT_BOUND
-    assert made.scheduler.counts.bound == {BindOutcome.UNCLEAR: 1, found: 1}
+    result = BindOutcome.FOUND_BOUND if by == "this Binding" else BindOutcome.FOUND_NOT_BOUND
+    assert made.scheduler.counts.bound == {BindOutcome.UNCLEAR: 1, result: 1}
 
 
 class Merging:

@@ -53,9 +53,9 @@ def held(what: Taken, claim: Claim = Claim.BOUND, *, name: str = "a") -> Held:
 def words(there: NodeCapacity, *holders: Held, conditions: Conditions | None = None) -> list[HealthChange]:
     """Return the changes of conditions. Only pods with a concerned device are in them."""
     known = conditions or Conditions()
-    found = list(decide_health_changes(there, holders, known))
-    assert concerns(there, [(one.holder.pod, one.taken) for one in holders], known) >= bool(found)
-    return found
+    result = list(decide_health_changes(there, holders, known))
+    assert concerns(there, [(one.holder.pod, one.taken) for one in holders], known) >= bool(result)
+    return result
 
 
 def shown(status: str, message: str, *, version: int = 1, name: str = "a") -> Pod:

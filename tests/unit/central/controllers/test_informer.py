@@ -226,8 +226,8 @@ REBOOTED = Missing.REBOOTED.shown
 def refused(made: World) -> str:
     """Return why a pod gets nothing on the node; empty if it fits there."""
     made.show("asks")
-    found = made.filter("asks", "n1")
-    return " ".join((*found.fails.values(), *found.never.values()))
+    result = made.filter("asks", "n1")
+    return " ".join((*result.fails.values(), *result.never.values()))
 
 
 def test_a_node_that_has_booted_since_its_report_gives_nothing_until_it_reports() -> None:

@@ -128,8 +128,8 @@ def test_a_quota_that_cannot_be_read_refuses_its_pods(tmp_path: Path) -> None:
         await one.server.put(quota_path("team"), {"metadata": {"name": "team", "namespace": "default"}, "spec": {"max": 7}})
         await one.pause(2 * SCAN_S)
         await one.put_pod("a", labels=TEAM)
-        found = one.leadership.scheduler.filter(one.shown("a"), one.node_names())
-        (why,) = found.never.values()
+        result = one.leadership.scheduler.filter(one.shown("a"), one.node_names())
+        (why,) = result.never.values()
         assert why.startswith("quota team is refused: its object cannot be read: ")
         assert why.endswith(f"({OfPod.QUOTA_INVALID})")
 

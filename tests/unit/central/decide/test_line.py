@@ -31,9 +31,9 @@ def put_gang(world: World, name: str, namespace: str, *, age: int, priority: int
 
 
 def line_of(world: World, name: str) -> Line:
-    found = pod_line(world.scheduler, world.pending_pod(name))
-    assert found is not None
-    return found
+    result = pod_line(world.scheduler, world.pending_pod(name))
+    assert result is not None
+    return result
 
 
 def test_a_pod_is_told_what_is_ahead_and_why() -> None:
@@ -75,12 +75,12 @@ def test_a_gang_is_told_what_is_ahead_and_why() -> None:
     put_gang(world, "urgent", "a", age=6, priority=3)
     put_gang(world, "mine", "a", age=7)
     waits(world, "alone", "a")
-    found = why_gang(world.scheduler, uid_of("mine-0"))
-    assert found is not None
-    assert found.line is not None
+    result = why_gang(world.scheduler, uid_of("mine-0"))
+    assert result is not None
+    assert result.line is not None
     said = "4th of 4 gangs in line; ahead: a/urgent (of higher priority), c/less (its namespace has less), a/old (older)"
-    assert found.line.as_text() == said
-    assert said in found.as_text()
+    assert result.line.as_text() == said
+    assert said in result.as_text()
     assert pod_line(world.scheduler, world.pending_pod("mine-0")) is None
     assert line_of(world, "alone").waiting == 1
 
@@ -101,9 +101,9 @@ def test_a_gang_without_all_members_is_in_no_line() -> None:
     feed = GangFeed(world.scheduler.starts, world.ledger)
     feed.changed(world.show("one", annotations={GANG: "g", GANG_MIN: "2"}))
     world.filter("one")
-    found = why_gang(world.scheduler, uid_of("one"))
-    assert found is not None
-    assert (found.reason, found.line) == (OfPod.GANG_WAITS_FOR_MEMBERS.value, None)
+    result = why_gang(world.scheduler, uid_of("one"))
+    assert result is not None
+    assert (result.reason, result.line) == (OfPod.GANG_WAITS_FOR_MEMBERS.value, None)
 
 
 def test_ordinals() -> None:

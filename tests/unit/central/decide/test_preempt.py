@@ -30,9 +30,9 @@ def plan_for(made: World, limits: dict[str, str] = WHOLE, *, spared: str = "", n
     return made.plan(pod, nodes or made.ledger.nodes(), spared=frozenset({uid_of(spared)} if spared else ()))
 
 
-def victims(found: Plan | None) -> list[str]:
-    assert found is not None
-    return [victim.name for victim in found.victims]
+def victims(plan: Plan | None) -> list[str]:
+    assert plan is not None
+    return [victim.name for victim in plan.victims]
 
 
 def full(**priorities: int) -> World:
@@ -46,10 +46,10 @@ def full(**priorities: int) -> World:
 
 def test_the_least_important_goes() -> None:
     made = full(a=30, b=10, c=20)
-    found = plan_for(made)
-    assert victims(found) == ["b"]
-    assert found is not None
-    assert found.node == "n1"
+    result = plan_for(made)
+    assert victims(result) == ["b"]
+    assert result is not None
+    assert result.node == "n1"
 
 
 def test_as_many_as_necessary_and_the_most_important_are_put_back() -> None:
@@ -127,9 +127,9 @@ def test_room_that_appeared_meanwhile_needs_no_victims() -> None:
 def test_who_is_being_deleted_goes_by_itself() -> None:
     made = full(a=30, b=10)
     made.show("a", node="n1", priority=30, deleting=True, annotations=made.pods["a"]["metadata"]["annotations"])
-    found = plan_for(made)
-    assert found is not None
-    assert [(victim.name, victim.deleting) for victim in found.victims] == [("a", True)]
+    result = plan_for(made)
+    assert result is not None
+    assert [(victim.name, victim.deleting) for victim in result.victims] == [("a", True)]
 
 
 def test_whom_a_budget_spares_is_left_out() -> None:
@@ -139,9 +139,9 @@ def test_whom_a_budget_spares_is_left_out() -> None:
 
 def test_what_is_nominated_for_another_is_not_there() -> None:
     made = full(a=1)
-    found = plan_for(made)
-    assert found is not None
-    made.ledger.claims.nominate(uid_of("first"), "n1", found.placement.taken, 100.0)
+    result = plan_for(made)
+    assert result is not None
+    made.ledger.claims.nominate(uid_of("first"), "n1", result.placement.taken, 100.0)
     assert plan_for(made) is None
 
 
@@ -163,9 +163,9 @@ def test_nodes_compared() -> None:
             for number, (priority, minute) in enumerate(pods):
                 limits = two if len(pods) == 1 else WHOLE
                 made.bind(f"{node}-{number}", node, limits, priority=priority, created=f"2026-11-21T00:0{minute}:00Z")
-        found = plan_for(made, two)
-        assert found is not None
-        assert found.node == best, nodes
+        result = plan_for(made, two)
+        assert result is not None
+        assert result.node == best, nodes
 
 
 shapes = st.sampled_from([WHOLE, share("20Gi"), share("40Gi", 30), vfs(1), share("30Gi") | vfs(1)])
@@ -192,22 +192,22 @@ def test_a_plan_is_enough_and_no_victim_of_it_is_too_many(
         )
 
     lower = {record.uid for record in made.ledger.bound_on("n1") if record.priority < 2}
-    found = made.plan(pod, ["n1"])
-    if found is None:
+    result = made.plan(pod, ["n1"])
+    if result is None:
         assert fits(set()) or not fits(lower)
         return
-    deleted = {victim.uid for victim in found.victims}
+    deleted = {victim.uid for victim in result.victims}
     assert deleted <= lower
     assert fits(deleted)
     assert not any(fits(deleted - {one}) for one in deleted)
 
 
-def cost(found: Plan) -> tuple[int, int, int, int, str]:
+def cost(plan: Plan) -> tuple[int, int, int, int, str]:
     """Return the cost by which kube-scheduler compares. Priorities are shifted so that the lowest possible one is zero."""
-    going = [victim for victim in found.victims if not victim.deleting]
+    going = [victim for victim in plan.victims if not victim.deleting]
     highest = max((victim.priority for victim in going), default=-1)
     eldest = min((victim.created for victim in going if victim.priority == highest), default=0)
-    return highest, sum(victim.priority + 2**31 for victim in going), len(going), -eldest, found.node
+    return highest, sum(victim.priority + 2**31 for victim in going), len(going), -eldest, plan.node
 
 
 held_pods = st.lists(
@@ -233,7 +233,7 @@ def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int
             given = made.pods[name]["metadata"]["annotations"]
             made.show(name, limits, node=node, deleting=True, annotations=given, **words)
     pod = wanting(made, wanted, priority=3)
-    alone = [found for node in made.ledger.nodes() if (found := made.plan(pod, [node]))]
+    alone = [result for node in made.ledger.nodes() if (result := made.plan(pod, [node]))]
     if any(
         isinstance(made.scheduler.verdict(pod.request, node, made.ledger.without(pod.uid)), Placement)
         for node in made.ledger.nodes()
@@ -268,6 +268,6 @@ def test_it_ends_with_a_plan_than_which_none_costs_less(
 
     made.scheduler.judged(pod.request)
     monkeypatch.setattr("central.search.fit.find_filters", counted)
-    found = made.plan(pod, made.ledger.nodes())
-    assert found is not None
-    assert set(fits) == {found.node} == {"n00"}
+    result = made.plan(pod, made.ledger.nodes())
+    assert result is not None
+    assert set(fits) == {result.node} == {"n00"}

@@ -124,8 +124,8 @@ def test_why_says_whose_pods_may_go() -> None:
     why = why_pending(teams.world.scheduler, teams.world.pending_pod("high"), 0.0)
     assert why.preempts == "only pods of lower priority of its quota a"
     teams.world.show("without")
-    found = why_pending(teams.world.scheduler, teams.world.pending_pod("without"), 0.0)
-    assert found.preempts == "only pods of lower priority without a quota"
+    result = why_pending(teams.world.scheduler, teams.world.pending_pod("without"), 0.0)
+    assert result.preempts == "only pods of lower priority without a quota"
     assert why_pending(Teams().world.scheduler, teams.world.pending_pod("high"), 0.0).preempts == ""
 
 

@@ -28,9 +28,9 @@ async def join(one: Led, name: str, least: int) -> None:
 
 
 def gang_of(one: Led, name: str) -> Gang:
-    found = one.leadership.gangs.of(one.uid(name))
-    assert found is not None
-    return found[0]
+    result = one.leadership.gangs.of(one.uid(name))
+    assert result is not None
+    return result[0]
 
 
 @pytest.mark.parametrize("leader", ["the same leader", "a new leader"])

@@ -62,13 +62,13 @@ async def take(one: Led, scheduler: KubeScheduler, name: str, node: str, limits:
 
 
 def rails(one: Led, *names: str) -> list[set[int]]:
-    found = []
+    result = []
     for name in names:
         record = one.leadership.ledger.pod(one.uid(name))
         assert record is not None
         assert record.taken is not None
-        found.append({*rails_of(one.leadership.ledger.capacity(record.node), record.taken.vfs)})
-    return found
+        result.append({*rails_of(one.leadership.ledger.capacity(record.node), record.taken.vfs)})
+    return result
 
 
 def beside(one: Led, name: str) -> bool:

@@ -94,8 +94,8 @@ def test_no_pod_is_evicted_for_a_member_without_a_plan(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await put_member(one, "g0", "g", "2")
-        found = one.leadership.scheduler.filter(one.shown("g0"), ["n1"])
-        assert (found.fails, list(found.never)) == ({}, ["n1"])
+        result = one.leadership.scheduler.filter(one.shown("g0"), ["n1"])
+        assert (result.fails, list(result.never)) == ({}, ["n1"])
 
     play(story, tmp_path)
 

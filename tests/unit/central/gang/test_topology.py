@@ -86,8 +86,8 @@ def test_members_of_neighbouring_ranks_share_a_rack(tmp_path: Path) -> None:
             labels = {"batch.kubernetes.io/job-completion-index": str(rank)}
             await put_member(one, name, "g", "8", says=PREFER, labels=labels)
         await scheduler.run(3)
-        found = await racks_of(one, list(reversed(names)))
-        assert found in (["a"] * 4 + ["b"] * 4, ["b"] * 4 + ["a"] * 4)
+        result = await racks_of(one, list(reversed(names)))
+        assert result in (["a"] * 4 + ["b"] * 4, ["b"] * 4 + ["a"] * 4)
         await scheduler.end()
 
     play(story, tmp_path)

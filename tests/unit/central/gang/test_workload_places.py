@@ -45,9 +45,9 @@ def test_a_pod_gets_one_place_of_its_set_with_cpu_and_memory_whatever_is_heard_o
     assert one.hold(0, 1)
     for _ in range(3):
         one.give("a")
-    found = one.nominated("a")
-    assert found is not None
-    assert (found.taken, found.cpu_memory, found.until) == (whole(0), NEEDS, HELD_S)
+    result = one.nominated("a")
+    assert result is not None
+    assert (result.taken, result.cpu_memory, result.until) == (whole(0), NEEDS, HELD_S)
     assert one.free == 2
     one.give("b")
     one.give("c")

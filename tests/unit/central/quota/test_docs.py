@@ -36,12 +36,12 @@ def tree() -> Tree:
 
 
 def test_the_quotas_of_the_page_make_a_tree() -> None:
-    found = tree()
-    assert not found.problems
-    assert not any(quota.uncounted for quota in found.quotas.values())
-    assert found.paths.keys() == {"vision", "speech", "research", "robots", "vision-dev/quota"}
-    assert found.quotas_of(Owner("vision-dev")) == ("vision", "vision-dev/quota")
-    assert not found.quotas[found.by_namespace["vision-prod"]].is_parent
+    result = tree()
+    assert not result.problems
+    assert not any(quota.uncounted for quota in result.quotas.values())
+    assert result.paths.keys() == {"vision", "speech", "research", "robots", "vision-dev/quota"}
+    assert result.quotas_of(Owner("vision-dev")) == ("vision", "vision-dev/quota")
+    assert not result.quotas[result.by_namespace["vision-prod"]].is_parent
 
 
 def test_the_pod_of_the_page_is_in_its_quota() -> None:

@@ -28,8 +28,8 @@ def scaled(siblings: list[Sibling], scale: int) -> list[Sibling]:
 )
 @pytest.mark.parametrize(("scale", "unit"), [(1, 1), (1000, 1000)])
 def test_what_siblings_divide(total: int, siblings: list[Sibling], expected: list[int], scale: int, unit: int) -> None:
-    found = divide(total * scale, scaled(siblings, scale), unit=unit)
-    assert list(found.values()) == [amount * scale for amount in expected]
+    result = divide(total * scale, scaled(siblings, scale), unit=unit)
+    assert list(result.values()) == [amount * scale for amount in expected]
 
 
 @pytest.mark.parametrize("reversed_order", [False, True])
@@ -37,10 +37,10 @@ def test_4_units_that_proportions_leave_go_to_the_first_by_name(reversed_order: 
     mins = [8] * 8 + [7] * 2
     borrowers = [Sibling(name, 1, 100, least) for name, least in zip(TEN, mins, strict=True)]
     siblings = [Sibling("donor", 1, 0, 3), *borrowers]
-    found = divide(81, siblings[::-1] if reversed_order else siblings)
-    assert found["donor"] == 0
-    assert [found[name] for name in TEN] == [9, 9, 9, 8, 8, 8, 8, 8, 7, 7]
-    assert sum(found.values()) == 81
+    result = divide(81, siblings[::-1] if reversed_order else siblings)
+    assert result["donor"] == 0
+    assert [result[name] for name in TEN] == [9, 9, 9, 8, 8, 8, 8, 8, 7, 7]
+    assert sum(result.values()) == 81
 
 
 KEEPS = [

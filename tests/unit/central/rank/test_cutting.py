@@ -20,8 +20,8 @@ demands = st.dictionaries(st.integers(1, WHOLE), st.integers(1, 50), min_size=1,
     ],
 )
 def test_prices_that_are_known(demand: dict[int, float], worth: dict[int, float]) -> None:
-    found = worth_of_rests(demand)
-    assert {rest: pytest.approx(found[rest]) for rest in worth} == worth
+    result = worth_of_rests(demand)
+    assert {rest: pytest.approx(result[rest]) for rest in worth} == worth
 
 
 def test_where_no_one_asks_only_whole_cards_are_worth_anything() -> None:

@@ -23,8 +23,8 @@ def free(*cards: int, vfs: tuple[int, ...] = tuple(range(16)), name: str = "n1")
 
 
 def judge(one: NodeCapacity, requested: DeviceRequest, brief: bool = False) -> Score | Missing:
-    found = fit(one, requested, policy=Policy.BINPACK)
-    return found.missing if isinstance(found, NoFit) else score_placed(one, requested, found, policy=Policy.BINPACK)
+    result = fit(one, requested, policy=Policy.BINPACK)
+    return result.missing if isinstance(result, NoFit) else score_placed(one, requested, result, policy=Policy.BINPACK)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_alike_rooms_have_one_verdict_and_score() -> None:
         verdicts: dict[object, set[Score | Missing]] = {}
         for one in capacities:
             verdicts.setdefault(equivalence_for(read_demand(requested, Policy.BINPACK))(one), set()).add(judge(one, requested))
-        assert all(len(found) == 1 for found in verdicts.values())
+        assert all(len(verdict) == 1 for verdict in verdicts.values())
 
 
 def judged(verdicts: Verdicts, requested: DeviceRequest) -> CachedVerdicts:

@@ -222,9 +222,9 @@ def test_caught_up_they_say_what_the_exact_search_says(
         exhaust(islice(verdicts.judging(), 1))
         assert all(isinstance(exact[name], Placement) for name in verdicts.fits)
         exhaust(verdicts.judging())
-        assert set(verdicts.fits) == {name for name, found in exact.items() if isinstance(found, Placement)}
+        assert set(verdicts.fits) == {name for name, result in exact.items() if isinstance(result, Placement)}
         assert verdicts.reasons == {
-            name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in exact.items()
+            name: result.missing.shown if isinstance(result, NoFit) else "" for name, result in exact.items()
         }
         for names in (sorted(among), list(capacities.now)):
             assert verdicts.best(shape.cpu_memory, names) == best_by_looking(counting, capacities, shape, names)

@@ -22,8 +22,8 @@ CARDS = (card(0), card(1), card(0, free_mib=30_000), card(1, free_mib=50_000), c
 
 
 def judge(capacity: NodeCapacity, requested: DeviceRequest) -> Score | Missing:
-    found = fit(capacity, requested, policy=Policy.BINPACK)
-    return found.missing if isinstance(found, NoFit) else score_placed(capacity, requested, found, policy=Policy.BINPACK)
+    result = fit(capacity, requested, policy=Policy.BINPACK)
+    return result.missing if isinstance(result, NoFit) else score_placed(capacity, requested, result, policy=Policy.BINPACK)
 
 
 def verdicts_of(capacities: "Capacities") -> Verdicts:

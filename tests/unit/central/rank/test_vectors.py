@@ -79,9 +79,9 @@ def columns_of(capacities: tuple[NodeCapacity, ...]) -> tuple[Columns, Ints]:
 
 
 def wish(requested: DeviceRequest) -> Wish:
-    found = wish_of(requested)
-    assert found is not None
-    return found
+    result = wish_of(requested)
+    assert result is not None
+    return result
 
 
 @settings(max_examples=repeats(40, long=1_000))
@@ -99,9 +99,9 @@ def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(
     capacities: tuple[NodeCapacity, ...], requested: DeviceRequest
 ) -> None:
     columns, rows = columns_of(capacities)
-    found = fits(columns, rows, wish(requested))
-    fitting = rows[found.missing == 0]
-    made = choices(columns, fitting, found.cards[found.missing == 0], wish(requested))
+    result = fits(columns, rows, wish(requested))
+    fitting = rows[result.missing == 0]
+    made = choices(columns, fitting, result.cards[result.missing == 0], wish(requested))
     after = left_after(columns, fitting, made, np.array([[1000], [2048]]))
     assert after.left[0].tolist() == [capacities[row].cpu_milli - 1000 for row in fitting[made.of]]
     counted = {(int(row), tuple(sorted(free))) for row, free in zip(fitting[made.of], after.free.tolist(), strict=True)}
@@ -135,7 +135,7 @@ def test_what_more_is_asked_for_is_not_counted(requested: DeviceRequest) -> None
 
 def test_a_pod_without_devices_fits_and_leaves_the_cards_as_they_are() -> None:
     columns, rows = columns_of((capacity(card(0), held(1)), capacity(name="n2", reported=False), capacity(held(0), name="n3")))
-    found = fits(columns, rows, wish(DeviceRequest(containers=())))
-    assert (found.missing == 0).tolist() == [True, False, True]
-    made = choices(columns, rows[[0, 2]], found.cards[[0, 2]], wish(DeviceRequest(containers=())))
+    result = fits(columns, rows, wish(DeviceRequest(containers=())))
+    assert (result.missing == 0).tolist() == [True, False, True]
+    made = choices(columns, rows[[0, 2]], result.cards[[0, 2]], wish(DeviceRequest(containers=())))
     assert (made.of.tolist(), made.free.tolist()) == ([0, 1], [[1000, 0], [0, 0]])

@@ -22,12 +22,12 @@ def choose(
     numbers = {one.gpu.uuid: n for n, one in enumerate(cards)}
     layout = lay_out(capacity(*cards), vfs=False)
     given = [Card(cards[index], demand.phases, number) for number, index in enumerate(layout.cards)]
-    found = search_containers(
+    containers = search_containers(
         SearchDevices(layout.topology, given, 0, FreeVfs(), places_of(layout.topology, demand)), demand, policy, steps=steps
     )
-    if found is None:
+    if containers is None:
         return None
-    return {one.wanted.container: [numbers[card.gpu.uuid] for card in one.cards] for one in found}
+    return {one.wanted.container: [numbers[card.gpu.uuid] for card in one.cards] for one in containers}
 
 
 def test_a_choice_that_leaves_no_room_for_the_next_is_taken_back() -> None:

@@ -24,8 +24,8 @@ def shared(number: int, *isolations: str, free_mib: int = HALF) -> CardCapacity:
 
 
 def cards(where: NodeCapacity, pod: DeviceRequest, policy: Policy = Policy.BINPACK) -> set[GpuUuid] | Missing:
-    found = fit(where, pod, policy=policy)
-    return found.missing if isinstance(found, NoFit) else set(found.taken.gpus)
+    result = fit(where, pod, policy=policy)
+    return result.missing if isinstance(result, NoFit) else set(result.taken.gpus)
 
 
 def one(isolation: IsolationName | None = None, mib: int = 1000) -> DeviceRequest:
@@ -97,9 +97,9 @@ def test_labels_and_isolation_each_have_their_reason() -> None:
 
 
 def placed(where: NodeCapacity, pod: DeviceRequest, limits: Limits | None = None, policy: Policy = Policy.BINPACK) -> Placement:
-    found = fit(where, pod, policy=policy, limits=limits or Limits())
-    assert isinstance(found, Placement), found
-    return found
+    result = fit(where, pod, policy=policy, limits=limits or Limits())
+    assert isinstance(result, Placement), result
+    return result
 
 
 @pytest.mark.parametrize(
@@ -123,25 +123,25 @@ def test_the_assignment_names_it_where_the_node_has_a_choice(
 ) -> None:
     limited = ContainerRequest(name="b", share=Share(core_percent=10, core_limit_percent=60))
     cards = [card(number) for number in range(free)]
-    found = placed(capacity(*cards, isolations=offered), request(share("a", 1000), limited, isolation=requested))
-    gpus = {name: container.gpus[0] for name, container in found.containers.items()}
+    result = placed(capacity(*cards, isolations=offered), request(share("a", 1000), limited, isolation=requested))
+    gpus = {name: container.gpus[0] for name, container in result.containers.items()}
     assert {name: (gpu.isolation, gpu.core_limit_percent) for name, gpu in gpus.items()} == {
         "a": (written, None),
         "b": (written, 60),
     }
-    assert {part.isolation for part in found.taken.gpus.values()} == {taken}
+    assert {part.isolation for part in result.taken.gpus.values()} == {taken}
 
 
 def test_a_whole_card_has_none() -> None:
-    found = placed(capacity(card(0), card(1), isolations=(TOKENS,)), request(whole("a"), share("b", 10)))
-    assert found.containers["a"].gpus[0].isolation is None
-    assert sorted(part.isolation for part in found.taken.gpus.values()) == [(), (TOKENS,)]
+    result = placed(capacity(card(0), card(1), isolations=(TOKENS,)), request(whole("a"), share("b", 10)))
+    assert result.containers["a"].gpus[0].isolation is None
+    assert sorted(part.isolation for part in result.taken.gpus.values()) == [(), (TOKENS,)]
 
 
 def test_a_card_that_is_divided_by_count_has_the_nodes_default() -> None:
     limits = Limits(spread_containers_per_card=3)
-    found = placed(capacity(shared(0), card(1), isolations=(TOKENS,)), request(whole("a")), limits, Policy.SPREAD)
-    assert [(gpu.uuid, gpu.isolation) for gpu in found.containers["a"].gpus] == [(gpu_uuid(1), TOKENS)]
+    result = placed(capacity(shared(0), card(1), isolations=(TOKENS,)), request(whole("a")), limits, Policy.SPREAD)
+    assert [(gpu.uuid, gpu.isolation) for gpu in result.containers["a"].gpus] == [(gpu_uuid(1), TOKENS)]
 
 
 def test_no_more_containers_than_can_take_turns_share_a_card() -> None:

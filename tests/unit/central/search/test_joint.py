@@ -43,18 +43,18 @@ def switch_of(path: Sequence[str]) -> str:
     return path[1]
 
 
-def switches(where: NodeCapacity, found: Placement, container: str = "a") -> list[str]:
+def switches(where: NodeCapacity, placement: Placement, container: str = "a") -> list[str]:
     """Return the switches of the container's GPUs and VFs, in their order."""
-    placed = found.containers[container]
+    placed = placement.containers[container]
     of_gpu = {one.gpu.uuid: switch_of(one.gpu.place.path) for one in where.cards}
     of_vf = {one.vf.bdf: switch_of(one.pf.place.path) for one in where.vfs}
     return [*(of_gpu[gpu.uuid] for gpu in placed.gpus), *(of_vf[one.bdf] for one in placed.vfs)]
 
 
 def place(where: NodeCapacity, pod: DeviceRequest) -> Placement:
-    found = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(found, Placement), found
-    return found
+    result = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(result, Placement), result
+    return result
 
 
 def modules(where: NodeCapacity, pod: DeviceRequest) -> set[int | None]:
@@ -63,18 +63,18 @@ def modules(where: NodeCapacity, pod: DeviceRequest) -> set[int | None]:
 
 
 def missing(where: NodeCapacity, pod: DeviceRequest) -> Missing:
-    found = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(found, NoFit), found
-    return found.missing
+    result = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(result, NoFit), result
+    return result.missing
 
 
-def after(where: NodeCapacity, found: Placement) -> NodeCapacity:
+def after(where: NodeCapacity, placement: Placement) -> NodeCapacity:
     """Return the node with the placed devices held."""
     cards = [
-        replace(one, pods=1, containers=1, free_mib=0, free_core=0) if one.gpu.uuid in found.taken.gpus else one
+        replace(one, pods=1, containers=1, free_mib=0, free_core=0) if one.gpu.uuid in placement.taken.gpus else one
         for one in where.cards
     ]
-    vfs = [replace(one, free=False) if one.vf.bdf in found.taken.vfs else one for one in where.vfs]
+    vfs = [replace(one, free=False) if one.vf.bdf in placement.taken.vfs else one for one in where.vfs]
     return replace(where, cards=tuple(cards), vfs=tuple(vfs))
 
 
@@ -113,10 +113,10 @@ def test_a_node_is_filled_with_pods_of_one_switch_each_and_nothing_is_given_twic
     where = node("mn2a")
     given: list[PciAddress] = []
     for _ in range(8):
-        found = place(where, request(whole("a", vfs=2)))
-        assert len(set(switches(where, found))) == 1
-        given += [*(gpu.bdf for gpu in found.containers["a"].gpus), *(one.bdf for one in found.containers["a"].vfs)]
-        where = after(where, found)
+        result = place(where, request(whole("a", vfs=2)))
+        assert len(set(switches(where, result))) == 1
+        given += [*(gpu.bdf for gpu in result.containers["a"].gpus), *(one.bdf for one in result.containers["a"].vfs)]
+        where = after(where, result)
     assert len(set(given)) == len(given) == 8 * 3
     assert missing(where, request(whole("a", vfs=2))) is Missing.TOO_FEW_FREE_GPUS
 
@@ -139,8 +139,8 @@ def cascaded(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = ()
     return capacity(*cards, vfs=[vf(n % 2, pf=pfs[n // 2], held=n in held_vfs) for n in range(4)])
 
 
-def given(found: Placement) -> tuple[list[PciAddress], list[PciAddress]]:
-    placed = found.containers["a"]
+def given(placement: Placement) -> tuple[list[PciAddress], list[PciAddress]]:
+    placed = placement.containers["a"]
     return sorted(gpu.bdf for gpu in placed.gpus), sorted(one.bdf for one in placed.vfs)
 
 
@@ -169,8 +169,8 @@ def test_to_a_scope_and_to_vfs_on_each_switch_cascaded_ones_are_one() -> None:
 def test_a_dgx_a100_has_four_switches_although_each_is_a_cascade() -> None:
     where = node("dgx-a100")
     assert len(set(switches(where, place(where, request(whole("a", 2, vfs=4), scope=Scope.SWITCH))))) == 1
-    found = place(where, request(whole("a", 4, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH))
-    assert len(found.containers["a"].vfs) == len(set(switches(where, found))) == 2
+    result = place(where, request(whole("a", 4, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH))
+    assert len(result.containers["a"].vfs) == len(set(switches(where, result))) == 2
     assert missing(where, request(whole("a", 3), scope=Scope.SWITCH)) is Missing.NOT_WITHIN_SCOPE
 
 
@@ -220,14 +220,16 @@ def test_a_node_without_partitions_has_none_to_honor() -> None:
 
 
 def test_the_cluster_may_honor_partitions() -> None:
-    found = fit(node("dgx-h100"), request(whole("a", 3)), policy=Policy.BINPACK, limits=Limits(partition=PartitionPolicy.HONOR))
-    assert found == NoFit(missing=Missing.NO_PARTITION)
+    result = fit(
+        node("dgx-h100"), request(whole("a", 3)), policy=Policy.BINPACK, limits=Limits(partition=PartitionPolicy.HONOR)
+    )
+    assert result == NoFit(missing=Missing.NO_PARTITION)
 
 
 def test_two_containers_with_a_partition_each() -> None:
     pod = request(whole("a", 4), whole("b", 2), whole("c", 2), partition=PartitionPolicy.HONOR)
-    found = place(node("dgx-h100"), pod)
-    assert len(found.taken.gpus) == 8
+    result = place(node("dgx-h100"), pod)
+    assert len(result.taken.gpus) == 8
     assert missing(node("dgx-h100", held_cards={8}), pod) is Missing.TOO_FEW_FREE_GPUS
 
 
@@ -246,37 +248,37 @@ def test_a_vf_on_each_switch_that_has_a_gpu() -> None:
 
 def test_cards_below_a_switch_without_enough_vfs_are_not_taken() -> None:
     where = node("mn2a", held_vfs={0, 1, 2})  # the first switch has one left
-    found = place(where, request(whole("a", vfs=2), rdma_policy=RdmaPolicy.PER_SWITCH))
-    assert switches(where, found)[0] == switch_of(where.cards[2].gpu.place.path)
+    result = place(where, request(whole("a", vfs=2), rdma_policy=RdmaPolicy.PER_SWITCH))
+    assert switches(where, result)[0] == switch_of(where.cards[2].gpu.place.path)
 
 
 def test_vfs_of_every_pf() -> None:
     where = node("mn2a", held_vfs={0, 5})
-    found = place(where, request(whole("a", vfs=2), rdma_policy=RdmaPolicy.PER_PF))
-    assert len(found.containers["a"].vfs) == 8
-    assert {one.pf for one in found.containers["a"].vfs} == {one.pf.bdf for one in where.vfs}
+    result = place(where, request(whole("a", vfs=2), rdma_policy=RdmaPolicy.PER_PF))
+    assert len(result.containers["a"].vfs) == 8
+    assert {one.pf for one in result.containers["a"].vfs} == {one.pf.bdf for one in where.vfs}
     assert place(where, request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF)).containers["a"].vfs
 
 
 def test_a_pf_of_which_nothing_may_be_given_is_not_one_of_every_pf() -> None:
     where = capacity(vfs=[vf(0, pf=0), vf(0, pf=1, usable=False), vf(1, pf=2)])
-    found = place(where, request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF))
-    assert found.taken.vfs == {vf_bdf(0, pf=0), vf_bdf(1, pf=2)}
+    result = place(where, request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF))
+    assert result.taken.vfs == {vf_bdf(0, pf=0), vf_bdf(1, pf=2)}
 
 
 def test_several_vfs_of_one_pf_rather_than_one_from_afar() -> None:
-    found = place(eight_gpus(held_cards={0, 1, 2, 3, 4, 5, 7}), request(whole("a", vfs=3)))
-    assert [one.bdf for one in found.containers["a"].vfs] == [vf_bdf(n, pf=3) for n in range(3)]
+    result = place(eight_gpus(held_cards={0, 1, 2, 3, 4, 5, 7}), request(whole("a", vfs=3)))
+    assert [one.bdf for one in result.containers["a"].vfs] == [vf_bdf(n, pf=3) for n in range(3)]
 
 
 @pytest.mark.parametrize(
     ("gpus", "vfs", "of_each_pf"), [(4, 4, [2, 2]), (2, 4, [4]), (4, 2, [1, 1]), (3, 2, [1, 1]), (2, 3, [3]), (4, 6, [3, 3])]
 )
 def test_pairs_are_shared_out_evenly(gpus: int, vfs: int, of_each_pf: list[int]) -> None:
-    found = place(eight_gpus(), request(whole("a", gpus, vfs=vfs)))
-    pfs = [one.pf for one in found.containers["a"].vfs]
+    result = place(eight_gpus(), request(whole("a", gpus, vfs=vfs)))
+    pfs = [one.pf for one in result.containers["a"].vfs]
     assert [pfs.count(pf) for pf in sorted(set(pfs))] == of_each_pf
-    assert found.distances.distance == 0
+    assert result.distances.distance == 0
 
 
 # ---- a required scope, and what is missing
@@ -342,8 +344,8 @@ def test_what_is_within_a_scope(where: NodeCapacity, pod: DeviceRequest, expecte
 
 def test_everything_of_a_container_is_within_the_scope_and_containers_may_be_apart() -> None:
     where = eight_gpus(held_cards={0, 2})
-    found = place(where, request(whole("a", 2, vfs=3), whole("b", vfs=2), scope=Scope.SWITCH))
-    assert {len(set(switches(where, found, name))) for name in "ab"} == {1}
+    result = place(where, request(whole("a", 2, vfs=3), whole("b", vfs=2), scope=Scope.SWITCH))
+    assert {len(set(switches(where, result, name))) for name in "ab"} == {1}
 
 
 # ---- containers in turn
@@ -354,15 +356,15 @@ def test_a_container_leaves_the_only_switch_that_would_do_to_the_next() -> None:
     where = eight_gpus(held_cards={2, 3, 6, 7}, held_vfs={8, 9, 10})
     first = request(whole("a", vfs=1), scope=Scope.SWITCH)
     assert switches(where, place(where, first))[0] == switch_of(where.cards[0].gpu.place.path)
-    found = place(where, request(*first.containers, whole("b", 2, vfs=3), scope=Scope.SWITCH))
-    assert switches(where, found, "b")[0] == switch_of(where.cards[0].gpu.place.path)
+    result = place(where, request(*first.containers, whole("b", 2, vfs=3), scope=Scope.SWITCH))
+    assert switches(where, result, "b")[0] == switch_of(where.cards[0].gpu.place.path)
 
 
 def test_and_takes_the_next_best_itself() -> None:
     """Check that the switch whose PF has more VFs left is chosen, although another switch has the lower address."""
     where = eight_gpus(held_cards={6, 7}, held_vfs={4, 5, 6, 8, 9})
-    found = place(where, request(whole("a", vfs=1), whole("b", 2, vfs=3), scope=Scope.SWITCH))
-    assert [switches(where, found, name)[0] for name in "ab"] == [switch_of(where.cards[n].gpu.place.path) for n in (4, 0)]
+    result = place(where, request(whole("a", vfs=1), whole("b", 2, vfs=3), scope=Scope.SWITCH))
+    assert [switches(where, result, name)[0] for name in "ab"] == [switch_of(where.cards[n].gpu.place.path) for n in (4, 0)]
 
 
 def test_vfs_alone_leave_the_only_switch_that_would_do_too() -> None:
@@ -374,15 +376,15 @@ def test_vfs_alone_leave_the_only_switch_that_would_do_too() -> None:
 def test_an_init_container_uses_the_devices_of_the_app_again() -> None:
     where = eight_gpus()
     pod = request(whole("init", 2, vfs=2, role=Role.INIT), whole("a", 2, vfs=1), scope=Scope.SWITCH)
-    found = place(where, pod)
-    assert (len(found.taken.gpus), len(found.taken.vfs)) == (2, 2)
+    result = place(where, pod)
+    assert (len(result.taken.gpus), len(result.taken.vfs)) == (2, 2)
 
 
 def test_it_takes_a_new_vf_rather_than_a_new_gpu() -> None:
     where = eight_gpus(held_vfs={1, 2, 3})
     pod = request(whole("init", vfs=1, role=Role.INIT), whole("a"), rdma("net"), scope=Scope.SWITCH)
-    found = place(where, pod)
-    assert len(found.taken.gpus) == 1
+    result = place(where, pod)
+    assert len(result.taken.gpus) == 1
 
 
 # ---- shares
@@ -404,9 +406,9 @@ def test_several_shares_within_a_scope() -> None:
     where = capacity(card(0, free_mib=9000, containers=1), card(1), card(2, free_core=50), card(3, free_core=50))
     limits = Limits(spread_containers_per_card=2)
     pod = request(whole("a", 2, vfs=0), scope=Scope.SWITCH, policy=Policy.SPREAD)
-    found = fit(where, pod, policy=Policy.BINPACK, limits=limits)
-    assert isinstance(found, Placement)
-    assert [gpu.bdf for gpu in found.containers["a"].gpus] == [where.cards[n].gpu.bdf for n in (2, 3)]
+    result = fit(where, pod, policy=Policy.BINPACK, limits=limits)
+    assert isinstance(result, Placement)
+    assert [gpu.bdf for gpu in result.containers["a"].gpus] == [where.cards[n].gpu.bdf for n in (2, 3)]
 
 
 # ---- how good it is
@@ -440,8 +442,8 @@ def test_of_too_many_sets_the_best_of_some_is_taken() -> None:
 @pytest.mark.usefixtures("one_set")
 def test_what_was_not_found_among_some_is_not_said_to_be_nowhere() -> None:
     where = capacity(card(0, switch=0), card(1, switch=1), card(2, switch=2), card(3, switch=2))
-    found = fit(where, request(whole("init", role=Role.INIT), whole("a", 2)), policy=Policy.BINPACK)
-    assert found == NoFit(missing=Missing.SETS_ENDED)
+    result = fit(where, request(whole("init", role=Role.INIT), whole("a", 2)), policy=Policy.BINPACK)
+    assert result == NoFit(missing=Missing.SETS_ENDED)
 
 
 @pytest.fixture
@@ -461,8 +463,8 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_why_a_pod_does_not_fit_asks_for_any_choice_and_not_for_the_best(judged: list[int]) -> None:
     where = sixteen(lambda switch, number: switch % 2 == 0)
-    found = fit(where, request(whole("a", 9, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH), policy=Policy.BINPACK)
-    assert found == NoFit(missing=Missing.TOO_FEW_FREE_VFS_OF_SWITCH)
+    result = fit(where, request(whole("a", 9, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH), policy=Policy.BINPACK)
+    assert result == NoFit(missing=Missing.TOO_FEW_FREE_VFS_OF_SWITCH)
     assert len(judged) < 100
 
 
@@ -470,6 +472,8 @@ def test_a_place_with_too_few_free_vfs_is_not_searched(judged: list[int]) -> Non
     """Place all GPUs on a socket with four free VFs; eight more VFs are elsewhere."""
     near = sixteen(lambda switch, number: switch < 4 and number == 0, socket=0)
     away = [vf(number, pf=port(16, switch=16)) for number in range(8)]
-    found = fit(replace(near, vfs=(*near.vfs, *away)), request(whole("a", 8, vfs=8), scope=Scope.SOCKET), policy=Policy.BINPACK)
-    assert found == NoFit(missing=Missing.NOT_FREE_WITHIN_SCOPE)
+    result = fit(
+        replace(near, vfs=(*near.vfs, *away)), request(whole("a", 8, vfs=8), scope=Scope.SOCKET), policy=Policy.BINPACK
+    )
+    assert result == NoFit(missing=Missing.NOT_FREE_WITHIN_SCOPE)
     assert len(judged) < 100

@@ -13,9 +13,9 @@ from tests.fakes.capacities import capacity, card, eight_gpus, gpu_bdf, gpu_uuid
 
 def taken(where: NodeCapacity, pod: DeviceRequest, policy: Policy, container: str = "a", per_card: int = 0) -> list[int]:
     """Return the taken card numbers."""
-    found = fit(where, pod, policy=policy, limits=Limits(spread_containers_per_card=per_card))
-    assert isinstance(found, Placement)
-    return [int(gpu.bdf[5:7], 16) - int(gpu_bdf(0)[5:7], 16) for gpu in found.containers[container].gpus]
+    result = fit(where, pod, policy=policy, limits=Limits(spread_containers_per_card=per_card))
+    assert isinstance(result, Placement)
+    return [int(gpu.bdf[5:7], 16) - int(gpu_bdf(0)[5:7], 16) for gpu in result.containers[container].gpus]
 
 
 def binpack(where: NodeCapacity, pod: DeviceRequest, container: str = "a") -> list[int]:
@@ -99,9 +99,9 @@ def test_whole_cards_go_by_their_links_under_every_policy(policy: Policy) -> Non
 def test_of_equally_linked_cards_the_least_loaded() -> None:
     """Check cards that differ in load only if whole cards are divided."""
     where = capacity(*(card(n, switch=0, free_mib=60000, free_core=75, containers=load) for n, load in enumerate([0, 2, 1])))
-    found = fit(where, request(whole("a", 2)), policy=Policy.SPREAD, limits=Limits(spread_containers_per_card=4))
-    assert isinstance(found, Placement)
-    assert set(found.taken.gpus) == {gpu_uuid(0), gpu_uuid(2)}
+    result = fit(where, request(whole("a", 2)), policy=Policy.SPREAD, limits=Limits(spread_containers_per_card=4))
+    assert isinstance(result, Placement)
+    assert set(result.taken.gpus) == {gpu_uuid(0), gpu_uuid(2)}
 
 
 def test_what_the_pod_takes_anyway_counts_before_the_link() -> None:

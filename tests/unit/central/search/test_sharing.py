@@ -30,8 +30,8 @@ def shared(number: int, *by: Sharing | Labels, free_mib: int = HALF) -> CardCapa
 
 
 def cards(where: NodeCapacity, pod: DeviceRequest, policy: Policy = Policy.BINPACK) -> set[GpuUuid] | Missing:
-    found = fit(where, pod, policy=policy)
-    return found.missing if isinstance(found, NoFit) else set(found.taken.gpus)
+    result = fit(where, pod, policy=policy)
+    return result.missing if isinstance(result, NoFit) else set(result.taken.gpus)
 
 
 def one(sharing: Sharing | None, mib: int = 1000) -> DeviceRequest:
@@ -104,9 +104,9 @@ def test_shares_that_no_one_card_has_room_for_are_kept_off() -> None:
 
 def test_whole_cards_of_the_pod_are_not_of_its_group() -> None:
     where = capacity(card(0), shared(1, labels("x")), card(2))
-    found = fit(where, request(whole("a", 2), share("b", 1000), sharing=labels("x")), policy=Policy.BINPACK)
-    assert isinstance(found, Placement)
-    assert {uuid: bool(part.sharing) for uuid, part in found.taken.gpus.items()} == {
+    result = fit(where, request(whole("a", 2), share("b", 1000), sharing=labels("x")), policy=Policy.BINPACK)
+    assert isinstance(result, Placement)
+    assert {uuid: bool(part.sharing) for uuid, part in result.taken.gpus.items()} == {
         gpu_uuid(0): False,
         gpu_uuid(2): False,
         gpu_uuid(1): True,
@@ -137,9 +137,9 @@ def test_over_commit_by_count_is_not_for_pods_with_labels() -> None:
     limits = Limits(spread_containers_per_card=3)
     for sharing, is_whole in ((None, False), (X, True)):
         pod = request(whole("a"), share("b", 10), sharing=sharing)
-        found = fit(capacity(card(0), card(1)), pod, policy=Policy.SPREAD, limits=limits)
-        assert isinstance(found, Placement)
-        assert found.containers["a"].gpus[0].whole is is_whole
+        result = fit(capacity(card(0), card(1)), pod, policy=Policy.SPREAD, limits=limits)
+        assert isinstance(result, Placement)
+        assert result.containers["a"].gpus[0].whole is is_whole
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_over_commit_by_count_is_not_for_pods_with_labels() -> None:
     ],
 )
 def test_the_words_name_the_rule_or_the_groups_card(where: NodeCapacity, pod: DeviceRequest, named: list[str]) -> None:
-    found = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(found, NoFit)
-    assert found.missing in {Missing.KEPT_OFF, Missing.GROUP_FULL}
-    text = explain(where, pod, found.missing, policy=Policy.BINPACK)
+    result = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(result, NoFit)
+    assert result.missing in {Missing.KEPT_OFF, Missing.GROUP_FULL}
+    text = explain(where, pod, result.missing, policy=Policy.BINPACK)
     assert [part for part in named if part not in text] == []

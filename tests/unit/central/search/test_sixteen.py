@@ -39,9 +39,9 @@ def test_containers_that_need_many_vfs_come_before_those_that_need_few() -> None
     where = sixteen(lambda switch, number: switch % 2 == 0 or number == 0)
     requested = {"a": (4, 1), "b": (4, 1), "c": (5, 2), "d": (2, 4)}
     pod = request(*(whole(name, gpus, vfs=vfs) for name, (gpus, vfs) in requested.items()), rdma_policy=RdmaPolicy.PER_SWITCH)
-    found = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(found, Placement)
-    assert list(found.containers) == list(requested)
+    result = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(result, Placement)
+    assert list(result.containers) == list(requested)
 
 
 def test_partitions_of_many_gpus_come_before_those_of_few() -> None:

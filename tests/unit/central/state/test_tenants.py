@@ -73,9 +73,9 @@ def test_room_that_is_kept_for_a_pod_does_not_count_and_what_is_about_to_be_boun
     waits(world, "b", "b", EIGHT, age=1)
     placement = world.scheduler.placement
     world.show("kept", namespace="a")
-    found = placement(world.pending_pod("kept"), "n0")
-    assert found is not None
-    world.ledger.claims.nominate(uid_of("a"), "n0", found.taken, 99.0, world.pending_pod("a").holder, evicts=False)
+    result = placement(world.pending_pod("kept"), "n0")
+    assert result is not None
+    world.ledger.claims.nominate(uid_of("a"), "n0", result.taken, 99.0, world.pending_pod("a").holder, evicts=False)
     assert in_line(world)[0] == "a"
     world.filter("kept")
     assert in_line(world)[0] == "b"

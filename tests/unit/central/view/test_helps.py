@@ -146,11 +146,11 @@ def test_the_smallest_of_all_sets(held: list[dict[str, str]], requested: dict[st
 
     enough = ([deleted for deleted in combinations(there, size) if fits(*deleted)] for size in range(len(there) + 1))
     smallest = next(filter(None, enough), [])
-    found = list(find_helps(made.scheduler, pod, ["n1"]))
+    result = list(find_helps(made.scheduler, pod, ["n1"]))
     if smallest == [()]:
-        assert found == []
+        assert result == []
         return
-    ((on),) = found
+    ((on),) = result
     told = {frozenset(map(uid_of, deleted)) for deleted in sets(on)}
     assert on.more + len(told) == len(smallest)
     assert told <= {frozenset(deleted) for deleted in smallest}

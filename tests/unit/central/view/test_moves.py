@@ -17,12 +17,12 @@ TWO = {"lading.dev/gpu": "2"}
 
 
 def movable(made: World, *, but: str = "") -> dict[PodUid, Pending]:
-    found = {}
+    result = {}
     for name, shown in made.pods.items():
         ask = parse_request(decoded(shown))
         if shown["spec"].get("nodeName") and name != but and isinstance(ask, DeviceRequest):
-            found[uid_of(name)] = pending_of(decoded(shown), ask)
-    return found
+            result[uid_of(name)] = pending_of(decoded(shown), ask)
+    return result
 
 
 def plan(made: World, *names: str, but: str = "", tries: int = 20_000) -> list[Opening]:
@@ -183,7 +183,7 @@ def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], st
 
 def _single_moves(made: World, pod: Pending) -> list[PodUid]:
     """Return the pods whose move alone lets the first waiting pod start, by trying each one."""
-    found = []
+    result = []
     for uid, one in movable(made).items():
         record = made.ledger.pod(uid)
         assert record is not None
@@ -192,12 +192,12 @@ def _single_moves(made: World, pod: Pending) -> list[PodUid]:
         if opens and any(
             isinstance(made.scheduler.verdict(one.request, name, made.ledger.without()), Placement) for name in others
         ):
-            found.append(uid)
-    return found
+            result.append(uid)
+    return result
 
 
 def test_no_pod_goes_where_it_may_not() -> None:
     made = halves()
     waiting, rules = [made.pending_pod("waits")], movable(made)
-    found = [one for one in plan_openings(made.scheduler, waiting, rules, allows=lambda pod, node: node == "n1") if one]
-    assert [said(one) for one in found] == [("", [])]
+    result = [one for one in plan_openings(made.scheduler, waiting, rules, allows=lambda pod, node: node == "n1") if one]
+    assert [said(one) for one in result] == [("", [])]

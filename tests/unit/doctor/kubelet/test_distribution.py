@@ -88,9 +88,9 @@ def judged(reading: KubeletReading, *, runtime: str = CONTAINERD) -> Finding:
     ],
 )
 def test_where_the_endpoint_is_from(tmp_path: Path, files: dict[str, str], expected: tuple[str, str]) -> None:
-    found = node(tmp_path, files, SERVER).running
-    assert found is not None
-    assert (found.endpoint.value, found.endpoint.source) == expected
+    result = node(tmp_path, files, SERVER).running
+    assert result is not None
+    assert (result.endpoint.value, result.endpoint.source) == expected
 
 
 CHILD = (*RKE2_KUBELET, f"--{ARG}")
@@ -141,10 +141,10 @@ def test_its_mend_mends(tmp_path: Path, before: str) -> None:
     commands, _, restart = mend.replace("/etc/", f"{tmp_path}/etc/").rpartition("; ")
     assert restart == "systemctl restart k3s"
     subprocess.run(["sh", "-c", commands], check=True)
-    found = read_again(tmp_path, {"k3s.service": 100})
-    assert judged(found).verdict is Verdict.OK
-    assert found.running is not None
-    assert ("--v=2" in [word.text for word in found.running.words]) is bool(before)  # the mend keeps the earlier setting
+    result = read_again(tmp_path, {"k3s.service": 100})
+    assert judged(result).verdict is Verdict.OK
+    assert result.running is not None
+    assert ("--v=2" in [word.text for word in result.running.words]) is bool(before)  # the mend keeps the earlier setting
 
 
 def test_the_runtime_behind_the_proxy_is_the_distributions(tmp_path: Path) -> None:
@@ -182,9 +182,9 @@ def test_kubelet_itself_knows_whether_a_later_setting_counts(tmp_path: Path) -> 
     assert reading.running is not None
     for endpoint, verdict in ((OURS, Verdict.OK), (f"unix://{CONTAINERD}", Verdict.FAILED)):
         running = replace(reading.running, configz={"containerRuntimeEndpoint": endpoint})
-        found = judged(replace(reading, running=running))
-        assert found.verdict is verdict
-        assert found.mend == ("" if verdict is Verdict.OK else "systemctl restart k3s")
+        result = judged(replace(reading, running=running))
+        assert result.verdict is verdict
+        assert result.mend == ("" if verdict is Verdict.OK else "systemctl restart k3s")
 
 
 def test_a_unit_with_a_name_of_its_own(tmp_path: Path) -> None:
@@ -236,6 +236,6 @@ def test_files_are_merged() -> None:
 def test_flags_and_kubelets_words() -> None:
     words = ["k3s", "agent", "--kubelet-arg=v=2", "--docker", "-d", "/data", "--kubelet-arg", "x+=1"]
     given = flags([Word(text, "/u") for text in words])
-    found = [(one.key, one.value) for one in given]
-    assert found == [("kubelet-arg", "v=2"), ("docker", "true"), ("data-dir", "/data"), ("kubelet-arg", "x+=1")]
+    result = [(one.key, one.value) for one in given]
+    assert result == [("kubelet-arg", "v=2"), ("docker", "true"), ("data-dir", "/data"), ("kubelet-arg", "x+=1")]
     assert [word.text for word in kubelet_words(given)] == ["--v=2", "--x=1"]

@@ -84,9 +84,9 @@ def read_again(root: Path) -> KubeletReading:
     ],
 )
 def test_where_the_endpoint_is_from(tmp_path: Path, files: dict[str, str], argv: list[str], endpoint: str, source: str) -> None:
-    found = node(tmp_path, files, argv).running
-    assert found is not None
-    assert (found.endpoint.value, found.endpoint.source) == (endpoint, source)
+    result = node(tmp_path, files, argv).running
+    assert result is not None
+    assert (result.endpoint.value, result.endpoint.source) == (endpoint, source)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_past_the_runtime_where_there_is_no_proxy(
     tmp_path: Path, files: dict[str, str], argv: list[str], states_found: list[Verdict], mend: str
 ) -> None:
     kubelet = node(tmp_path, files, argv)
-    found = [*decide_endpoint(Route(kubelet=kubelet, proxy="/run/lading/cri.sock", runtime=RUNTIMES, direct=True))]
-    assert [one.verdict for one in found] == states_found, found
-    assert mend in found[-1].mend
+    result = [*decide_endpoint(Route(kubelet=kubelet, proxy="/run/lading/cri.sock", runtime=RUNTIMES, direct=True))]
+    assert [one.verdict for one in result] == states_found, result
+    assert mend in result[-1].mend
 
 
 def test_a_unit_of_etc_stands_in_for_that_of_usr(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_attributes_come_back_as_they_were_rendered(wanted: list[tuple[int, byte
 def test_octets_of_no_form_are_refused_and_never_read_on_for_ever(data: bytes) -> None:
     for parse in (parse_messages, parse_attributes):
         try:
-            found = list(parse(data))
+            result = list(parse(data))
         except ValueError:
             continue
-        assert len(found) <= len(data) // 4
+        assert len(result) <= len(data) // 4

@@ -147,8 +147,8 @@ def test_an_error_carries_the_kernels_words(kernel: HostKernel) -> None:
 
 def test_what_the_driver_does_not_tell_is_none(kernel: HostKernel, table: VfTable) -> None:
     table.change("ens1f0", lambda pf: replace(pf, untold=("trust",)))
-    found = kernel.read_vf(_PF, 0)
-    assert (found.trust, found.spoofchk) == (None, True)
+    vf = kernel.read_vf(_PF, 0)
+    assert (vf.trust, vf.spoofchk) == (None, True)
 
 
 def test_a_vf_that_is_not_there_is_an_error(kernel: HostKernel) -> None:

@@ -257,14 +257,14 @@ def test_orphans_are_released(row: Attachment, how: dict[str, Any], orphan: bool
     stopped: set[SandboxId] = how.get("stopped", set())
     ready, live, known = (frozenset(how.get(name, among)) for name, among in (("ready", ()), ("live", ()), ("known", KNOWN)))
     alive = LiveSandboxes(ready=ready, live=live, at=how.get("now", NOW), known=known)
-    found = find_orphans(
+    orphans = find_orphans(
         [row],
         alive,
         stopped=stopped.__contains__,
         unheld=how.get("unheld", set()),
         boot_id=how.get("boot_id", FULL.boot_id),
     )
-    assert found == ((row,) if orphan else ())
+    assert orphans == ((row,) if orphan else ())
 
 
 @pytest.mark.parametrize(

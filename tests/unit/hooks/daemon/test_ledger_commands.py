@@ -208,10 +208,10 @@ def test_what_comes_back_while_the_devices_are_read_had_a_holder(desk: Desk, mon
     desk.remember(row=of(bdf))
 
     async def read_slowly(settings: Settings) -> Inventory:
-        found = read_configured(settings, make_vendors(settings))
+        result = read_configured(settings, make_vendors(settings))
         with Ledger.open(desk.ledger) as ledger:
             ledger.journal.forget(bdf, of(bdf).generation)
-        return found
+        return result
 
     monkeypatch.setattr(ledger_commands, "read_in_time", read_slowly)
     assert desk.listed("--netdev")[bdf]["state"] == "free"
@@ -343,8 +343,8 @@ def beside_daemon(desk: Desk, records: Records, work: Callable[[Node], None]) ->
         log = Log(records, Level.DEBUG)
         async with RuntimeClient(desk.runtime.path) as runtime:
             with Ledger.open(desk.ledger) as ledger, listen(desk.socket) as listener:
-                found = inventory(vfs=(replace(holders.row(1).vf, bdf=VF),))
-                node = Node(ledger, found, partial(read_lists, runtime, prefixes=(PREFIX,)))
+                result = inventory(vfs=(replace(holders.row(1).vf, bdf=VF),))
+                node = Node(ledger, result, partial(read_lists, runtime, prefixes=(PREFIX,)))
                 service = HookService(node)  # type: ignore[arg-type]
                 by_hand = LedgerService(node, Stuck(), log)  # type: ignore[arg-type]
                 server = HookServer(service, log, by_hand, listener=listener)

@@ -146,8 +146,8 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(sorted(FULL)), JSON))
 def test_whatever_is_written_there_is_an_answer_and_read_again_it_is_the_same(entry: dict[str, Any]) -> None:
     try:
-        found = parse_settings(entry)
+        result = parse_settings(entry)
     except WrongSettingError:
         return
-    assert found.config.mac is None or parse_mac(found.config.mac) == found.config.mac
-    assert all(parse_interface(address) == address for address in found.addresses)
+    assert result.config.mac is None or parse_mac(result.config.mac) == result.config.mac
+    assert all(parse_interface(address) == address for address in result.addresses)

@@ -57,9 +57,9 @@ def test_what_can_be_used_is_well() -> None:
     ],
 )
 def test_what_cannot_is_named_with_the_reason(devices: GrantedDevices, now: Inventory, named: str) -> None:
-    found = find_unhealthy(devices, now)
-    assert list(found) == [named]
-    assert found[named]
+    result = find_unhealthy(devices, now)
+    assert list(result) == [named]
+    assert result[named]
 
 
 def test_another_free_one_takes_its_place() -> None:

@@ -127,8 +127,8 @@ class Listing:
                 sandbox = cri.PodSandbox(id="s", annotations=self._annotations)
                 return cri.ListPodSandboxResponse(items=[sandbox]).SerializeToString()
             case "ListContainers":
-                found = [cri.Container(id=name, pod_sandbox_id="s") for name in self.containers]
-                return cri.ListContainersResponse(containers=found).SerializeToString()
+                result = [cri.Container(id=name, pod_sandbox_id="s") for name in self.containers]
+                return cri.ListContainersResponse(containers=result).SerializeToString()
         return cri.ContainerStatusResponse(info=self._info).SerializeToString()
 
 

@@ -22,10 +22,10 @@ def paths(bridge: HostBridge) -> dict[str, tuple[str, ...]]:
     """Return the bridges above each GPU and PF, as the profile nests them."""
 
     def below(above: tuple[str, ...], nodes: tuple[PciNode, ...]) -> dict[str, tuple[str, ...]]:
-        found = {node.bdf: above for node in nodes if node.gpu or node.pf}
+        result = {node.bdf: above for node in nodes if node.gpu or node.pf}
         for node in nodes:
-            found |= below((*above, node.bdf), node.below)
-        return found
+            result |= below((*above, node.bdf), node.below)
+        return result
 
     return below((f"pci{bridge.bus}",), bridge.below)
 

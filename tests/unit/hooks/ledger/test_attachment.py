@@ -278,6 +278,6 @@ def test_of_each_vf_the_newest_counts() -> None:
 def test_two_vfs_never_have_one_generation() -> None:
     """Check equal generations, which are possible where a ledger was rebuilt from containers that have ended since."""
     rows = [vf(bdf=PciAddress(f"0000:3b:00.{number}")) for number in (2, 3, 4)]
-    found = newest_of_each([*rows, replace(rows[0], generation=8)])
-    assert sorted(row.generation for row in found) == [7, 8, 9]
-    assert {row.bdf for row in found} == {row.bdf for row in rows}
+    result = newest_of_each([*rows, replace(rows[0], generation=8)])
+    assert sorted(row.generation for row in result) == [7, 8, 9]
+    assert {row.bdf for row in result} == {row.bdf for row in rows}

@@ -137,9 +137,9 @@ def test_a_number_that_was_given_again_keeps_no_one_out_of_the_journal(ledger: L
     row = ledger.journal.begin(NEW)
     ledger.journal.restore([replace(other(), generation=row.generation, step=Step.ATTACHED)])
     with reopened(ledger) as again:
-        found = again.journal.find(other().bdf)
-        assert found is not None
-        assert found.generation > row.generation
+        result = again.journal.find(other().bdf)
+        assert result is not None
+        assert result.generation > row.generation
         assert again.journal.find(row.bdf) == row
 
 

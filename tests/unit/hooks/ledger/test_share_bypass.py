@@ -44,8 +44,8 @@ def find(
     tolerance_mib: int = 100,
 ) -> list[tuple[str, str, How, tuple[int, ...]]]:
     card = replace(gpu(0), processes=processes)
-    found = find_share_bypasses([card], cgroups, uses, grants, tolerance_mib=tolerance_mib)
-    return [(one.pod, one.container, one.how, one.process_ids) for one in found]
+    share_bypasses = find_share_bypasses([card], cgroups, uses, grants, tolerance_mib=tolerance_mib)
+    return [(one.pod, one.container, one.how, one.process_ids) for one in share_bypasses]
 
 
 def test_only_cards_whose_shares_take_turns_are_looked_at() -> None:
@@ -86,8 +86,8 @@ def test_a_card_that_does_not_tell_its_processes_accuses_no_pod() -> None:
 def test_more_memory_than_the_share_and_what_each_process_may_use_besides(used_mib: tuple[int, ...], is_over: bool) -> None:
     processes = tuple(GpuProcess(pid=pid, used_mib=mib) for pid, mib in enumerate(used_mib, 1))
     cgroups = dict.fromkeys(range(1, 3), cgroup("a"))
-    found = find(processes, cgroups, [known("a", 1, 2)], sharer("a", ids=A))
-    assert found == ([("a", "train", How.MEMORY, ())] if is_over else [])
+    result = find(processes, cgroups, [known("a", 1, 2)], sharer("a", ids=A))
+    assert result == ([("a", "train", How.MEMORY, ())] if is_over else [])
 
 
 def test_memory_that_is_not_told_or_not_limited_is_not_over_a_limit() -> None:

@@ -80,15 +80,15 @@ def test_instances_are_told_apart() -> None:
 
 
 def test_nothing_is_told_outside_the_hosts_pid_namespace(tmp_path: Path) -> None:
-    found, grants = inventory(gpus=(CARD,)), [grant("a", devices=SHARE)]
-    assert find_use(tmp_path, found, grants) == {}
+    result, grants = inventory(gpus=(CARD,)), [grant("a", devices=SHARE)]
+    assert find_use(tmp_path, result, grants) == {}
     link = tmp_path / "proc/self/ns/pid"
     link.parent.mkdir(parents=True)
     link.symlink_to("pid:[4026532201]")
     assert not sees_host_processes(tmp_path)
-    assert find_use(tmp_path, found, grants) == {}
+    assert find_use(tmp_path, result, grants) == {}
     link.unlink()
     link.symlink_to("pid:[4026531836]")
     (tmp_path / "proc/1").mkdir()
     (tmp_path / "proc/1/cgroup").write_text(cgroup("a", "a"))
-    assert find_use(tmp_path, found, grants) == {part("a"): 100}
+    assert find_use(tmp_path, result, grants) == {part("a"): 100}

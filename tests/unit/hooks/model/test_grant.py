@@ -110,10 +110,10 @@ def test_the_annotation_of_a_released_version_stays_readable() -> None:
         '"vfs":[{"bdf":"0000:3b:00.2"}]},"form":"unsigned","gen":3,"name":"p","namespace":"n","pod":"u",'
         '"request":{"gpus":[{"core_percent":10,"name":"0"}]},"v":1}'
     )
-    found = parse(text)
-    assert render_annotation(found) == text
-    assert (found.pod, found.container, found.form, found.gen) == ("u", "train", Form.UNSIGNED, 3)
-    assert found.devices.gpus[0].memory_mib == 1024
+    result = parse(text)
+    assert render_annotation(result) == text
+    assert (result.pod, result.container, result.form, result.gen) == ("u", "train", Form.UNSIGNED, 3)
+    assert result.devices.gpus[0].memory_mib == 1024
 
 
 TEXT = render_annotation(FULL)
@@ -177,5 +177,5 @@ def test_what_an_assignment_can_say_a_ledger_can_read() -> None:
     assignment = parse_central(text, pod=PodUid("p"), node="n", form=Form.SIGNED)
     assert isinstance(assignment, Assignment), assignment
     large = dataclasses.replace(grant(devices=vfs(*range(50))), request=assignment.for_container("train"))
-    found = parse_annotation(render_annotation(large), sandbox=large.sandbox, granted_at=0, boot_id=BOOT)
-    assert found.request == large.request
+    annotation = parse_annotation(render_annotation(large), sandbox=large.sandbox, granted_at=0, boot_id=BOOT)
+    assert annotation.request == large.request

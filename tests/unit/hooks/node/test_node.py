@@ -139,7 +139,7 @@ Play = Callable[[Scenario], None]
 
 
 def holders(node: Node) -> set[str]:
-    return {found.pod for found in node.ledger.grants()}
+    return {result.pod for result in node.ledger.grants()}
 
 
 def reason(answer: Answer | Refusal) -> Reason:

@@ -73,8 +73,8 @@ class Room:
         return await find_release(device, self.inventory, lambda: read_content(self.ledger), self.runtime.lists)
 
     async def release(self, device: str = CARD) -> tuple[Release, Outcome]:
-        found = await self.find_release(device)
-        return found, await carry_out(found, self.ledger, self.attacher, self.log, end=END)
+        release = await self.find_release(device)
+        return release, await carry_out(release, self.ledger, self.attacher, self.log, end=END)
 
     def held(self) -> tuple[tuple[Grant, ...], tuple[Attachment, ...]]:
         return self.ledger.grants(), self.ledger.journal.rows()
@@ -90,8 +90,8 @@ def test_to_look_touches_nothing(room: Room) -> None:
     async def run() -> None:
         row = await room.given()
         changes = list(room.kernel.changes)
-        found = await room.find_release()
-        assert (found.attachments, found.grants) == ((row,), (room.grant,))
+        release = await room.find_release()
+        assert (release.attachments, release.grants) == ((row,), (room.grant,))
         assert room.held() == ((room.grant,), (row,))
         assert room.kernel.changes == changes
 
@@ -101,9 +101,9 @@ def test_to_look_touches_nothing(room: Room) -> None:
 def test_what_was_looked_at_is_what_is_done(room: Room, records: Records) -> None:
     async def run() -> None:
         await room.given()
-        found, outcome = await room.release()
-        assert outcome == Outcome(done=tuple(found.steps))
-        assert found.in_use == ()
+        result, outcome = await room.release()
+        assert outcome == Outcome(done=tuple(result.steps))
+        assert result.in_use == ()
 
     before = room.kernel.where(room.vf.bdf)
     asyncio.run(run())
@@ -118,8 +118,8 @@ def test_again_there_is_nothing_left_to_do(room: Room) -> None:
         await room.given()
         await room.release()
         for device in (CARD, room.vf.bdf):
-            found, outcome = await room.release(device)
-            assert (found, outcome) == (Release(device=device), Outcome())
+            result, outcome = await room.release(device)
+            assert (result, outcome) == (Release(device=device), Outcome())
 
     asyncio.run(run())
 
@@ -128,8 +128,8 @@ def test_from_a_live_pod_nothing_is_taken(room: Room) -> None:
     async def run() -> None:
         row = await room.given(alive=True)
         for device in (CARD, room.vf.bdf):
-            found, outcome = await room.release(device)
-            assert found.in_use
+            result, outcome = await room.release(device)
+            assert result.in_use
             assert outcome == Outcome()
         assert room.held() == ((room.grant,), (row,))
 
@@ -189,12 +189,12 @@ def test_a_pod_that_comes_back_meanwhile_keeps_what_it_has(room: Room) -> None:
 def test_a_vf_that_a_newer_sandbox_has_by_then_stays_there(room: Room) -> None:
     async def run() -> None:
         await room.given()
-        found = await room.find_release()
+        release = await room.find_release()
         await room.attacher.detach_sandbox(SandboxId(SANDBOX))
         room.kernel.add_netns(path_of("p1-s1"))
         newer = await room.attacher.attach([WantedVf(vf=room.vf)], pod_of("p1-s1"))
         assert isinstance(newer, tuple)
-        await carry_out(found, room.ledger, room.attacher, room.log, end=END)
+        await carry_out(release, room.ledger, room.attacher, room.log, end=END)
         assert room.ledger.journal.rows() == newer
         assert room.kernel.where(room.vf.bdf) is not None
         assert room.ledger.grants() == (room.grant,)
@@ -205,9 +205,9 @@ def test_a_vf_that_a_newer_sandbox_has_by_then_stays_there(room: Room) -> None:
 def test_a_disk_that_takes_nothing_is_a_failure_that_is_told(room: Room) -> None:
     async def run() -> None:
         await room.given()
-        found = await room.find_release()
+        release = await room.find_release()
         room.ledger.path.rename(room.ledger.path.with_suffix(".gone"))
-        outcome = await carry_out(found, room.ledger, room.attacher, room.log, end=END)
+        outcome = await carry_out(release, room.ledger, room.attacher, room.log, end=END)
         assert outcome.done == ()
         assert outcome.failed
 

@@ -85,9 +85,9 @@ def test_a_ready_sandbox_and_a_container_that_has_not_exited_are_alive() -> None
         (ContainerState.UNKNOWN, True),
         (ContainerState.EXITED, False),
     ):
-        found = living([holders.sandbox(ready=False)], [holders.container(state=state)])
-        assert bool(found.uses(holders.grant())) is alive
-        assert bool(found.uses_vf(holders.row())) is alive
+        result = living([holders.sandbox(ready=False)], [holders.container(state=state)])
+        assert bool(result.uses(holders.grant())) is alive
+        assert bool(result.uses_vf(holders.row())) is alive
     assert ready("pod-1").uses(holders.grant())
     assert ready("pod-1").uses_vf(holders.row())
     assert not ready("pod-2").uses(holders.grant())

@@ -46,10 +46,10 @@ class World:
         self.sim = sim
         vendor = Nvidia(NvidiaSettings(nvml_library=str(nvml)))
         self.show()
-        found = read_inventory(sim.root, vendors=[vendor])
-        self.card = found.gpus[0].uuid
+        inventory = read_inventory(sim.root, vendors=[vendor])
+        self.card = inventory.gpus[0].uuid
         self.node = a_node(ledger, FakeRuntime(), sim.root, log)
-        self.node.watch = Watch(found)
+        self.node.watch = Watch(inventory)
         self.now = 100.0
         self.uses: Callable[[], Sequence[ShareUse]] = list
         self.watch = ShareWatch(

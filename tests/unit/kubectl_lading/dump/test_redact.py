@@ -235,12 +235,12 @@ def test_a_deployment_keeps_its_arguments_and_the_names_of_its_volumes() -> None
 
 
 def test_a_config_map_keeps_files_that_are_not_secret() -> None:
-    found = {
+    result = {
         "metadata": {"name": "c", "annotations": {"kubectl.kubernetes.io/last-applied-configuration": CANARY}},
         "data": {"central.toml": f'listen = "x"\ntoken = "{CANARY}"\n', "private.pem": CANARY, "proxy": f"http://u:{CANARY}@p"},
         "binaryData": {"blob": CANARY},
     }
-    kept = config_map(found)
+    kept = config_map(result)
     assert CANARY not in json.dumps(kept)
     assert kept["data"]["central.toml"].startswith('listen = "x"\n')
     assert set(kept["data"]) == {"central.toml", "private.pem", "proxy"}
@@ -259,8 +259,14 @@ def test_a_config_map_keeps_files_that_are_not_secret() -> None:
     ],
 )
 def test_an_event_keeps_its_message_where_it_is_about_us(source: str, message: str, ours: bool, stays: bool) -> None:
-    found = {"metadata": {"name": "e"}, "reason": "Failed", "message": message, "source": {"component": source}, "note": CANARY}
-    kept = event(found, ours=ours)
+    result = {
+        "metadata": {"name": "e"},
+        "reason": "Failed",
+        "message": message,
+        "source": {"component": source},
+        "note": CANARY,
+    }
+    kept = event(result, ours=ours)
     assert CANARY not in json.dumps(kept)
     assert (kept["message"] == message) is stays
     assert kept["reason"] == "Failed"

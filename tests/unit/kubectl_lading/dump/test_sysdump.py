@@ -88,8 +88,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def items(folder: Path, name: str) -> list[Any]:
-    found: list[Any] = json.loads((folder / name).read_text())["items"]
-    return found
+    result: list[Any] = json.loads((folder / name).read_text())["items"]
+    return result
 
 
 def test_no_secret_is_in_any_file(cli: Cli, tmp_path: Path) -> None:

@@ -120,9 +120,9 @@ def daemonset(wanted: int, updated: int, ready: int) -> Any:
     ],
 )
 def test_pods_are_ready_when_all_are_those_of_now(live: Any, lack: str) -> None:
-    found = find_lack(live)
-    assert lack in found
-    assert bool(found) == bool(lack)
+    result = find_lack(live)
+    assert lack in result
+    assert bool(result) == bool(lack)
 
 
 def remover(status: Any, name: str = "lading-remove") -> Any:

@@ -67,16 +67,16 @@ def lease(holder: str = f"{LEADER}_0b6f", renewed_s: float = 1.0) -> Lease:
 
 
 def endpoints(*addresses: str) -> EndpointSlice:
-    found = {"metadata": {"name": CENTRAL}, "endpoints": [{"addresses": list(addresses)}]}
-    return msgspec.convert(found, EndpointSlice)
+    result = {"metadata": {"name": CENTRAL}, "endpoints": [{"addresses": list(addresses)}]}
+    return msgspec.convert(result, EndpointSlice)
 
 
 def crd(*, established: bool = True, version: str = VERSION, fields: Json | None = None) -> Crd:
     condition = {"type": "Established", "status": str(established), "message": "the names are taken"}
     schema = {"openAPIV3Schema": {"properties": {"status": {"properties": fields or {}}}}}
     versions = [{"name": version, "served": True, "storage": True, "schema": schema}]
-    found = {"metadata": {"name": "nodedevices"}, "spec": {"versions": versions}, "status": {"conditions": [condition]}}
-    return msgspec.convert(found, Crd)
+    result = {"metadata": {"name": "nodedevices"}, "spec": {"versions": versions}, "status": {"conditions": [condition]}}
+    return msgspec.convert(result, Crd)
 
 
 def policy(name: str, *, warning: str = "") -> Policy:

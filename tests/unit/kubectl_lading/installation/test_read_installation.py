@@ -35,9 +35,9 @@ def test_the_configuration_of_deploy_asks_central_about_every_resource() -> None
 @pytest.mark.parametrize("verb", ["filterVerb", "bindVerb"])
 def test_an_extender_without_one_of_its_verbs_does_not_give_devices(verb: str) -> None:
     text = (ROOT / "deploy/scheduler/config.yaml").read_text().replace(f"{verb}: ", f"{verb}Not: ")
-    found = parse_scheduler_config(text)
-    assert isinstance(found, SchedulerConfig)
-    assert found.asks_central == frozenset()
+    config = parse_scheduler_config(text)
+    assert isinstance(config, SchedulerConfig)
+    assert config.asks_central == frozenset()
 
 
 @pytest.mark.parametrize(

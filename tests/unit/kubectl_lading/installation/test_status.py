@@ -88,8 +88,8 @@ def test_who_may_not_read_the_definition_learns_by_the_list_that_it_is_not_there
     cluster.pages[CRDS.path(name="nodedevices.devices.lading.dev")] = 403
     cluster.pages[NODE_DEVICES.path()] = 404
     _, view = seen(cli)
-    (found,) = [one for one in view.findings if one.check == "resource-served"]
-    assert (found.verdict, "deploy/crds" in found.mend) == (Verdict.DEGRADED, True)
+    (result,) = [one for one in view.findings if one.check == "resource-served"]
+    assert (result.verdict, "deploy/crds" in result.mend) == (Verdict.DEGRADED, True)
 
 
 @contextmanager
@@ -130,8 +130,8 @@ def test_a_central_that_runs_elsewhere_is_asked_where_a_person_says(cluster: Ins
             status, named = seen(cli, "--central", url)
             assert cli.run("preflight", "--central", url).exit_code == 0
         deleted = seen(cli, "--central", url)[1]
-    (found,) = [one for one in alone.findings if one.group == Part.CENTRAL]
-    assert (found.check, found.verdict, "--central" in found.mend) == ("central-deployed", Verdict.DEGRADED, True)
+    (result,) = [one for one in alone.findings if one.group == Part.CENTRAL]
+    assert (result.check, result.verdict, "--central" in result.mend) == ("central-deployed", Verdict.DEGRADED, True)
     assert (status, [one for one in named.findings if one.group == Part.CENTRAL]) == (0, [])
     assert url in next(one.what for one in named.parts if one.part is Part.CENTRAL)
     assert [(one.check, one.verdict) for one in deleted.findings if one.group == Part.CENTRAL] == [

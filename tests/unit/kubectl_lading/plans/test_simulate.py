@@ -39,8 +39,8 @@ def simulated(cli: Cli, text: str) -> dict[str, Any]:
     (cli.kubeconfig.parent / "pods.yaml").write_text(text)
     done = cli.run("simulate", "-f", str(cli.kubeconfig.parent / "pods.yaml"), "-o", "json")
     assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def test_priorities_are_those_that_the_api_server_would_give(cli: Cli) -> None:

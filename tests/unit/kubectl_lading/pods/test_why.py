@@ -25,8 +25,8 @@ def cluster() -> BusyCluster:
 def answer(cli: Cli, *words: str) -> dict[str, Any]:
     done = cli.run("why", *words, "-o", "json")
     assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def central_says(monkeypatch: pytest.MonkeyPatch, said: Why | Unread | None) -> list[str]:

@@ -26,8 +26,8 @@ def written(server: FakeKubeServer, node: str = "h100-1") -> str | None:
 def changes(cli: Cli, *words: str) -> list[Any]:
     done = cli.run(*words, "-o", "json")
     assert done.exit_code == 0, done.output
-    found: list[Any] = json.loads(done.stdout)
-    return found
+    result: list[Any] = json.loads(done.stdout)
+    return result
 
 
 def test_a_device_and_who_holds_it(server: FakeKubeServer, cli: Cli) -> None:

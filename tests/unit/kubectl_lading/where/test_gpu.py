@@ -15,8 +15,8 @@ from tests.fakes.small_cluster import Json, SmallCluster
 @pytest.fixture(scope="module")
 def card() -> Json:
     report = SmallCluster().objects[NODE_DEVICES.path(name="mig-1")]
-    found: Json = next(gpu for gpu in report["status"]["gpus"] if gpu.get("mig"))
-    return found
+    result: Json = next(gpu for gpu in report["status"]["gpus"] if gpu.get("mig"))
+    return result
 
 
 @pytest.fixture(scope="module")

@@ -395,8 +395,8 @@ def test_a_deeply_nested_object_ends_no_list_and_its_page_stays_whole(play: Play
 
     async def story(server: FakeKubeServer, client: KubeClient) -> None:
         server.fail(Fault(status=200, body=page, headers=AS_JSON))
-        [found] = [page async for page in client.list_pages(PODS.path())]
-        assert names(*found.items) == ["a", "deep", "b"]
+        [result] = [page async for page in client.list_pages(PODS.path())]
+        assert names(*result.items) == ["a", "deep", "b"]
 
     play(story)
 

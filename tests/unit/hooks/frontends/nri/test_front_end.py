@@ -246,8 +246,8 @@ def test_a_device_gets_the_numbers_that_it_has_on_the_host(scenario: Scenario) -
         plugin = await rig.runtime.registered()
         rig.node.answer = Answer(adjustment=Adjustment(devices=(Device("/dev/x", "/dev/null", "rw"),)))
         (device,) = (await create(plugin)).linux.devices
-        found = NULL.st_rdev
-        assert (device.path, device.major, device.minor) == ("/dev/x", os.major(found), os.minor(found))
+        result = NULL.st_rdev
+        assert (device.path, device.major, device.minor) == ("/dev/x", os.major(result), os.minor(result))
 
     scenario(act)
 
@@ -422,8 +422,8 @@ def test_the_sum_of_all_adjustments_has_to_have_an_answer(
         request = nri.ValidateContainerAdjustmentRequest(
             pod=pod(**of_pod), container=container(), adjust=nri.ContainerAdjustment(annotations=adjusted)
         )
-        found = await plugin.ask("ValidateContainerAdjustment", request, nri.ValidateContainerAdjustmentResponse)
-        assert (found.reject, found.reason.startswith("lading: ")) == (rejected, rejected)
+        result = await plugin.ask("ValidateContainerAdjustment", request, nri.ValidateContainerAdjustmentResponse)
+        assert (result.reject, result.reason.startswith("lading: ")) == (rejected, rejected)
 
     scenario(act)
 

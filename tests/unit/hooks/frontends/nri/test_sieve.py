@@ -57,8 +57,8 @@ def test_of_a_list_the_pods_and_their_namespaces_are_kept(
     data = nri.SynchronizeRequest(pods=pods, containers=containers, more=more).SerializeToString()
     request = nri.TtrpcRequest.FromString(fed(request_sieve(), envelope("Synchronize", data), cuts).kept())
     expected = [nri.PodSandbox(id=pod.id, linux=pod.linux) for pod in pods]
-    found = nri.SynchronizeRequest.FromString(request.payload)
-    assert found == nri.SynchronizeRequest(pods=expected, more=more)
+    result = nri.SynchronizeRequest.FromString(request.payload)
+    assert result == nri.SynchronizeRequest(pods=expected, more=more)
 
 
 @given(st.binary(max_size=300), CUTS)
@@ -100,11 +100,11 @@ def test_a_list_of_any_size_takes_the_memory_of_what_is_kept() -> None:
     _, data = NriConversation(answers_on=RUNTIME).call(
         PLUGIN_SERVICE, "Synchronize", nri.SynchronizeRequest(pods=pods).SerializeToString()
     )
-    plugin, found = NriConversation(), list[NriCall]()
+    plugin, result = NriConversation(), list[NriCall]()
     tracemalloc.start()
     for at in range(0, len(data), 1 << 16):
-        found += [one for one in plugin.receive(data[at : at + (1 << 16)]) if isinstance(one, NriCall)]
+        result += [one for one in plugin.receive(data[at : at + (1 << 16)]) if isinstance(one, NriCall)]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(nri.SynchronizeRequest.FromString(found[0].payload).pods) == len(pods)
+    assert len(nri.SynchronizeRequest.FromString(result[0].payload).pods) == len(pods)
     assert peak < 2 << 20

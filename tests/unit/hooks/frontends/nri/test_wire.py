@@ -28,9 +28,9 @@ def both_ends() -> tuple[NriConversation, NriConversation]:
 def test_what_containerd_sent_is_read(path: Path) -> None:
     plugin = NriConversation()
     plugin.call("nri.pkg.api.v1alpha1.Runtime", "RegisterPlugin", b"")
-    found = list(plugin.receive(path.read_bytes()))
-    calls = [one for one in found if isinstance(one, NriCall)]
-    assert [one for one in found if isinstance(one, Reply)] == [Reply(stream=1)]
+    result = list(plugin.receive(path.read_bytes()))
+    calls = [one for one in result if isinstance(one, NriCall)]
+    assert [one for one in result if isinstance(one, Reply)] == [Reply(stream=1)]
     assert [call.method for call in calls[:3]] == [*_OUTSIDE, "StateChange"]
     configured = nri.ConfigureRequest.FromString(calls[0].payload)
     assert configured.runtime_name == "containerd"

@@ -108,9 +108,9 @@ def test_programs_and_sockets(tmp_path: Path, sockets: Path) -> None:
     (sockets / "nvidia-persistenced").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(sockets / "nvidia-persistenced/socket"))
-        found = read_driver_mounts(tmp_path, VERSION)
-    mounts = {m.container_path: m.host_path for m in found if "libcuda" not in m.container_path}
-    assert [m.container_path for m in found if m.is_socket] == ["/run/nvidia-persistenced/socket"]
+        result = read_driver_mounts(tmp_path, VERSION)
+    mounts = {m.container_path: m.host_path for m in result if "libcuda" not in m.container_path}
+    assert [m.container_path for m in result if m.is_socket] == ["/run/nvidia-persistenced/socket"]
     assert mounts == {
         "/usr/bin/nvidia-smi": str(tmp_path / "usr/bin/nvidia-smi"),
         "/usr/bin/nvidia-debugdump": str(tmp_path / "bin/nvidia-debugdump"),

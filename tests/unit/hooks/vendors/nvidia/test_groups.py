@@ -315,8 +315,8 @@ def test_the_inventory_has_them_where_they_are_configured(build_node: BuildNode,
         make_drm(root, card, number)
     assert read_inventory(root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))]) == plain
     groups = (DriverGroup.GDRCOPY, DriverGroup.GRAPHICS, DriverGroup.IMEX)
-    found = read_inventory(root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml), driver_groups=groups))])
-    more = found.drivers[0].control[len(plain.drivers[0].control) :]
+    inventory = read_inventory(root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml), driver_groups=groups))])
+    more = inventory.drivers[0].control[len(plain.drivers[0].control) :]
     assert [one.path for one in more] == ["/dev/gdrdrv", "/dev/nvidia-modeset"]
-    assert drm(found.gpus) == [[f"/dev/dri/renderD{number}"] for number, _ in enumerate(plain.gpus, 128)]
-    assert ["channel0" in problem for problem in found.problems] == [True]
+    assert drm(inventory.gpus) == [[f"/dev/dri/renderD{number}"] for number, _ in enumerate(plain.gpus, 128)]
+    assert ["channel0" in problem for problem in inventory.problems] == [True]

@@ -45,8 +45,8 @@ class Driver:
 
     def scan(self) -> tuple[list[bool], tuple[str, ...]]:
         """Return which of the first cards are limited, and the problems."""
-        found = Nvidia(NvidiaSettings(nvml_library=str(self.library)), limits=self.probe).read(self.node.root)
-        return [gpu.limits_memory for gpu in found.gpus[:3]], tuple(one for one in found.problems if "limit" in one)
+        result = Nvidia(NvidiaSettings(nvml_library=str(self.library)), limits=self.probe).read(self.node.root)
+        return [gpu.limits_memory for gpu in result.gpus[:3]], tuple(one for one in result.problems if "limit" in one)
 
 
 @pytest.fixture
@@ -127,5 +127,5 @@ def test_where_it_is_not_required_its_absence_is_no_problem(driver: Driver) -> N
 def test_a_card_in_mig_mode_is_not_tried(build_node: BuildNode, fake_nvml: Path) -> None:
     driver = Driver(build_node("mig"), fake_nvml)
     driver.says(memory_limits=dict.fromkeys(range(len(driver.node.profile.gpus)), 0))
-    found = Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)), limits=driver.probe).read(driver.node.root)
-    assert {gpu.limits_memory for gpu in found.gpus if gpu.mig_enabled} == {False}
+    result = Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)), limits=driver.probe).read(driver.node.root)
+    assert {gpu.limits_memory for gpu in result.gpus if gpu.mig_enabled} == {False}

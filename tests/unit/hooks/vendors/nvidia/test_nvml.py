@@ -244,8 +244,8 @@ def test_processes_of_some_cards_in_a_session_of_its_own(build_node: BuildNode, 
     failure = Failure(gpu=2, status=GPU_IS_LOST)
     running = {0: (Running(42, 5),), 2: (Running(43),), 3: (Running(44),)}
     NvmlState(profile=node.profile, processes=running, failures=(failure,)).write(node.nvml_state)
-    found = read_processes([*cards[:3], GpuUuid("GPU-that-is-not-there")], library=fake_nvml)
-    assert {cards.index(card): [one.pid for one in processes] for card, processes in found.items()} == {0: [42], 1: []}
+    result = read_processes([*cards[:3], GpuUuid("GPU-that-is-not-there")], library=fake_nvml)
+    assert {cards.index(card): [one.pid for one in processes] for card, processes in result.items()} == {0: [42], 1: []}
     assert trace.read_text() == "init 1\nshutdown 0\n"
     broken = Failure(function="nvmlInitWithFlags", status=999)
     NvmlState(profile=node.profile, failures=(broken,)).write(node.nvml_state)

@@ -134,12 +134,12 @@ def expected(data: bytes) -> str:
 
     try:
         text = data.decode("utf-8", "surrogateescape")
-        found = json.loads(text, object_pairs_hook=Members, parse_constant=refuse, parse_int=float)
+        result = json.loads(text, object_pairs_hook=Members, parse_constant=refuse, parse_int=float)
     except ValueError:
         return UNREADABLE
-    if not isinstance(found, Members) or [name for name, _ in found.pairs].count("annotations") > 1:
+    if not isinstance(result, Members) or [name for name, _ in result.pairs].count("annotations") > 1:
         return UNREADABLE
-    annotations = found.get("annotations")
+    annotations = result.get("annotations")
     if annotations is None:
         return MADE
     if not isinstance(annotations, Members) or not all(isinstance(value, str) for _, value in annotations.pairs):
