@@ -71,13 +71,13 @@ def fill(count: int) -> Ledger:
     """Return nodes of which hardly two are in the same state."""
     ledger, chance = Ledger(), random.Random(SEED)  # noqa: S311  a simulation
     for number, report in enumerate(api_server.reports(count)):
-        said = msgspec.convert(report, NodeDevices)
-        ledger.facts.set_node(said.metadata.name, NodeFacts(ready=True), 1)
-        ledger.facts.set_report(said)
+        text = msgspec.convert(report, NodeDevices)
+        ledger.facts.set_node(text.metadata.name, NodeFacts(ready=True), 1)
+        ledger.facts.set_report(text)
         busy = 0.9 * chance.random()
         for card in range(8):
             if chance.random() < busy:
-                ledger.facts.set_pod(_holder(said.metadata.name, number, card, chance))
+                ledger.facts.set_pod(_holder(text.metadata.name, number, card, chance))
     return ledger
 
 

@@ -72,8 +72,8 @@ def parse_configz(body: bytes) -> Mapping[str, str]:
 
 
 def _try_it(kubeconfig: str, node_name: str) -> str:
-    said = "journalctl -t lading-hooks LADING_EVENT=report.failed -n 5"
-    return f"kubectl --kubeconfig {kubeconfig} get node {node_name}; {said}" if kubeconfig else said
+    text = "journalctl -t lading-hooks LADING_EVENT=report.failed -n 5"
+    return f"kubectl --kubeconfig {kubeconfig} get node {node_name}; {text}" if kubeconfig else text
 
 
 def rights_of(*, taints: bool) -> Sequence[Right]:

@@ -19,7 +19,7 @@ def decide_versions(reading: VersionsReading) -> Iterator[Finding]:
         what = f"no daemon reports its version: is one running, with metrics set? {reading.installed} is installed"
         yield skipped(what, mend="systemctl status lading-hooks lading-runtimeproxy")
         return
-    said = ", ".join(f"{daemon} {version}" for daemon, version in known.items())
+    text = ", ".join(f"{daemon} {version}" for daemon, version in known.items())
     skews = find_skews(known)
     for skew in skews:
         yield failed(
@@ -29,4 +29,4 @@ def decide_versions(reading: VersionsReading) -> Iterator[Finding]:
     for daemon in old:
         yield warning(f"{daemon} {known[daemon]} runs, {reading.installed} is installed", mend=f"systemctl restart {daemon}")
     if not old and not skews:
-        yield ok(f"{said}; {reading.installed} is installed")
+        yield ok(f"{text}; {reading.installed} is installed")

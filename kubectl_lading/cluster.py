@@ -83,10 +83,10 @@ async def read_cluster(client: KubeClient) -> Cluster:
 async def read_deciding(client: KubeClient, central: Central) -> Cluster:
     """Return the cluster with central's effective configuration. Use the defaults, after a warning, if central does not report
     it. Raises KubeError."""
-    lists, said = await asyncio.gather(read_lists(client), central.configuration())
-    if isinstance(said, EffectiveConfiguration):
-        return compute(*lists, said)
-    why = said.why if isinstance(said, Unread) else "it is older than this command, and does not tell them"
+    lists, text = await asyncio.gather(read_lists(client), central.configuration())
+    if isinstance(text, EffectiveConfiguration):
+        return compute(*lists, text)
+    why = text.why if isinstance(text, Unread) else "it is older than this command, and does not tell them"
     warn(f"the settings of central are not known, and taken to be the defaults (policy {DEFAULT.policy.value}): {why}")
     return compute(*lists)
 

@@ -82,12 +82,12 @@ async def keep_fed(silence: Callable[[], Awaitable[str]], log: Log) -> None:
     wait_s = read_watchdog_s()
     if wait_s is None:
         return
-    said = ""
+    text = ""
     while True:
         why = await silence()
         if not why:
             notify("WATCHDOG=1")
-        elif why != said:
+        elif why != text:
             log.error(Event.PROBE_FAILED, f"{why}; systemd restarts this daemon if this lasts {wait_s:g} s")
-        said = why
+        text = why
         await asyncio.sleep(wait_s / 2 if not why else min(1.0, wait_s / 4))

@@ -95,9 +95,9 @@ def _open(service: str, endpoint: str, log: Log, node: str) -> Tracing:
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
-    said = logging.getLogger("opentelemetry")
-    said.propagate = False
-    said.handlers = [_ToLog(log)]
+    text = logging.getLogger("opentelemetry")
+    text.propagate = False
+    text.handlers = [_ToLog(log)]
     who = {"service.name": service, "service.version": __version__} | ({"k8s.node.name": node} if node else {})
     provider = TracerProvider(resource=Resource.create(who), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))

@@ -234,12 +234,12 @@ def _check(vf: VfState) -> None:
 
 
 def _describe(name: str, pf: PfState, *, with_vfs: bool) -> bytes:
-    said = _tlv(_IFLA_IFNAME, name.encode() + b"\0") + _tlv(_IFLA_MTU, struct.pack("=I", 1500))
+    text = _tlv(_IFLA_IFNAME, name.encode() + b"\0") + _tlv(_IFLA_MTU, struct.pack("=I", 1500))
     if with_vfs:
-        said += _tlv(_IFLA_NUM_VF, struct.pack("=I", len(pf.vfs)))
+        text += _tlv(_IFLA_NUM_VF, struct.pack("=I", len(pf.vfs)))
         infos = b"".join(_tlv(1, _describe_vf(number, vf, pf.untold)) for number, vf in enumerate(pf.vfs))
-        said += _tlv(_IFLA_VFINFO_LIST, infos)
-    return said
+        text += _tlv(_IFLA_VFINFO_LIST, infos)
+    return text
 
 
 def _describe_vf(number: int, vf: VfState, untold: tuple[str, ...]) -> bytes:

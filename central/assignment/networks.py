@@ -112,10 +112,10 @@ def _parse(text: str) -> list[dict[str, Any]] | UnreadableNetworks:
 def _parse_list(text: str) -> list[dict[str, Any]] | UnreadableNetworks:
     result = []
     for item in text.split(","):
-        said = _LISTED.fullmatch(item.strip())
-        if said is None:
+        match = _LISTED.fullmatch(item.strip())
+        if match is None:
             return UnreadableNetworks(
                 why=f"cannot add VFs to the pod's {NETWORKS}: {item.strip()!r:.80} is no network as ns/name@eth1"
             )
-        result.append({key: value for key, value in said.groupdict().items() if value is not None})
+        result.append({key: value for key, value in match.groupdict().items() if value is not None})
     return result

@@ -71,8 +71,8 @@ class Conditions:
         return self._written.get(uid)
 
     def is_written(self, change: HealthChange) -> bool:
-        said = self._written.get(change.pod.pod)
-        return said is not None and (said.healthy, said.message) == (change.healthy, change.message)
+        text = self._written.get(change.pod.pod)
+        return text is not None and (text.healthy, text.message) == (change.healthy, change.message)
 
     def show(self, pod: Pod) -> None:
         """Store the condition as the API server has it."""
@@ -86,8 +86,8 @@ class Conditions:
         if condition is None:
             del self._written[pod.metadata.uid]
         else:
-            said = HealthCondition(healthy=condition.status == "True", message=condition.message, version=version)
-            self._written[pod.metadata.uid] = said
+            message = HealthCondition(healthy=condition.status == "True", message=condition.message, version=version)
+            self._written[pod.metadata.uid] = message
         self._changed[pod.spec.node_name] = None
 
     def put(self, change: HealthChange, version: int) -> None:
@@ -98,7 +98,7 @@ class Conditions:
         self._written.pop(uid, None)
 
     def forget_all_but(self, uids: Collection[PodUid]) -> None:
-        self._written = {uid: said for uid, said in self._written.items() if uid in uids}
+        self._written = {uid: text for uid, text in self._written.items() if uid in uids}
 
     def take_changed(self) -> tuple[str, ...]:
         """Return the nodes of pods whose conditions changed since the last call."""
@@ -114,8 +114,10 @@ def concerns(capacity: NodeCapacity, holds: Iterable[tuple[PodUid, Taken]], cond
         return False
     known = _unhealthy_devices(capacity)
     for uid, taken in holds:
-        said = conditions.get(uid)
-        if (said is not None and not said.healthy) or any(known.get(device) != "" for device in _devices_in(taken, known)):
+        condition = conditions.get(uid)
+        if (condition is not None and not condition.healthy) or any(
+            known.get(device) != "" for device in _devices_in(taken, known)
+        ):
             return True
     return False
 
@@ -127,9 +129,9 @@ def decide_health_changes(capacity: NodeCapacity, holders: Iterable[Held], condi
     known = _unhealthy_devices(capacity)
     for held in holders:
         devices = _devices_of(held, known)
-        said = conditions.get(held.holder.pod)
+        condition = conditions.get(held.holder.pod)
         unhealthy = [words for device in sorted(devices) if (words := known.get(device, f"{device}: {_NOT_REPORTED}"))]
-        if not devices or (not unhealthy and (said is None or said.healthy)):
+        if not devices or (not unhealthy and (condition is None or condition.healthy)):
             continue
         change = HealthChange(
             pod=held.holder,
@@ -138,7 +140,7 @@ def decide_health_changes(capacity: NodeCapacity, holders: Iterable[Held], condi
             message=f"on node {capacity.name}: {_listed(unhealthy)}"
             if unhealthy
             else f"on node {capacity.name}: all of its devices are healthy",
-            turned=said is None or said.healthy == bool(unhealthy),
+            turned=condition is None or condition.healthy == bool(unhealthy),
         )
         if not conditions.is_written(change):
             yield change

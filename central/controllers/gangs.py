@@ -97,8 +97,8 @@ class GangFeed:
         if isinstance(obj, Unreadable):
             return
         metadata, spec = obj.metadata, obj.spec
-        said = None if obj.ended else parse_membership(obj)
-        if said is None or isinstance(said, MalformedRequest):
+        text = None if obj.ended else parse_membership(obj)
+        if text is None or isinstance(text, MalformedRequest):
             self._end(metadata.uid)
             return
         record = self._ledger.pod(metadata.uid)
@@ -107,11 +107,11 @@ class GangFeed:
             namespace=metadata.namespace,
             name=metadata.name,
             labels=metadata.labels,
-            membership=said,
+            membership=text,
             created=metadata.creation_timestamp or "",
             priority=spec.priority,
             node=spec.node_name,
-            old=bool(spec.node_name) and self._is_old(obj, said),
+            old=bool(spec.node_name) and self._is_old(obj, text),
             assigned=ASSIGNMENT in metadata.annotations,
             bound_with=record.gang if record is not None else "",
             is_judged=mentions_devices(obj),
@@ -121,9 +121,9 @@ class GangFeed:
         self._gangs.put(member)
         self._starts.follow()
 
-    def _is_old(self, pod: Pod, said: Membership) -> bool:
+    def _is_old(self, pod: Pod, membership: Membership) -> bool:
         """Return whether the pod runs for longer than its gang may take to start. It may have started under another leader."""
-        started, wait_s = pod.status.start_time, said.terms.wait_s if said.terms else None
+        started, wait_s = pod.status.start_time, membership.terms.wait_s if membership.terms else None
         return started is not None and self._now() - parse_seconds(started) > finish_s(wait_s, self._finish_s) + CLOCKS_S
 
     def removed(self, deleted: Ident, version: str) -> None:
@@ -152,12 +152,12 @@ class GangObjectFeed:
     def changed(self, obj: PodGroup | Unreadable) -> None:
         if isinstance(obj, Unreadable):
             return
-        said = list(self._read(obj))
-        now = {one.key for one in said}
+        text = list(self._read(obj))
+        now = {one.key for one in text}
         for key in self._keys_of.get(obj.metadata.uid, set()) - now:
             self._gangs.remove_object(key)
         self._keys_of[obj.metadata.uid] = now
-        for one in said:
+        for one in text:
             self._gangs.put_object(one)
         self._starts.follow()
 

@@ -73,9 +73,9 @@ class PodFeed:
             self._ledger.facts.remove_pod(deleted)
         readable = [one for one in objects if isinstance(one, Pod)]
         self._ledger.facts.replace_other_claims({one.metadata.uid: claim for one in readable if (claim := _other_claim(one))})
-        said = [self._record(one) for one in objects]
-        records = [one for one in said if isinstance(one, PodRecord)]
-        loads = [one for one in said if isinstance(one, PodLoad)]
+        text = [self._record(one) for one in objects]
+        records = [one for one in text if isinstance(one, PodRecord)]
+        loads = [one for one in text if isinstance(one, PodLoad)]
         self._ledger.facts.replace_pods(records, version_of(version), loads=loads)
 
     def changed(self, obj: Pod | Unreadable) -> None:

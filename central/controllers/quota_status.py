@@ -98,17 +98,17 @@ class QuotaWriter:
 
     async def _write(self, key: ObjectKey, quota: Quota, snapshot: QuotaSnapshot) -> bool:
         """Write the quota's status if the object has another one. Return whether it was written."""
-        said, status = self._feeds[quota.dialect].status_of(key[1]), render_status(snapshot, quota)
-        if said == status:
+        text, status = self._feeds[quota.dialect].status_of(key[1]), render_status(snapshot, quota)
+        if text == status:
             return False
         with contextlib.suppress(NotFoundError, ConflictError):  # the object was deleted or replaced
-            await self._patch(key[1], quota, said, status)
+            await self._patch(key[1], quota, text, status)
         return True
 
-    async def _patch(self, uid: str, quota: Quota, said: QuotaStatus, status: QuotaStatus) -> None:
+    async def _patch(self, uid: str, quota: Quota, usage: QuotaStatus, status: QuotaStatus) -> None:
         resource = QUOTA_RESOURCES[quota.dialect]
         metadata: dict[str, object] = {"uid": uid}
-        used = {"status": {"used": dict.fromkeys(said.used) | dict(status.used)}}
+        used = {"status": {"used": dict.fromkeys(usage.used) | dict(status.used)}}
         if quota.dialect is QuotaDialect.KOORDINATOR:
             body = {"metadata": metadata | {"annotations": status.annotations}, **used}
             answer = await self._client.merge(resource.path(quota.namespace, quota.name), body, timeout_s=TIMEOUT_S)

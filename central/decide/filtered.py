@@ -94,9 +94,9 @@ def main_reason(answer: Filtered) -> Coded | None:
     """Return the most frequent reason if the pod fits on no node; None if it fits, or there are no nodes."""
     if answer.fitting or answer.reason:
         return answer.reason
-    said = Counter(answer.fails.values())
-    said.update(answer.never.values())
-    if not said:
+    counts = Counter(answer.fails.values())
+    counts.update(answer.never.values())
+    if not counts:
         return None
-    (most, _), *_ = said.most_common(1)
+    (most, _), *_ = counts.most_common(1)
     return _CODES.get(most, OfPod.REQUEST_MALFORMED)  # a malformed request has a text of its own

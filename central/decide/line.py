@@ -42,10 +42,10 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     ahead: tuple[Ahead, ...] = ()  # the first MOST_AHEAD of the queue
 
     def as_text(self) -> str:
-        said = f"{_ordinal(self.position)} of {self.waiting} {self.of if self.waiting > 1 else self.of[:-1]} in line"
+        text = f"{_ordinal(self.position)} of {self.waiting} {self.of if self.waiting > 1 else self.of[:-1]} in line"
         named = ", ".join(f"{one.name} ({one.because})" for one in self.ahead)
         more = self.position - 1 - len(self.ahead)
-        return f"{said}{f'; ahead: {named}' if named else ''}{f' and {more} more' if more > 0 else ''}"
+        return f"{text}{f'; ahead: {named}' if named else ''}{f' and {more} more' if more > 0 else ''}"
 
 
 # ---- gangs

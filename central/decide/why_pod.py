@@ -75,9 +75,9 @@ class GangWhy(msgspec.Struct, frozen=True, omit_defaults=True):
             f"{f'{role}: ' if role else ''}{self.exist.get(role, 0)} exist and {self.bound.get(role, 0)} are bound of {count}"
             for role, count in self.least.items()
         ]
-        said = f"; {self.said} ({self.reason})" if self.reason else ""
+        text = f"; {self.said} ({self.reason})" if self.reason else ""
         line = f"; {self.line.as_text()}" if self.line is not None else ""
-        return f"{self.name} is {self.phase}: {', '.join(roles) or 'its minimum is not known'}{said}{line}"
+        return f"{self.name} is {self.phase}: {', '.join(roles) or 'its minimum is not known'}{text}{line}"
 
 
 def why_gang(scheduler: Scheduler, uid: PodUid) -> GangWhy | None:

@@ -258,11 +258,11 @@ class ExtenderServer:
         args = _decoded(self._preempt_args, body)
         _note_pod(request, args.Pod)
         pod = await self._find(args.Pod)
-        said = args.NodeNameToMetaVictims or {}
-        victims = {name: [PodUid(one.UID) for one in listed.Pods or ()] for name, listed in said.items()}
+        text = args.NodeNameToMetaVictims or {}
+        victims = {name: [PodUid(one.UID) for one in listed.Pods or ()] for name, listed in text.items()}
         suffice = await self._verbs.preempt(pod, victims) if pod is not None else ()
         self._check_leads()
-        return self._json(PreemptResult(NodeNameToMetaVictims={name: said[name] for name in suffice}))
+        return self._json(PreemptResult(NodeNameToMetaVictims={name: text[name] for name in suffice}))
 
     def _json(self, value: object) -> web.Response:
         return web.Response(body=self._encode(value), content_type=JSON)

@@ -162,8 +162,8 @@ class Gang:
     @property
     def _one_by_one(self) -> bool:
         """Return whether the gang's object says that its pods are scheduled one by one."""
-        said = (member for member in self.members.values() if not member.wrong)
-        return not self.terms.least and any(member.membership.terms is not None for member in said)
+        text = (member for member in self.members.values() if not member.wrong)
+        return not self.terms.least and any(member.membership.terms is not None for member in text)
 
     # ---- progress
 

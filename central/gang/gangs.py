@@ -121,11 +121,11 @@ class Gangs:
 
     def put(self, member: Member) -> None:
         """Add or update a member. `member.membership` is as the pod states it, without its object."""
-        uid, said = member.uid, member.membership
-        membership = self._resolved(said)
+        uid, text = member.uid, member.membership
+        membership = self._resolved(text)
         alone = bool(member.node) and member.bound_with not in {None, membership.gang.text}
         member = replace(member, membership=membership, alone=alone)
-        self._store(uid, said)
+        self._store(uid, text)
         key = self._of.get(uid)
         if key is not None:
             before = self._current(key)[uid]
@@ -136,7 +136,7 @@ class Gangs:
                 member = replace(member, wrong=before.wrong, alone=alone)
             else:
                 self._leave(uid)
-                self._store(uid, said)
+                self._store(uid, text)
                 self.calls.guess(uid, guessed=False)
             if member == before:  # an update such as a new condition leaves the gang unchanged
                 self._renew(key)
@@ -196,27 +196,27 @@ class Gangs:
             member = self._current(self._of[uid])[uid]
             self.put(replace(member, membership=self._memberships[uid]))
 
-    def _store(self, uid: PodUid, said: Membership) -> None:
+    def _store(self, uid: PodUid, membership: Membership) -> None:
         self._drop_membership(uid)
-        self._memberships[uid] = said
-        if said.source is not None:
-            self._by_source.setdefault(said.source, {})[uid] = None
+        self._memberships[uid] = membership
+        if membership.source is not None:
+            self._by_source.setdefault(membership.source, {})[uid] = None
 
     def _drop_membership(self, uid: PodUid) -> None:
-        said = self._memberships.pop(uid, None)
-        if said is not None and said.source is not None:
-            naming = self._by_source[said.source]
+        membership = self._memberships.pop(uid, None)
+        if membership is not None and membership.source is not None:
+            naming = self._by_source[membership.source]
             del naming[uid]
             if not naming:
-                del self._by_source[said.source]
+                del self._by_source[membership.source]
 
-    def _resolved(self, said: Membership) -> Membership:
+    def _resolved(self, membership: Membership) -> Membership:
         """Return the membership with the settings of its object."""
-        one = self._objects.get(said.source) if said.source is not None else None
+        one = self._objects.get(membership.source) if membership.source is not None else None
         if one is None:
-            return said
-        gang = one.gang or said.gang
-        return replace(said, gang=gang, role=one.role, roles=one.roles, terms=one.terms, wrong=one.wrong)
+            return membership
+        gang = one.gang or membership.gang
+        return replace(membership, gang=gang, role=one.role, roles=one.roles, terms=one.terms, wrong=one.wrong)
 
     def _touch(self, key: GangKey) -> None:
         if key in self._gangs:

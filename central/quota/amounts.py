@@ -187,10 +187,10 @@ def _part(memory_mib: int, core_percent: int, card_mib: int) -> int:
 def _of_instance(profile: str, card_mib: int) -> int:
     """Return the part of a card, in thousandths, of an instance of that profile; 0 for an unknown profile name. Memory counts
     in eighths of the card."""
-    said = _PROFILE.search(profile)
-    if said is None:
+    match = _PROFILE.search(profile)
+    if match is None:
         return 0
-    slices, gigabytes = int(said[1]), int(said[2])
+    slices, gigabytes = int(match[1]), int(match[2])
     eighths = round(gigabytes * 1024 * 8 / card_mib) if card_mib > 0 else 0
     return min(CARD, max(slices * CARD // 7, eighths * CARD // 8))
 

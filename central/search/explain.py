@@ -194,8 +194,8 @@ def _states(capacity: NodeCapacity, demand: Demand) -> str:
     cordoned"."""
     cards = _of_model(capacity, demand)
     states = Counter(_state(card) for card in cards)
-    said = [(state, states.pop(state)) for state in (_FREE, _HELD) if state in states] + states.most_common()
-    return f"of {count_of(len(cards), 'GPU')} {', '.join(f'{count} {state}' for state, count in said)}"
+    text = [(state, states.pop(state)) for state in (_FREE, _HELD) if state in states] + states.most_common()
+    return f"of {count_of(len(cards), 'GPU')} {', '.join(f'{count} {state}' for state, count in text)}"
 
 
 def _unusable(capacity: NodeCapacity, demand: Demand) -> str:

@@ -318,13 +318,13 @@ def _why(device: Gpu | Pf | Vf, *, cordoned: bool) -> str:
     used_by, dirty = (device.used_by, device.dirty) if isinstance(device, Gpu) else ("", "")
     if not (device.unhealthy or used_by or dirty or cordoned):
         return ""
-    said = (
+    text = (
         device.unhealthy,
         used_by and f"used without a grant by {used_by}",
         dirty and f"dirty: {dirty}",
         "cordoned" if cordoned else "",
     )
-    return "; ".join(filter(None, said))
+    return "; ".join(filter(None, text))
 
 
 # ---- groups of devices

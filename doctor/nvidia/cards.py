@@ -110,14 +110,14 @@ def _ask(host_root: Path, library: str, driver_root: str, answer_s: float) -> Nv
         for stream in (child.stdout, child.stderr):
             pipes.enter_context(stream)  # type: ignore[arg-type]
         try:
-            out, said = child.communicate(timeout=answer_s)
+            out, text = child.communicate(timeout=answer_s)
         except subprocess.TimeoutExpired:
             child.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the kernel is left behind
                 child.wait(KILLED_S)
             return None
     if child.returncode:
-        last = said.decode(errors="replace").strip().splitlines()[-1:]
+        last = text.decode(errors="replace").strip().splitlines()[-1:]
         raise HostError(f"cannot read the GPUs: {''.join(last) or f'exit status {child.returncode}'}")
     return msgspec.json.decode(out, type=NvmlReading)
 

@@ -68,14 +68,14 @@ def _listing(settings: Settings) -> tuple[Entry, ...]:
     moved meanwhile is not shown as unmanaged."""
     before = _read_file(settings)
     inventory = asyncio.run(read_in_time(settings))
-    said = _read_file(settings)
-    rows = (*before.attachments, *said.attachments)
+    text = _read_file(settings)
+    rows = (*before.attachments, *text.attachments)
     strays = find_strays(inventory, rows) if attaches(settings) and settings.netdev is not False else frozenset()
     pids = [pid for gpu in inventory.gpus for pid in gpu.process_ids]
     return list_devices(
-        with_attached(inventory, said.attachments, strays=strays),
-        said,
-        unmanaged=decide_unmanaged(inventory.gpus, read_cgroups(Path(settings.host_root), pids), said.grants),
+        with_attached(inventory, text.attachments, strays=strays),
+        text,
+        unmanaged=decide_unmanaged(inventory.gpus, read_cgroups(Path(settings.host_root), pids), text.grants),
         strays=strays,
     )
 
@@ -138,20 +138,20 @@ def _ask(path: Path, request: hook_pb2.ReleaseRequest) -> hook_pb2.ReleaseRespon
 
 
 def _refused(path: Path, error: grpc.RpcError) -> NoReturn:
-    said = f"{error.details()}"
+    text = f"{error.details()}"
     match error.code():
         case grpc.StatusCode.NOT_FOUND:
-            raise ConfigError(said, hint="lading-hooks ledger shows what there is") from error
+            raise ConfigError(text, hint="lading-hooks ledger shows what there is") from error
         case grpc.StatusCode.UNAVAILABLE:
             hint = f"is lading-hooks, which listens at {path}, healthy? journalctl -t lading-hooks"
-            raise RuntimeUnavailableError(f"cannot release: {said}", hint=hint) from error
+            raise RuntimeUnavailableError(f"cannot release: {text}", hint=hint) from error
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             raise HostError(
                 f"no answer at {path} within {_ANSWER_S:g} s; what was begun goes on", hint="lading-hooks ledger shows how far"
             ) from error
         case code:
             raise HostError(
-                f"cannot release by {path}: {code.name}: {said}", hint="is lading-hooks of this version?"
+                f"cannot release by {path}: {code.name}: {text}", hint="is lading-hooks of this version?"
             ) from error
 
 

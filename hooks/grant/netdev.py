@@ -86,9 +86,9 @@ def _first(own: Any, default: Any) -> Any:
 
 def _check(sandbox: Sandbox, one: WantedVf, asked: VfRequest, policy: NetdevPolicy) -> Refusal | None:
     words = f"VF {one.vf.bdf}"
-    said = list(_named(asked.settings))
+    text = list(_named(asked.settings))
     ipoib = one.vf.link_layer != INFINIBAND or one.vf.netdev  # an InfiniBand VF may have no network device
-    if sandbox.host_network and one.netdev and (ipoib or said):
+    if sandbox.host_network and one.netdev and (ipoib or text):
         return Refusal(
             reason=Reason.HOST_NETWORK,
             message=f"cannot give the network device of {words} to a pod with hostNetwork: true: it is in the host's network "
@@ -97,8 +97,8 @@ def _check(sandbox: Sandbox, one: WantedVf, asked: VfRequest, policy: NetdevPoli
         )
     if asked.netdev and not policy.attaches:
         return _not_here(f"cannot give the network device of {words} to a pod")
-    if said and not one.netdev:
-        return _not_here(f"cannot set {', '.join(said)} of {words}")
+    if text and not one.netdev:
+        return _not_here(f"cannot set {', '.join(text)} of {words}")
     ethernet = [name for name in _named(VfSettings(config=asked.settings.config)) if name not in _OF_BOTH]
     if ethernet and one.vf.link_layer == INFINIBAND:
         return Refusal(

@@ -105,12 +105,12 @@ class Entry:
 
 
 def list_devices(
-    inventory: Inventory, said: LedgerContent, *, unmanaged: Unmanaged, strays: Collection[PciAddress] = frozenset()
+    inventory: Inventory, content: LedgerContent, *, unmanaged: Unmanaged, strays: Collection[PciAddress] = frozenset()
 ) -> tuple[Entry, ...]:
     """List cards with their instances, then VFs, in the order of the inventory. After each kind come the held devices that the
     node no longer has. `strays`: VFs whose network device another process moved away."""
-    cards, vfs = _holders(said)
-    rows = {row.bdf: row for row in said.attachments}
+    cards, vfs = _holders(content)
+    rows = {row.bdf: row for row in content.attachments}
     known = {vf.bdf for vf in inventory.vfs}
     missing = [bdf for bdf in dict.fromkeys((*vfs, *rows)) if bdf not in known]
     return (
@@ -121,11 +121,11 @@ def list_devices(
     )
 
 
-def _holders(said: LedgerContent) -> tuple[dict[GpuUuid, list[Holder]], dict[PciAddress, list[Holder]]]:
+def _holders(content: LedgerContent) -> tuple[dict[GpuUuid, list[Holder]], dict[PciAddress, list[Holder]]]:
     cards: dict[GpuUuid, list[Holder]] = {}
     vfs: dict[PciAddress, list[Holder]] = {}
-    for grant in said.grants:
-        holder = Holder(grant=grant, stopped_at=said.stopped.get(grant.sandbox), empty_until=said.empty_until)
+    for grant in content.grants:
+        holder = Holder(grant=grant, stopped_at=content.stopped.get(grant.sandbox), empty_until=content.empty_until)
         for gpu in grant.devices.gpus:
             cards.setdefault(gpu.uuid, []).append(replace(holder, gpu=gpu))
         for vf in grant.devices.vfs:

@@ -104,11 +104,11 @@ class Control:
             if time.monotonic() - began > START_S:
                 raise HostError(f"{self.command} -d wrote no {self._pid_file} within {START_S:g} s")
             await asyncio.sleep(_POLL_S)
-        said = await self.ask("get_default_active_thread_percentage")
+        text = await self.ask("get_default_active_thread_percentage")
         try:
-            float(said)
+            float(text)
         except ValueError as e:
-            raise HostError(f"{self.command} answers {said!r:.80} to get_default_active_thread_percentage") from e
+            raise HostError(f"{self.command} answers {text!r:.80} to get_default_active_thread_percentage") from e
 
     def _as_service(self) -> list[str]:
         names = ("CUDA_VISIBLE_DEVICES", PIPE, "CUDA_MPS_LOG_DIRECTORY")
@@ -143,7 +143,7 @@ class Control:
     async def count_clients(self, servers: Collection[int]) -> int:
         """Return the number of processes that use the card by these servers."""
         lists = [await self.ask(f"get_client_list {server}") for server in servers]
-        return sum(word.isdecimal() for said in lists for word in said.split())
+        return sum(word.isdecimal() for text in lists for word in text.split())
 
     async def set_limits(self, limits: Limits, servers: Collection[int]) -> None:
         """Set the limits of processes without limits in their environment, for the running servers and the next server."""

@@ -36,11 +36,11 @@ class Outcome:
 
 
 async def find_release(
-    text: str, inventory: Inventory, said: Callable[[], LedgerContent], lists: Callable[[], Awaitable[Lists]]
+    text: str, inventory: Inventory, message: Callable[[], LedgerContent], lists: Callable[[], Awaitable[Lists]]
 ) -> Release:
     """Return the steps that a release of the device of this name would take now. Raise ConfigError if there is no such device;
     RuntimeUnavailableError if the running containers cannot be listed."""
-    before = said()
+    before = message()
     device = find_device(text, inventory, before)
     return decide_release(device, before, find_alive(await lists()))
 

@@ -283,10 +283,10 @@ class Dump:
     async def _answer(self, name: str, description: str, path: str) -> bool:
         """Write central's answer to a file. Return whether central can be asked."""
         try:
-            said = await self._central.answer(path)
+            text = await self._central.answer(path)
         except ConfigError as e:
-            said = Unread(why=e.message)
-        match said:
+            text = Unread(why=e.message)
+        match text:
             case Unread(why=why):
                 self._failed(name, why)
                 return False

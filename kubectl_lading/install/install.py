@@ -128,7 +128,7 @@ async def remove(client: KubeClient, objects: list[Manifest], options: Options) 
         if left and not options.force:
             for node in left:
                 await label(client, node, chosen[node])
-            why = "; ".join(f"{node}: {said}" for node, said in left.items())
+            why = "; ".join(f"{node}: {message}" for node, message in left.items())
             raise LadingError(f"cannot clean these nodes, which go on as before: {why}", hint="--force leaves their files")
     with Progress("removing") as progress:
         done = await delete(client, objects, dry_run=options.dry_run, announce=progress.show_count)

@@ -117,8 +117,8 @@ class Installation:
     @property
     def central_version(self) -> str:
         """Return central's version as a replica reports it, else the tag of its image; "" if neither is known."""
-        said = [one.version for one in self.replicas.values() if isinstance(one, Replica) and one.version]
-        return said[0] if said else self.central.tag if isinstance(self.central, Deployment) else ""
+        text = [one.version for one in self.replicas.values() if isinstance(one, Replica) and one.version]
+        return text[0] if text else self.central.tag if isinstance(self.central, Deployment) else ""
 
 
 class Part(StrEnum):

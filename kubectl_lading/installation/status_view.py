@@ -167,8 +167,8 @@ def _central(now: Installation) -> str:
 
 def _scheduler(now: Installation) -> str:
     profiles = now.scheduler_config.profiles if isinstance(now.scheduler_config, SchedulerConfig) else ()
-    said = f"profile{'s' * (len(profiles) != 1)} {listed(profiles)}" if profiles else ""
-    return "; ".join(filter(None, (_replicas(now.scheduler), said)))
+    text = f"profile{'s' * (len(profiles) != 1)} {listed(profiles)}" if profiles else ""
+    return "; ".join(filter(None, (_replicas(now.scheduler), text)))
 
 
 def _replicas(deployment: Deployment | Unread | None) -> str:
@@ -179,12 +179,12 @@ def _replicas(deployment: Deployment | Unread | None) -> str:
 
 def _daemonsets(now: Installation) -> str:
     states = {one.metadata.name: one.status for one in now.daemonsets.values() if isinstance(one, DaemonSet)}
-    said = [
+    text = [
         f"{name} {status.number_ready} of {status.desired_number_scheduled} ready"
         for name, status in states.items()
         if status.desired_number_scheduled
     ]
-    return "; ".join(said) or ("on no node" if states else "none")
+    return "; ".join(text) or ("on no node" if states else "none")
 
 
 def _nodes(now: Installation) -> str:

@@ -138,13 +138,13 @@ def replicas_spare(now: Installation) -> Iterator[Finding]:
 
 
 def bindings_settled(now: Installation) -> Iterator[Finding]:
-    said = [one.bindings_open for one in now.replicas.values() if not isinstance(one, Unread)]
-    if not any(one is not None for one in said):
+    text = [one.bindings_open for one in now.replicas.values() if not isinstance(one, Unread)]
+    if not any(one is not None for one in text):
         yield note(
             "no replica of central says whether Bindings are under way",
             why="the next leader settles an unclear one; only the wait for it is longer",
         )
-    elif bindings := sum(one or 0 for one in said):
+    elif bindings := sum(one or 0 for one in text):
         yield note(f"{count(bindings, 'Binding')} under way or unclear", mend="ask again: it takes seconds")
 
 

@@ -266,8 +266,8 @@ def _name(opening: OpeningView) -> str:
 
 def _move(move: MoveView) -> Text:
     to = f"to {move.to}" if move.to != move.node else f"to other devices of {move.to}"
-    said = "; ".join((f"priority {move.priority}", *move.notes))
-    return Text.assemble(text(f"{move.namespace}/{move.pod} {to} "), text(f"({said})", "dim"))
+    message = "; ".join((f"priority {move.priority}", *move.notes))
+    return Text.assemble(text(f"{move.namespace}/{move.pod} {to} "), text(f"({message})", "dim"))
 
 
 def _summary(openings: Sequence[OpeningView]) -> str:

@@ -163,4 +163,4 @@ def _preemption(trial: Trial) -> Iterator[tuple[str, Text]]:
 def _distances(trial: Trial) -> Iterable[tuple[str, Text]]:
     if trial.pairs:
         return under("distance", (f"{pair.one} to {pair.other}: {pair.said}" for pair in trial.pairs), "dim")
-    return under("distance", (f"{count(number, 'pair')}: {said}" for said, number in trial.distances.items()), "dim")
+    return under("distance", (f"{count(number, 'pair')}: {message}" for message, number in trial.distances.items()), "dim")

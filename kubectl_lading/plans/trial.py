@@ -197,8 +197,8 @@ class Trials:
         kind = pending.shape, pending.priority, pending.may_preempt, pending.node_rules
         if kind not in self._nowhere:
             self._nowhere[kind] = self._explained(blank, pending, frozenset(able))
-        known, said = self._nowhere[kind]
-        why = msgspec.structs.replace(said, namespace=pending.namespace, name=pending.name, uid=pending.uid)
+        known, text = self._nowhere[kind]
+        why = msgspec.structs.replace(text, namespace=pending.namespace, name=pending.name, uid=pending.uid)
         return msgspec.structs.replace(known, namespace=blank.namespace, pod=blank.pod, notes=blank.notes, why=why)
 
     def _explained(self, blank: Trial, pending: Pending, able: frozenset[str]) -> tuple[Trial, Why]:

@@ -118,8 +118,8 @@ def _distances(one: ContainerReport, *, wide: bool) -> Iterator[tuple[Cell, ...]
             name = ""
         return
     kinds = Counter(("GPU" if _is_gpu(pair.other) else "VF", pair.said) for pair in one.pairs)
-    for (kind, said), number in sorted(kinds.items()):
-        yield name, f"{count(number, 'pair')} of GPU and {kind}", said
+    for (kind, message), number in sorted(kinds.items()):
+        yield name, f"{count(number, 'pair')} of GPU and {kind}", message
         name = ""
 
 
@@ -134,8 +134,8 @@ def _short(device: str) -> str:
 # ---- Events and conditions
 
 
-def _event(said: ReportedEvent) -> tuple[Cell, ...]:
-    ago = age(now() - datetime.fromisoformat(said.last).timestamp()) if said.last else NONE
-    times = f" (x{said.times})" if said.times > 1 else ""
-    kind = text(said.type, "warn" if said.type == "Warning" else "")
-    return f"{ago}{times}", kind, said.reason, said.source or NONE, said.message
+def _event(event: ReportedEvent) -> tuple[Cell, ...]:
+    ago = age(now() - datetime.fromisoformat(event.last).timestamp()) if event.last else NONE
+    times = f" (x{event.times})" if event.times > 1 else ""
+    kind = text(event.type, "warn" if event.type == "Warning" else "")
+    return f"{ago}{times}", kind, event.reason, event.source or NONE, event.message

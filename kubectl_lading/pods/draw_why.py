@@ -150,8 +150,8 @@ def _table(wait: Wait, nodes: Sequence[NodeWhy], wide: bool) -> RenderableType:
     shown = list(rows.items()) if wide else list(rows.items())[:MOST_NODES]
     made: list[tuple[str, Text]] = []
     for (detail, (ends, style)), names in shown:
-        said = [text(detail)] if detail or not ends else []
-        made += of_nodes(names, [*said, *([text(ends, style)] if ends else [])], wide=wide)
+        message = [text(detail)] if detail or not ends else []
+        made += of_nodes(names, [*message, *([text(ends, style)] if ends else [])], wide=wide)
     left = sum(len(names) for names in rows.values()) - sum(len(names) for _, names in shown)
     if left:
         made.append((f"and {left} more", text("-o wide names them", "dim")))
@@ -193,10 +193,10 @@ def _ending(one: Ending) -> str:
 
 
 def _what_would_help(wait: Wait) -> Iterator[RenderableType]:
-    said = list(_helps(wait))
-    if said:
+    message = list(_helps(wait))
+    if message:
         yield text("")
-        yield pairs(said)
+        yield pairs(message)
 
 
 def _helps(wait: Wait) -> Iterator[tuple[str, Text]]:

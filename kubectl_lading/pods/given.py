@@ -98,8 +98,8 @@ def pairs_of(report: NodeDevices, placed: PlacedContainer) -> Iterator[Pair]:
     gpus = {gpu.uuid: cards[gpu.uuid] for gpu in placed.gpus if gpu.uuid in cards}
     for one, other in combinations(gpus.values(), 2):
         links = nvlinks(one, other)
-        said = count(links, "NVLink") if links else DISTANCES[distance(one.place, other.place)]
-        yield Pair(one=one.uuid, other=other.uuid, said=said)
+        text = count(links, "NVLink") if links else DISTANCES[distance(one.place, other.place)]
+        yield Pair(one=one.uuid, other=other.uuid, said=text)
     for gpu in gpus.values():
         for vf in placed.vfs:
             if vf.pf in ports:

@@ -119,8 +119,8 @@ def _cells(one: PodView, state: str) -> Iterator[Cell]:
 def idle_as_text(share: ShareView) -> str | Text:
     if not share.gpus_reported:
         return NONE
-    said = f"{share.gpus_idle}/{share.gpus_reported}"
-    return text(said, "warn") if share.gpus_idle else said
+    message = f"{share.gpus_idle}/{share.gpus_reported}"
+    return text(message, "warn") if share.gpus_idle else message
 
 
 def held_as_text(share: ShareView) -> str:

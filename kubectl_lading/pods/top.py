@@ -148,7 +148,7 @@ def _cells(of: Of, row: TopRow) -> list[Cell]:
     share = row.share
     return [
         text(row.name, "head") if row.name == _ALL else row.name,
-        *(said for head, said in numbers.items() if head not in _LEFT_OUT[of]),
+        *(message for head, message in numbers.items() if head not in _LEFT_OUT[of]),
         str(share.gpus or NONE),
         str(share.vfs or NONE),
         held_as_text(share),

@@ -101,7 +101,7 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
 def explain_wait(
     cluster: Cluster,
     pod: Pending,
-    said: Why | None,
+    text: Why | None,
     *,
     most: int,
     silent: bool = False,
@@ -111,7 +111,7 @@ def explain_wait(
     """Explain why the pod waits. Yield None between two steps, and a Wait last. `said`: central's answer. `most`: maximum nodes
     for which to search pods whose end would help. `silent`: central did not answer. `stay`: pods that never end."""
     scheduler = cluster.scheduler
-    why = said or why_pending(scheduler, pod, 0.0)
+    why = text or why_pending(scheduler, pod, 0.0)
     why = judge_rules(cluster, pod, why)
     why = msgspec.structs.replace(why, nodes=[_beside_devices(scheduler, pod, node) for node in why.nodes])
     yield None
@@ -130,7 +130,7 @@ def explain_wait(
             yield None
     yield Wait(
         why=why,
-        from_central=said is not None,
+        from_central=text is not None,
         helps=tuple(helps),
         not_looked_at=max(0, len(later) - len(helps)),
         scattered=tuple(_scattered(scheduler, pod, why.nodes, demand)),

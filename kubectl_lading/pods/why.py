@@ -99,16 +99,16 @@ async def _why_all(flags: Flags) -> None:
 
 async def _wait(client: KubeClient, flags: Flags, own: FullPod, requested: DeviceRequest) -> Wait:
     metadata, central = own.metadata, Central(client, flags)
-    cluster, said, budgets = await asyncio.gather(
+    cluster, message, budgets = await asyncio.gather(
         read_deciding(client, central), central.why(metadata.namespace, metadata.name), read_budgets(client)
     )
     pod = cluster.pending.get(metadata.uid) or pending_of(own, requested)
     steps = explain_wait(
         cluster,
         pod,
-        said if isinstance(said, Why) and said.uid == pod.uid else None,
+        message if isinstance(message, Why) and message.uid == pod.uid else None,
         most=SEARCHED_NODES if flags.output is Output.TABLE else SEARCHED_NODES_WIDE,
-        silent=isinstance(said, Unread),
+        silent=isinstance(message, Unread),
         stay=frozenset(one.metadata.uid for one in cluster.pods if one.why_bound_to_its_node),
         budgets=Budgets.of(budgets or ()),
     )
@@ -154,7 +154,7 @@ def explain_waiting(cluster: Cluster, namespace: str = "") -> Iterator[WaitingPo
 
 def _explain(cluster: Cluster, pod: Pod) -> WaitingPod:
     requested, metadata = parse_request(pod), pod.metadata
-    stand, said = _stand(pod, requested)
+    stand, message = _stand(pod, requested)
     pending = pending_of(pod, requested) if isinstance(requested, DeviceRequest) else None
     return WaitingPod(
         namespace=metadata.namespace,
@@ -165,7 +165,7 @@ def _explain(cluster: Cluster, pod: Pod) -> WaitingPod:
         created=parse_seconds(metadata.creation_timestamp),
         asks=describe_request(pending) if pending else "",
         reasons=cluster.count_reasons(pending) if pending and stand is Stand.WAITING else {},
-        said=said,
+        said=message,
     )
 
 

@@ -58,9 +58,9 @@ def counts_as_text() -> str:
 
 
 def use_as_text(mib: int | None, busy_percent: int | None) -> str:
-    said = [] if mib is None else [gib(mib)]
-    said += [] if busy_percent is None else [f"{busy_percent}%"]
-    return " ".join(said) or NONE
+    text = [] if mib is None else [gib(mib)]
+    text += [] if busy_percent is None else [f"{busy_percent}%"]
+    return " ".join(text) or NONE
 
 
 def age(seconds: float) -> str:

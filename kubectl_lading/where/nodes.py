@@ -91,21 +91,21 @@ def _health(view: NodeView) -> Text:
         return text("; ".join(("no report", *view.problems)), "bad")
     unusable = Counter("GPU" for gpu in view.gpus if gpu.state is DeviceState.UNUSABLE and not gpu.cordoned)
     unusable.update("VF" for pf in view.pfs for vf in pf.vfs if vf.state is DeviceState.UNUSABLE and not pf.cordoned)
-    said = [] if view.state is NodeState.READY else [view.state.value.replace("-", " ")]
-    said += [f"{count(number, kind)} unusable" for kind, number in unusable.items()]
-    said += [count(len(view.problems), "problem")] if view.problems else []
-    if said == [NodeState.UNSCHEDULABLE.value]:
-        return text(", ".join(said + (["cordoned"] if view.cordon else [])), "warn")
-    if said:
-        return text(", ".join(said + (["cordoned"] if view.cordon else [])), "bad")
+    message = [] if view.state is NodeState.READY else [view.state.value.replace("-", " ")]
+    message += [f"{count(number, kind)} unusable" for kind, number in unusable.items()]
+    message += [count(len(view.problems), "problem")] if view.problems else []
+    if message == [NodeState.UNSCHEDULABLE.value]:
+        return text(", ".join(message + (["cordoned"] if view.cordon else [])), "warn")
+    if message:
+        return text(", ".join(message + (["cordoned"] if view.cordon else [])), "bad")
     return text("cordoned", "warn") if view.cordon else text("ok", "good")
 
 
 def _health_of_all(views: Sequence[NodeView]) -> Text:
     sums = totals(views)
-    said = [count(len(views), "node")]
-    said += [f"{sums.nodes_not_ready} not ready"] if sums.nodes_not_ready else []
-    return text(", ".join(said), "bad" if sums.nodes_not_ready else "")
+    message = [count(len(views), "node")]
+    message += [f"{sums.nodes_not_ready} not ready"] if sums.nodes_not_ready else []
+    return text(", ".join(message), "bad" if sums.nodes_not_ready else "")
 
 
 def _wide(view: NodeView, cluster: Cluster) -> Iterator[str]:

@@ -100,11 +100,13 @@ def draw(view: QuotasView, *, wide: bool) -> list[RenderableType]:
         return [text("There are no quotas: no ElasticQuota of Koordinator or scheduler-plugins (docs/quotas.md).")]
     scales = _scales(view)
     rows = [row for one in view.quotas if not one.problem for row in _rows(one, scales, wide=wide)]
-    said: list[RenderableType] = [table(["QUOTA", *(head for head, _ in COLUMNS)], rows)] if rows else []
-    said += [text(f"{one.quota}: refused, and so are its pods: {one.problem}", "bad") for one in view.quotas if one.problem]
+    renderable_types: list[RenderableType] = [table(["QUOTA", *(head for head, _ in COLUMNS)], rows)] if rows else []
+    renderable_types += [
+        text(f"{one.quota}: refused, and so are its pods: {one.problem}", "bad") for one in view.quotas if one.problem
+    ]
     if uncounted := sorted({key for one in view.quotas for key in one.uncounted}):
-        said.append(text(f"Not counted by Lading: {', '.join(uncounted)}", "warn"))
-    return said
+        renderable_types.append(text(f"Not counted by Lading: {', '.join(uncounted)}", "warn"))
+    return renderable_types
 
 
 def _scales(view: QuotasView) -> dict[str, float]:

@@ -102,9 +102,9 @@ class Pods:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forward:
             try:
                 assert forward.stdout is not None
-                said = re.match(r"Forwarding from 127\.0\.0\.1:(\d+)", forward.stdout.readline())
-                assert said
-                yield int(said[1])
+                match = re.match(r"Forwarding from 127\.0\.0\.1:(\d+)", forward.stdout.readline())
+                assert match
+                yield int(match[1])
             finally:
                 forward.terminate()
 

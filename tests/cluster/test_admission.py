@@ -369,13 +369,13 @@ def denial(case: Case, world: World) -> str | None:
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_forbidden(name: str, policies: bool, world: World) -> None:
     names, case = FORBIDDEN[name]
-    said = denial(case, world)
+    text = denial(case, world)
     if policies:
-        assert said is not None
-        assert "ValidatingAdmissionPolicy 'lading-" in said
-        assert names in said.split("denied request: ")[1]
+        assert text is not None
+        assert "ValidatingAdmissionPolicy 'lading-" in text
+        assert names in text.split("denied request: ")[1]
     else:
-        assert said is None
+        assert text is None
 
 
 @pytest.mark.parametrize("name", ALLOWED)

@@ -201,9 +201,9 @@ def extender(deployed: ControlPlane) -> Iterator[Extender]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            said = extender.answer(self.path.strip("/"), body)
-            answer = json.dumps(said).encode()
-            self.send_response(503 if said is None else 200)
+            text = extender.answer(self.path.strip("/"), body)
+            answer = json.dumps(text).encode()
+            self.send_response(503 if text is None else 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()

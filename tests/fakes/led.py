@@ -166,8 +166,8 @@ class Led:
     def assigned(self, name: str) -> list[str]:
         """Return the cards of a bound pod by its annotation."""
         text = self.json(name)["metadata"].get("annotations", {}).get(ASSIGNMENT, '{"containers":{}}')
-        said = msgspec.json.decode(text)
-        return [gpu["uuid"] for container in said["containers"].values() for gpu in container.get("gpus", [])]
+        message = msgspec.json.decode(text)
+        return [gpu["uuid"] for container in message["containers"].values() for gpu in container.get("gpus", [])]
 
     def bound_to(self, name: str) -> str:
         return str(self.json(name)["spec"].get("nodeName", ""))

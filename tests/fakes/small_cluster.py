@@ -89,10 +89,10 @@ WAITING: Final = (
 def a_quota(name: str, least: int, most: int, **labels: str) -> Json:
     """Return Koordinator's object for a quota of cards; `namespaces` is an annotation."""
     annotations = {"namespaces": labels.pop("namespaces")} if "namespaces" in labels else {}
-    said = [
+    text = [
         {KOORDINATOR_PREFIX + key.replace("_", "-"): value for key, value in words.items()} for words in (labels, annotations)
     ]
-    metadata = {"name": name, "namespace": "quotas", "labels": said[0], "annotations": said[1]}
+    metadata = {"name": name, "namespace": "quotas", "labels": text[0], "annotations": text[1]}
     spec = {"min": {RESOURCE_GPU: least}, "max": {RESOURCE_GPU: most, "nvidia.com/gpu": 8}}
     return {"metadata": metadata, "spec": spec}
 

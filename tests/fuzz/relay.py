@@ -104,15 +104,15 @@ class Play:
 
     def check_blocks(self) -> None:
         for hearer, speaker in ((Side.RUNTIME, Side.CLIENT), (Side.CLIENT, Side.RUNTIME)):
-            heard, said = self.heard[hearer], self.said[speaker]
+            heard, text = self.heard[hearer], self.said[speaker]
             assert heard.readable
             for stream, blocks in heard.blocks.items():
                 theirs = [b for b in blocks if not _is_ours(b)]
                 if hearer is Side.RUNTIME or stream in self.refused:  # with holes: what the relay took of a call that ended
-                    left = iter(said.blocks[stream])
+                    left = iter(text.blocks[stream])
                     assert all(block in left for block in theirs), (hearer, stream)
                 else:
-                    assert theirs == said.blocks[stream][: len(theirs)], (hearer, stream)
+                    assert theirs == text.blocks[stream][: len(theirs)], (hearer, stream)
                 assert len(blocks) - len(theirs) <= 1
         if not self.relay.broken:
             assert self.heard[Side.RUNTIME].between_frames

@@ -198,9 +198,9 @@ def connects_as_someone(path: Path) -> bytes:
         os._exit(0)
     os.close(writing)
     with open(reading, "rb") as answer:
-        said = answer.read()
+        text = answer.read()
     os.waitpid(child, 0)
-    return said
+    return text
 
 
 def test_another_user_is_cut_off_whatever_the_modes_are(root: None, daemon: Daemon) -> None:

@@ -137,8 +137,8 @@ def test_each_value_is_in_the_schema_and_explained(chart: Path) -> None:
         values, schema = (files.extractfile(f"lading/{name}") for name in ("values.yaml", "values.schema.json"))
         assert values
         assert schema
-        said, known = yaml.safe_load(values), json.load(schema)["properties"]
-    assert said.keys() == known.keys() - {"global"}
+        text, known = yaml.safe_load(values), json.load(schema)["properties"]
+    assert text.keys() == known.keys() - {"global"}
 
 
 def test_the_same_files_give_the_same_bytes(chart: Path, tmp_path: Path) -> None:

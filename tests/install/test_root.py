@@ -56,8 +56,8 @@ def test_a_dry_run_says_every_step_and_changes_nothing(start: Start, wheels: tup
     before = snapshot(root)
     done = install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1", "--dry-run")
     assert snapshot(root) == before
-    said = done.out.replace(str(root), "ROOT").replace(name_of(wheels[0]), "VERSION").replace(str(PYTHON), "PYTHON")
-    assert_recorded(GOLDEN / "dry-run.txt", said)
+    message = done.out.replace(str(root), "ROOT").replace(name_of(wheels[0]), "VERSION").replace(str(PYTHON), "PYTHON")
+    assert_recorded(GOLDEN / "dry-run.txt", message)
 
 
 @pytest.mark.long
@@ -80,8 +80,8 @@ def test_a_dry_run_of_the_way_back_changes_nothing(start: Start, wheels: tuple[P
         assert snapshot(root, but="opt/lading/versions") == before
 
 
-def steps(said: str) -> list[str]:
-    return re.findall(r"^(?:==> (?!done|dry).*|    write .*)$", said, re.MULTILINE)
+def steps(text: str) -> list[str]:
+    return re.findall(r"^(?:==> (?!done|dry).*|    write .*)$", text, re.MULTILINE)
 
 
 KUBELETS = {

@@ -36,8 +36,8 @@ def install_python(folder: Path) -> None:
     ctypes = importlib.util.find_spec("_ctypes")
     assert ctypes
     for needing in (str(Path(sys.executable).resolve()), ctypes.origin or ""):
-        said = subprocess.run(["ldd", needing], capture_output=True, text=True, check=True).stdout
-        for path in re.findall(r"=> (/\S+)", said):
+        output = subprocess.run(["ldd", needing], capture_output=True, text=True, check=True).stdout
+        for path in re.findall(r"=> (/\S+)", output):
             if not re.search(IN_IMAGE, path):
                 shutil.copy(path, libraries)
     shutil.copy(PROGRAM, folder)

@@ -80,8 +80,8 @@ def eventually(check: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
 
 def refusal_of(error: CriError) -> Refused:
     """Return the refusal in an error: by the proxy, a plugin or the runtime handler. The runtime may add text before it."""
-    said = error.details.rpartition(" desc = ")[2].rpartition("OCI runtime create failed: ")[2]
-    lading, reason, message = said.split(": ", 2)
+    text = error.details.rpartition(" desc = ")[2].rpartition("OCI runtime create failed: ")[2]
+    lading, reason, message = text.split(": ", 2)
     assert lading == "lading", error.details
     return Refused(Reason(reason), error.code, message)
 

@@ -188,9 +188,9 @@ def test_a_file_that_the_unit_hides_is_reported_by_the_daemon(systemd: PrivateSy
     before = config.read_text()
     config.write_text(f"report = true\nnode_name = 'n1'\nkubeconfig = '{HIDDEN}/kubeconfig'\n{before}")
     systemd.run("systemctl", "restart", f"{HOOKS}.service")
-    said = [finding["what"] for finding in findings(systemd, "ready") if f"{HIDDEN}/kubeconfig" in finding["what"]]
-    assert said
-    assert "no InaccessiblePaths=" in said[0]
+    text = [finding["what"] for finding in findings(systemd, "ready") if f"{HIDDEN}/kubeconfig" in finding["what"]]
+    assert text
+    assert "no InaccessiblePaths=" in text[0]
     config.write_text(before)
     systemd.run("systemctl", "restart", f"{HOOKS}.service")
     assert not [what for _, what in found(systemd, "ready") if HIDDEN in what]

@@ -142,5 +142,5 @@ def test_the_stop_is_given_as_long_as_the_drain_takes(patient: ServiceManager) -
     patient.terminate()
     assert patient.wait() == 0
     patient.wait_for("STOPPING=1")
-    extended = [int(said.partition("=")[2]) for said in patient.heard if said.startswith("EXTEND_TIMEOUT_USEC=")]
+    extended = [int(text.partition("=")[2]) for text in patient.heard if text.startswith("EXTEND_TIMEOUT_USEC=")]
     assert min(extended) > 30e6

@@ -141,11 +141,11 @@ def test_a_registration_that_is_removed_and_comes_back(site: Site) -> None:
 @pytest.mark.parametrize("garbage", ["{", '{"remote-endpoint": "/x.sock", "runtime-hooks": [], "failure-polcy": "Ignore"}'])
 def test_a_registration_that_turns_bad_stays_in_force_as_it_was(site: Site, garbage: str) -> None:
     with registrations_changed(site.lading) as folder:
-        said = len(site.logged(site.lading.proxy, Event.HOOK_INVALID))
+        text = len(site.logged(site.lading.proxy, Event.HOOK_INVALID))
         (folder / "50-lading.json").write_text(garbage)
 
         def noticed() -> None:
-            assert len(site.logged(site.lading.proxy, Event.HOOK_INVALID)) == said + 1
+            assert len(site.logged(site.lading.proxy, Event.HOOK_INVALID)) == text + 1
 
         eventually(noticed, within_s=NOTICED_S)
         with site.kubelet.pod("guarded", annotations={GPU: "0"}) as pod:

@@ -91,8 +91,8 @@ def test_a_journal_that_hangs_holds_no_one_up_and_what_was_dropped_is_counted(jo
         taken = len(journald.read("-t", "lading-hooks"))
         assert taken + dropped == 2000
         log.info(Event.GRANT_RELEASED)
-    (said,) = journald.read(f"LADING_EVENT={Event.LOG_DROPPED}")
-    assert said["LADING_RECORDS"] == str(dropped)
+    (text,) = journald.read(f"LADING_EVENT={Event.LOG_DROPPED}")
+    assert text["LADING_RECORDS"] == str(dropped)
     assert len(journald.read("-t", "lading-hooks")) == taken + 2
 
 

@@ -79,8 +79,8 @@ def test_the_pods_limit_is_there_before_a_container_runs(limited: Limited) -> No
     eventually(lambda: _is_refused(second.sh("gpu-work memory 9000")))  # each within its own share of the pod's
 
 
-def _is_refused(said: str) -> None:
-    assert said.startswith("9000 MiB: 2")
+def _is_refused(text: str) -> None:
+    assert text.startswith("9000 MiB: 2")
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ def node(share_lading: StartLading, newer: PrivateContainerd, runtime_handler: N
 def eventually_found(node: LadingNode, check: str, state: str, mend: str = "") -> None:
     def check_finding() -> None:
         findings = found(node)[check]
-        assert any(one == state and mend in said for one, said in findings), findings
+        assert any(one == state and mend in text for one, text in findings), findings
 
     eventually(check_finding)
 

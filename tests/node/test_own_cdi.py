@@ -115,8 +115,8 @@ def test_by_nri_it_is_the_same_or_refused_at_the_start_and_for_each_container(
             assert f"by NRI, containerd {newer.version}" in refused.message
 
         eventually(check)
-        said = [line for line in lading.hooks.log.read_text().splitlines() if f"event={Event.CDI_UNAVAILABLE}" in line]
-        assert f"containers with GPUs are refused: by NRI, containerd {newer.version}" in said[0]
+        text = [line for line in lading.hooks.log.read_text().splitlines() if f"event={Event.CDI_UNAVAILABLE}" in line]
+        assert f"containers with GPUs are refused: by NRI, containerd {newer.version}" in text[0]
 
 
 def test_a_mig_instance_has_a_kind_of_its_own(newer: PrivateContainerd, start_lading: StartLading) -> None:

@@ -55,8 +55,8 @@ def status(site: Site) -> list[dict[str, Any]]:
 
 def test_an_allocation_beyond_the_share_is_refused(site: Site, driver: CudaDriver) -> None:
     _, container = sharing(site, driver, "memory", "memory=2Gi,core=50")
-    said = container.sh("gpu-work memory 1024 1025 500").splitlines()
-    assert said == ["1024 MiB: 0", "1025 MiB: 2", "500 MiB: 0", "524 of 2048 MiB are free"]
+    text = container.sh("gpu-work memory 1024 1025 500").splitlines()
+    assert text == ["1024 MiB: 0", "1025 MiB: 2", "500 MiB: 0", "524 of 2048 MiB are free"]
     assert container.sh("gpu-work memory 2048").splitlines() == ["2048 MiB: 0", "0 of 2048 MiB are free"]  # all are free again
     assert container.env()["LADING_GPU_MEMORY_MIB"] == "2048"
 
@@ -201,8 +201,8 @@ def test_a_process_that_goes_past_the_library_is_reported(site: Site, driver: Cu
     try:
         NvmlState(profile=site.node.profile, processes={0: [Running(pid, used_mib=100)]}).write(site.node.nvml_state)
         site.await_log(site.lading.hooks, Event.SHARE_BYPASSED, pod.spec.uid)
-        (said,) = site.logged(site.lading.hooks, Event.SHARE_BYPASSED, pod.spec.uid)
-        assert str(pid) in said
+        (text,) = site.logged(site.lading.hooks, Event.SHARE_BYPASSED, pod.spec.uid)
+        assert str(pid) in text
     finally:
         NvmlState(profile=site.node.profile).write(site.node.nvml_state)
         seen.unlink()

@@ -146,8 +146,8 @@ class Tab:
 
     def emulate(self, **features: str) -> None:
         """Set media features, by name with `_` for `-`."""
-        said = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": said})
+        text = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": text})
 
     def resize(self, width: int, height: int) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -155,8 +155,8 @@ class Tab:
 
     def console(self) -> list[str]:
         """Return what the browser's console said since the last call."""
-        said: Sequence[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
-        return [str(one["message"]) for one in said]
+        text: Sequence[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [str(one["message"]) for one in text]
 
 
 def _row(node: str) -> str:

@@ -45,8 +45,8 @@ def tab_on(chromium: webdriver.Chrome, loop: Loop) -> Iterator[OpenTab]:
         return tabs[-1]
 
     yield serve
-    said = tabs[-1].console() if tabs else []
+    text = tabs[-1].console() if tabs else []
     chromium.get("about:blank")
     for one in served:
         loop.run(one.close())
-    assert said == []
+    assert text == []

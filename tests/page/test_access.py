@@ -171,7 +171,7 @@ def test_words_can_be_read(tab_on: OpenTab, scheme: str) -> None:
         "lit",
     )
     read = "const s = getComputedStyle(document.documentElement); return arguments[0].map((n) => s.getPropertyValue('--' + n))"
-    colour = {name: said.strip() for name, said in zip(names, tab.script(read, names), strict=True)}
+    colour = {name: message.strip() for name, message in zip(names, tab.script(read, names), strict=True)}
     for text, ground in (("ink", "page"), ("ink", "sheet"), ("soft", "page"), ("soft", "sheet"), ("on-held", "held"),
                          ("link", "sheet"), ("bad", "sheet"), ("ink", "bad-soft")):  # fmt: skip
         assert contrast(colour[text], colour[ground]) >= 4.5, (text, ground)

@@ -174,10 +174,10 @@ def test_the_page_and_the_command_say_the_same_of_use(tab_on: OpenTab, view: str
     tab = tab_on(cluster).open(f"#view={view}")
     views = [node_view(cluster.ledger, cluster.reports.get(name), name) for name in cluster.nodes]
     pods = view_pods(views)
-    said = sorted((row.name, *told(row)) for row in MAKERS[of](views, pods))
+    text = sorted((row.name, *told(row)) for row in MAKERS[of](views, pods))
     tab.until(lambda: rows_of(tab))
     shown = sorted((row[0], *(cell.replace("\u2013", "-") for cell in row[3:])) for row in rows_of(tab))
-    assert [row for row in shown if row[0] in {name for name, *_ in said}] == said
+    assert [row for row in shown if row[0] in {name for name, *_ in text}] == text
 
 
 def told(row: TopRow) -> list[str]:
@@ -195,8 +195,8 @@ def test_the_tree_of_quotas(tab_on: OpenTab) -> None:
     quotas = gpu_quota("science", 4, 8, is_parent=True), gpu_quota("team", 1, 8, parent="science"), gpu_quota("<b>", 4, 2)
     tab.do(lambda cluster: cluster.set_quotas(*quotas))
     tab.until(lambda: len(tab.all("#list tbody tr")) == 2)
-    said = [[cell.text for cell in row.find_elements("css selector", "th, td")] for row in tab.all("#list tbody tr")]
-    assert [row[:6] for row in said] == [
+    text = [[cell.text for cell in row.find_elements("css selector", "th, td")] for row in tab.all("#list tbody tr")]
+    assert [row[:6] for row in text] == [
         ["science", "lading.dev/gpu", "", "2.202", "3.202", "4"],
         ["team", "lading.dev/gpu", "", "2.202", "3.202", "1"],
     ]
@@ -263,7 +263,7 @@ def test_a_server_that_does_not_answer_and_is_back(tab_on: OpenTab) -> None:
     tab.until(lambda: tab.one("#notice").is_displayed())
     assert tab.one("#connection").get_attribute("data-state") == "lost"
     assert tab.rows()  # the rows that were known stay
-    assert any("503" in said for said in tab.console())  # the browser's own word
+    assert any("503" in text for text in tab.console())  # the browser's own word
     tab.set_leads(True)
     tab.until(lambda: not tab.one("#notice").is_displayed())
     assert tab.one("#connection").get_attribute("data-state") == "live"

@@ -33,7 +33,7 @@ NODES = ("n1", "n2")
 amounts = st.sampled_from([Part(20_000, 0), Part(10_000, 0), Part(40_000, 30), Part(CARD_MIB, 100), Part(0, 60)])
 words = st.sampled_from(["", "", "x", "y"])
 labels = st.builds(Sharing, namespace=st.sampled_from("ab"), affinity=words, anti_affinity=words, exclusion=words)
-labelled = st.builds(lambda part, said: part._replace(sharing=(said,)), amounts, labels)
+labelled = st.builds(lambda part, text: part._replace(sharing=(text,)), amounts, labels)
 isolated = st.builds(lambda part: part._replace(isolation=("tokens",)), amounts)
 parts = st.just(WHOLE) | amounts | labelled | isolated
 OFFERED = {"n1": ("none", "tokens"), "n2": ()}
@@ -93,10 +93,10 @@ def against_the_rules(on: Sharers) -> list[object]:
     wrong: list[object] = []
     homes: defaultdict[tuple[str, str], set[tuple[str, GpuUuid]]] = defaultdict(set)
     for card, pods in on.items():
-        for (one, said), (other, others) in combinations(pods.items(), 2):
-            excluded = [{(label.namespace, label.exclusion) for label in each if label.exclusion} for each in (said, others)]
+        for (one, text), (other, others) in combinations(pods.items(), 2):
+            excluded = [{(label.namespace, label.exclusion) for label in each if label.exclusion} for each in (text, others)]
             distances = [
-                {(label.namespace, label.anti_affinity) for label in each if label.anti_affinity} for each in (said, others)
+                {(label.namespace, label.anti_affinity) for label in each if label.anti_affinity} for each in (text, others)
             ]
             if excluded[0] != excluded[1] or distances[0] & distances[1]:
                 wrong.append((one, other, card))
@@ -346,7 +346,7 @@ class Cluster(RuleBasedStateMachine):
         for group in {
             AffinityGroup(label.namespace, label.affinity) for pods in on.values() for label in set().union(*pods.values())
         }:
-            cards = {card for card, pods in on.items() if any(group in groups_of(said) for said in pods.values())}
+            cards = {card for card, pods in on.items() if any(group in groups_of(text) for text in pods.values())}
             assert self.ledger.without().group_cards(group) == cards
 
     @invariant()
@@ -524,11 +524,11 @@ def allowed(on: Sharers, new: PodUid) -> bool:
             if against_the_rules({card: {of: pods[of], new: pods[new]}}):
                 return False
     own = {group for pods in on.values() for group in groups_of(pods.get(new, ()))}
-    homes = [[card for card, pods in on.items() if any(group in groups_of(said) for said in pods.values())] for group in own]
+    homes = [[card for card, pods in on.items() if any(group in groups_of(text) for text in pods.values())] for group in own]
     return all(len(cards) == 1 for cards in homes)
 
 
-small = st.builds(lambda mib, said: Part(mib, sharing=(said,) if said else ()), st.integers(1, 9), st.none() | labels)
+small = st.builds(lambda mib, text: Part(mib, sharing=(text,) if text else ()), st.integers(1, 9), st.none() | labels)
 attempts = st.tuples(nodes, st.dictionaries(st.sampled_from([0, 1]), small, min_size=1, max_size=2), st.booleans())
 
 

@@ -137,8 +137,8 @@ def injected(entries: Sequence[tuple[type, str]], raised: Counter[str]) -> Itera
 async def put_poison(one: Led, kueue: Kueue) -> None:
     """Put one object of each kind that central handles, with a poisoned name."""
     await one.server.put(node_path("n-poison"), node("n-poison"))
-    said = devices("n-poison", 1, unhealthy="Xid 79", grants=[grant("uid-poison", "n-poison", 0)])
-    await one.server.put(devices_path("n-poison"), said)
+    text = devices("n-poison", 1, unhealthy="Xid 79", grants=[grant("uid-poison", "n-poison", 0)])
+    await one.server.put(devices_path("n-poison"), text)
     await one.server.put(pod_path("poison"), pod("poison", {"lading.dev/gpu": "2"}, priority=10))
     await one.server.put(pod_path("poison-bound"), pod("poison-bound", node="n-poison", scheduler="default-scheduler"))
     await one.server.put(pod_path("poison-odd"), pod("poison-odd", {"lading.dev/gpu": "-1"}))

@@ -107,11 +107,11 @@ class Changes(RuleBasedStateMachine):
 
     def show(self, name: str) -> None:
         words = self.truth[name]
-        said = dict(words["says"])
-        labels = {LABEL: said.pop("label")} if "label" in said else {}
+        text = dict(words["says"])
+        labels = {LABEL: text.pop("label")} if "label" in text else {}
         shown = self.world.show(
             name,
-            annotations=said | words.get("assigned", {}),
+            annotations=text | words.get("assigned", {}),
             labels=labels,
             node=words.get("node", ""),
             deleting=words.get("deleting", False),

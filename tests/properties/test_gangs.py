@@ -134,8 +134,8 @@ class Play:
             return
         planned = result[0].life.places.get(result[1].uid) if result else None
         node = planned.node if planned else self.random.choice(["n1", "n2"])
-        said = self.keeper.enter(uid_of(name), node)
-        if said != "":
+        text = self.keeper.enter(uid_of(name), node)
+        if text != "":
             return
         gang = self.world.scheduler.gangs.get(result[0].key) if result else None
         if gang is not None and not gang.ordinary:

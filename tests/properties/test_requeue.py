@@ -50,10 +50,10 @@ class Story:
         self.bound: list[str] = []
         self.requeued: set[PodUid] = set()
 
-    def create(self, limits: dict[str, str], said: dict[str, str], binds: bool) -> None:
+    def create(self, limits: dict[str, str], text: dict[str, str], binds: bool) -> None:
         name = f"p{len(self.requested)}"
         is_share = not limits.keys() & WHOLE.keys()
-        annotations = {f"lading.dev/share-{rule}": label for rule, label in said.items()} if is_share else {}
+        annotations = {f"lading.dev/share-{rule}": label for rule, label in text.items()} if is_share else {}
         self.requested[name] = limits, annotations
         self.world.show(name, limits, annotations=annotations)
         self.filter(name, binds=binds)

@@ -90,6 +90,6 @@ def test_what_is_shown_exists(shown: Shown) -> None:
             assert importlib.util.find_spec(words[0]) is not None
         case program:
             named = words[:1] if words and re.fullmatch(r"[a-z][a-z-]+", words[0]) and program in DAEMONS else ()
-            said = _help(program, *named)
-            assert all(name in said.split("\n")[0] for name in named), f"no command {named[0]}"
-            assert all(flag in said for flag in flags)
+            text = _help(program, *named)
+            assert all(name in text.split("\n")[0] for name in named), f"no command {named[0]}"
+            assert all(flag in text for flag in flags)

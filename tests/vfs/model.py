@@ -251,11 +251,11 @@ class ModelKernel:
         with self._call("set_vf"):
             if (pf, index) not in self.table:
                 raise KernelError(f"PF {pf} has no VF {index}")
-            said = {f.name: value for f in fields(config) if (value := getattr(config, f.name)) is not None}
-            self.table[pf, index] = replace(self.table[pf, index], **said)
+            text = {f.name: value for f in fields(config) if (value := getattr(config, f.name)) is not None}
+            self.table[pf, index] = replace(self.table[pf, index], **text)
             if config.mac is not None:
                 self._fix_mac(pf, index, config.mac)
-            self.changes.append(f"set_vf {index} {' '.join(said)}")
+            self.changes.append(f"set_vf {index} {' '.join(text)}")
 
     def host_link(self, vf: PciAddress) -> Link | None:
         with self._call("host_link"):
@@ -283,8 +283,8 @@ class ModelKernel:
                     link = self._reset_mac(link)
                 if link.mac != mac and not self._tell_mac(link, mac):
                     raise KernelError(f"cannot set MAC {mac} of {name}: EADDRNOTAVAIL")
-            said: dict[str, Any] = {"mac": mac, "mtu": mtu, "up": up}
-            self._place(self._find(netns), replace(link, **{key: value for key, value in said.items() if value is not None}))
+            text: dict[str, Any] = {"mac": mac, "mtu": mtu, "up": up}
+            self._place(self._find(netns), replace(link, **{key: value for key, value in text.items() if value is not None}))
             self.changes.append(f"set_link {name}")
 
     def take_mac(self, name: str, mac: str) -> bool:

@@ -60,8 +60,8 @@ def test_the_driver_is_mounted_by_its_paths_on_the_host(pods: Pods, site: NodeSi
 
 
 def test_the_doctor_in_its_pod_finds_the_driver_and_the_cards(site: NodeSite) -> None:
-    said = json.loads(site.in_hooks("lading-doctor", "--only", "driver,driver-files,nri", "-o", "json"))
-    assert {one["check"]: one["state"] for one in said["findings"]} == {"driver": "ok", "driver-files": "ok", "nri": "ok"}, said
+    text = json.loads(site.in_hooks("lading-doctor", "--only", "driver,driver-files,nri", "-o", "json"))
+    assert {one["check"]: one["state"] for one in text["findings"]} == {"driver": "ok", "driver-files": "ok", "nri": "ok"}, text
 
 
 def test_it_reports_its_devices_as_its_own_account(site: NodeSite) -> None:

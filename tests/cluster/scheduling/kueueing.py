@@ -42,7 +42,7 @@ def cluster_queue(name: str, gpus: int, checks: Sequence[str] = (CHECK,)) -> Jso
 
 
 def is_true(one: Json, kind: str) -> bool:
-    return any(said["type"] == kind and said["status"] == "True" for said in one.get("status", {}).get("conditions", []))
+    return any(text["type"] == kind and text["status"] == "True" for text in one.get("status", {}).get("conditions", []))
 
 
 class Kueueing:

@@ -34,8 +34,8 @@ def cuda(driver: CudaDriver, **asked: Any) -> dict[str, Any]:
 def shares(world: World) -> dict[str, dict[str, Any]]:
     """Return what the share server says, by pod."""
     command = [world.lading.shares.program, "status", "--config", str(world.lading.shares.config), "-o", "json"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return {use["pod"]: use for use in json.loads(said)}
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {use["pod"]: use for use in json.loads(output)}
 
 
 def test_a_share_is_kept_as_its_annotations_say(world: World, pods: Pods, driver: CudaDriver) -> None:

@@ -116,9 +116,9 @@ def test_a_native_gang_in_one_rack_starts_in_the_only_one_that_holds_it(plane: C
 
 def test_a_gang_of_sixty_four_is_bound_in_one_wave(plane: ControlPlane) -> None:
     size = NODES * CARDS
-    said = {GANG: "large", GANG_MIN: str(size)}
+    message = {GANG: "large", GANG_MIN: str(size)}
     for number in range(size - 1):
-        create(plane, f"large{number}", 1, annotations=said)
+        create(plane, f"large{number}", 1, annotations=message)
     assert bound(plane) == set()
-    create(plane, "last", 1, annotations=said)
+    create(plane, "last", 1, annotations=message)
     plane.eventually(lambda: len(bound(plane)) == size, "the whole gang", within_s=60)

@@ -20,8 +20,8 @@ def test_what_a_command_says(cli: Cli, name: str) -> None:
         r"^```\n\$ kubectl lading ([^\n]*)\n(.*?)^```", section(PAGE, f"## `{name}`"), re.MULTILINE | re.DOTALL
     )
     assert examples
-    for words, said in examples:
-        assert "".join(line.rstrip() + "\n" for line in cli.run(*words.split()).stdout.splitlines()) == said
+    for words, text in examples:
+        assert "".join(line.rstrip() + "\n" for line in cli.run(*words.split()).stdout.splitlines()) == text
 
 
 def test_every_command_has_a_section() -> None:

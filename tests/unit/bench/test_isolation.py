@@ -41,29 +41,29 @@ def test_a_limiter_that_reacts_to_use_overshoots_alone() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_no_way_gives_more_than_the_card(way: str) -> None:
-    said = model(CASES["inference_beside_training"], WAYS[way], seconds=SECONDS)
-    assert said.share_error >= 0
-    assert 0 < said.held <= 1.01
-    assert said.wait_max_ms >= 0
+    text = model(CASES["inference_beside_training"], WAYS[way], seconds=SECONDS)
+    assert text.share_error >= 0
+    assert 0 < text.held <= 1.01
+    assert text.wait_max_ms >= 0
 
 
 def test_what_is_promised_is_kept_by_turns() -> None:
-    said = model(CASES["busy"], WAYS["fair"], seconds=SECONDS)
-    assert said.share_error < 0.01
-    assert said.held > 0.98
-    assert said.second_error is not None
-    assert said.second_error < 0.05
+    text = model(CASES["busy"], WAYS["fair"], seconds=SECONDS)
+    assert text.share_error < 0.01
+    assert text.held > 0.98
+    assert text.second_error is not None
+    assert text.second_error < 0.05
 
 
 @pytest.mark.parametrize("name", ["limits", "limit_alone"])
 def test_limits_are_kept_without_long_stalls(name: str) -> None:
-    said = model(CASES[name], WAYS["fair"], seconds=SECONDS)
-    assert said.limit_error is not None
-    assert said.limit_error < 0.02
-    assert said.wait_max_ms < 100
+    text = model(CASES[name], WAYS["fair"], seconds=SECONDS)
+    assert text.limit_error is not None
+    assert text.limit_error < 0.02
+    assert text.wait_max_ms < 100
 
 
 def test_one_that_comes_back_is_measured() -> None:
-    said = model(CASES["one_comes_back"], WAYS["fair"], seconds=31)
-    assert said.wait_back_ms is not None
-    assert said.wait_back_ms < 65
+    text = model(CASES["one_comes_back"], WAYS["fair"], seconds=31)
+    assert text.wait_back_ms is not None
+    assert text.wait_back_ms < 65

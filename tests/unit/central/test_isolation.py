@@ -26,22 +26,22 @@ def world(*, gpus: int = 1, **offered: tuple[str, ...]) -> World:
     return made
 
 
-def create(made: World, name: str, limits: dict[str, str] = TEN, *, priority: int = 0, **said: str) -> None:
-    made.show(name, limits, annotations=annotations(said), priority=priority)
+def create(made: World, name: str, limits: dict[str, str] = TEN, *, priority: int = 0, **text: str) -> None:
+    made.show(name, limits, annotations=annotations(text), priority=priority)
 
 
-def annotations(said: dict[str, str]) -> dict[str, str]:
-    return {f"lading.dev/{key.replace('_', '-')}": value for key, value in said.items()}
+def annotations(text: dict[str, str]) -> dict[str, str]:
+    return {f"lading.dev/{key.replace('_', '-')}": value for key, value in text.items()}
 
 
-def bind(made: World, name: str, node: str, limits: dict[str, str] = TEN, *, priority: int = 0, **said: str) -> dict[str, Any]:
+def bind(made: World, name: str, node: str, limits: dict[str, str] = TEN, *, priority: int = 0, **text: str) -> dict[str, Any]:
     """Return what its assignment says of its card."""
-    create(made, name, limits, priority=priority, **said)
+    create(made, name, limits, priority=priority, **text)
     made.filter(name, node)
     reserved = made.scheduler.reserve(uid_of(name), node)
     assert isinstance(reserved, Reservation), reserved
     made.scheduler.confirm(reserved)
-    given = {**annotations(said), ASSIGNMENT: reserved.assignment}
+    given = {**annotations(text), ASSIGNMENT: reserved.assignment}
     made.show(name, limits, node=node, annotations=given, priority=priority)
     (gpu,) = json.loads(reserved.assignment)["containers"]["main"]["gpus"]
     return {key: gpu[key] for key in ("isolation", "core_limit_percent") if key in gpu}

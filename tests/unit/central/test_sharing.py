@@ -118,9 +118,9 @@ def test_a_group_on_a_node_that_is_not_ready_waits_for_it() -> None:
 @pytest.mark.parametrize(("rule", "at_home"), [("affinity", {"n1"}), ("anti_affinity", {"n2"})])
 def test_a_namespace_has_its_own_labels(rule: str, at_home: set[str]) -> None:
     made = world(gpus=1)
-    said: dict[str, Any] = {rule: "x"}
-    bind(made, "a", "n1", **said)
-    create(made, "b", **said)
+    text: dict[str, Any] = {rule: "x"}
+    bind(made, "a", "n1", **text)
+    create(made, "b", **text)
     assert set(made.filter("b", "n1", "n2").fitting) == at_home
     made.pods["b"]["metadata"]["namespace"] = "other"
     made.pods["b"]["metadata"]["resourceVersion"] = str(made.next_version())
@@ -303,8 +303,8 @@ def test_why_names_the_card_the_node_and_the_pods_of_the_group() -> None:
     card = bind(made, "a", "n1", FIFTY, affinity="x")
     create(made, "b", FIFTY, affinity="x", exclusion="y")
     made.filter("b", "n1", "n2")
-    said = why_pending(made.scheduler, made.pending_pod("b"), made.now)
-    details: dict[str, Any] = {node.node: (node.reason, node.detail) for node in said.nodes}
+    text = why_pending(made.scheduler, made.pending_pod("b"), made.now)
+    details: dict[str, Any] = {node.node: (node.reason, node.detail) for node in text.nodes}
     assert details["n1"][0] == Missing.GROUP_FULL.value
     assert card in details["n1"][1]
     assert details["n2"][0] == Missing.GROUP_ELSEWHERE.value

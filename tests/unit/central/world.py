@@ -88,16 +88,16 @@ class World:
     def readiness(
         self, name: str, ready: bool, *, allocatable: Mapping[str, str] | None = None, boot_id: str | None = None
     ) -> None:
-        said = node(name, ready=ready, allocatable=allocatable)
+        text = node(name, ready=ready, allocatable=allocatable)
         if boot_id is not None:
-            said["status"]["nodeInfo"] = {"bootID": boot_id}
-        said["metadata"]["resourceVersion"] = str(self.next_version())
-        self.node_feed.changed(msgspec.convert(said, Node))
+            text["status"]["nodeInfo"] = {"bootID": boot_id}
+        text["metadata"]["resourceVersion"] = str(self.next_version())
+        self.node_feed.changed(msgspec.convert(text, Node))
 
     def cordon(self, name: str) -> None:
-        said = node(name, cordoned=True)
-        said["metadata"]["resourceVersion"] = str(self.next_version())
-        self.node_feed.changed(msgspec.convert(said, Node))
+        text = node(name, cordoned=True)
+        text["metadata"]["resourceVersion"] = str(self.next_version())
+        self.node_feed.changed(msgspec.convert(text, Node))
 
     def show(self, name: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> Pod:
         """Show the pod in the watch in its present state."""

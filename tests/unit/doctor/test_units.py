@@ -68,10 +68,10 @@ def test_one_unit(unit: Unit, state: Verdict, mend: str) -> None:
 )
 def test_how_a_unit_ended_is_said(unit: Unit, ended: str) -> None:
     (verdict,) = decide_units(unit.shown())
-    what, _, said = verdict.what.partition(": ")
+    what, _, text = verdict.what.partition(": ")
     assert "x.service" in what
-    assert said.startswith(ended)
-    assert ("(" in said) is ended.endswith(" ")  # the meaning of the status, in parentheses
+    assert text.startswith(ended)
+    assert ("(" in text) is ended.endswith(" ")  # the meaning of the status, in parentheses
 
 
 def test_several_units() -> None:

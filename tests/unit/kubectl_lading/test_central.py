@@ -69,15 +69,15 @@ async def answers(request: web.Request) -> web.StreamResponse:
 
 
 def test_the_one_that_leads_through_the_api_servers_proxy(tmp_path: Path) -> None:
-    said, requested = ask(tmp_path, answers)
-    assert isinstance(said, Why)
-    assert (said.uid, said.refused_s) == ("u", 7.0)
+    text, requested = ask(tmp_path, answers)
+    assert isinstance(text, Why)
+    assert (text.uid, text.refused_s) == ("u", 7.0)
     assert requested == [PATH.format("http")]
 
 
 def test_at_a_url(tmp_path: Path) -> None:
-    said, requested = ask(tmp_path, answers, by_url=True)
-    assert isinstance(said, Why)
+    text, requested = ask(tmp_path, answers, by_url=True)
+    assert isinstance(text, Why)
     assert requested == ["/v1/why/team/p"]
 
 
@@ -85,8 +85,8 @@ def test_one_with_a_certificate_is_asked_after_the_plain_one_failed(tmp_path: Pa
     async def only_https(request: web.Request) -> web.StreamResponse:
         return await answers(request) if "/https:" in request.path else failure(503, "ServiceUnavailable")
 
-    said, requested = ask(tmp_path, only_https)
-    assert isinstance(said, Why)
+    text, requested = ask(tmp_path, only_https)
+    assert isinstance(text, Why)
     assert requested == [PATH.format("http"), PATH.format("https")]
 
 
@@ -104,15 +104,15 @@ def test_why_it_is_silent(tmp_path: Path, status: int, named: str, lease: Any) -
     async def fails(request: web.Request) -> web.StreamResponse:
         return failure(status, "NotFound" if status == 404 else "Forbidden")
 
-    said, _ = ask(tmp_path, fails, lease=lease)
-    assert isinstance(said, Unread)
-    assert named in said.why
+    text, _ = ask(tmp_path, fails, lease=lease)
+    assert isinstance(text, Unread)
+    assert named in text.why
 
 
 @pytest.mark.parametrize("lease", [{}, {"spec": {}}, {"spec": {"holderIdentity": ""}}])
 def test_no_one_leads(tmp_path: Path, lease: Any) -> None:
-    said, requested = ask(tmp_path, answers, lease=lease)
-    assert isinstance(said, Unread)
+    text, requested = ask(tmp_path, answers, lease=lease)
+    assert isinstance(text, Unread)
     assert requested == []
 
 
@@ -155,9 +155,9 @@ def test_a_replica_that_does_not_lead_says_so(tmp_path: Path) -> None:
     async def standby(request: web.Request) -> web.StreamResponse:
         return web.Response(status=503, text="not the leader\n")
 
-    said, _ = ask(tmp_path, standby, by_url=True)
-    assert isinstance(said, Unread)
-    assert "lead" in said.why
+    text, _ = ask(tmp_path, standby, by_url=True)
+    assert isinstance(text, Unread)
+    assert "lead" in text.why
 
 
 @pytest.mark.parametrize("url", ["central:8081", "ftp://x", "http://", "http://c:port", "http://c:99999"])

@@ -39,8 +39,8 @@ def test_behind_the_command_counts_more() -> None:
 
 
 def test_all_of_them() -> None:
-    said = parse("--context=c", "--kubeconfig=f", "-A", "look", "--central=http://c", "--lading-namespace=l", "-owide")
-    assert said == Flags(
+    text = parse("--context=c", "--kubeconfig=f", "-A", "look", "--central=http://c", "--lading-namespace=l", "-owide")
+    assert text == Flags(
         context="c", kubeconfig="f", all_namespaces=True, central="http://c", lading_namespace="l", output=Output.WIDE
     )
     assert parse("--request-timeout=1m30s", "look") == Flags(request_timeout_s=90.0)
@@ -90,9 +90,9 @@ def test_help_explains_every_column() -> None:
     async def look(flags: Flags) -> None:
         pass
 
-    said = CliRunner().invoke(look, ["--help"]).output
-    assert "HELD" in said
-    assert "what pods were given" in said
+    output = CliRunner().invoke(look, ["--help"]).output
+    assert "HELD" in output
+    assert "what pods were given" in output
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("5m", 300), ("90", 90), ("90s", 90), ("1h30m", 5400), ("0s", 0)])

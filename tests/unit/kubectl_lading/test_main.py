@@ -56,9 +56,9 @@ def test_a_terminal_that_is_not_utf8_is_served_too(cli: Cli) -> None:
 
 def test_a_server_that_is_not_there_is_one_line_and_a_hint(tmp_path: Path, cli: Cli) -> None:
     config = tmp_path / "config"
-    said = json.loads(cli.kubeconfig.read_text())
-    said["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
-    config.write_text(json.dumps(said))
+    text = json.loads(cli.kubeconfig.read_text())
+    text["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
+    config.write_text(json.dumps(text))
     done = run(cli, "nodes", "--kubeconfig", str(config))
     assert (done.returncode, done.stdout) == (1, "")
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]

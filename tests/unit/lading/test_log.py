@@ -144,8 +144,8 @@ def test_a_journal_that_does_not_read_holds_no_one_up(
         while journal.recv(65536):
             pass
     log.info(Event.GRANT_RELEASED)
-    said = parse_journal(journal.recv(65536))
-    assert (said["LADING_EVENT"], said["LADING_RECORDS"]) == ("log.dropped", "2")
+    text = parse_journal(journal.recv(65536))
+    assert (text["LADING_EVENT"], text["LADING_RECORDS"]) == ("log.dropped", "2")
     assert parse_journal(journal.recv(65536))["LADING_EVENT"] == "grant.released"
     log.info(Event.GRANT_RELEASED)
     assert parse_journal(journal.recv(65536))["LADING_EVENT"] == "grant.released"

@@ -43,13 +43,13 @@ async def report(
     grants: list[Json] | None = None,
 ) -> None:
     """Report a node. `ill`: reasons by UUID or PCI address; `lost`: cards that the node does not report any more."""
-    said = devices("n1", gpus, vfs, grants=grants or ())
-    status = said["status"]
+    text = devices("n1", gpus, vfs, grants=grants or ())
+    status = text["status"]
     status["gpus"] = [one for number, one in enumerate(status["gpus"]) if number not in lost]
     functions = [one for pf in status["pfs"] for one in (pf, *pf["vfs"])]
     for device in (*status["gpus"], *functions):
         device["unhealthy"] = ill.get(device.get("uuid", device["bdf"]), "")
-    await one.server.put(devices_path("n1"), said)
+    await one.server.put(devices_path("n1"), text)
     await one.pause()
 
 

@@ -440,8 +440,8 @@ async def put_bound(one: Led, name: str, card: int = 0, *, signer: Signer | None
     """Bind a pod without central."""
     await one.put_pod(name, **words)
     gpu = {"uuid": gpu_uuid("n1", card), "bdf": f"0000:{0x10 + card:02x}:00.0"}
-    said = {"v": 1, "pod": one.uid(name), "node": "n1", "gen": 1, "containers": {"main": {"gpus": [gpu]}}}
-    text = msgspec.json.encode(said).decode()
+    message = {"v": 1, "pod": one.uid(name), "node": "n1", "gen": 1, "containers": {"main": {"gpus": [gpu]}}}
+    text = msgspec.json.encode(message).decode()
     annotations = {ASSIGNMENT: text} | ({ASSIGNMENT_SIGNATURE: signer.sign(text)} if signer else {})
     await one.put_pod(name, node="n1", annotations=annotations, **words)
 

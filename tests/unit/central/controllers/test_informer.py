@@ -58,10 +58,10 @@ def test_a_bound_pod_holds_what_its_assignment_says_until_it_is_over() -> None:
 
 def test_what_a_pod_says_of_its_devices_is_known_until_it_is_gone() -> None:
     made = world()
-    said = [{"type": "Ready", "status": "True"}, {"type": DEVICES_HEALTHY, "status": "False", "message": "m"}]
+    message = [{"type": "Ready", "status": "True"}, {"type": DEVICES_HEALTHY, "status": "False", "message": "m"}]
     for name in ("a", "b", "c", "d"):
         made.pods[name] = pod(name, version=made.next_version(), node="n1")
-        made.pods[name]["status"]["conditions"] = said if name != "b" else said[:1]
+        made.pods[name]["status"]["conditions"] = message if name != "b" else message[:1]
         made.pod_feed.changed(decoded(made.pods[name]))
 
     def known() -> list[str]:
@@ -211,8 +211,8 @@ def test_a_node_that_no_one_can_decode_or_that_is_not_ready_is_not_reachable() -
     made = world()
     for node_object in (unreadable("n1"), None):
         if node_object is not None:
-            said = Metadata(name="n1", resource_version=str(made.next_version()))
-            made.node_feed.changed(Unreadable(metadata=said, why="of another age"))
+            message = Metadata(name="n1", resource_version=str(made.next_version()))
+            made.node_feed.changed(Unreadable(metadata=message, why="of another age"))
         else:
             made.readiness("n1", False)
         assert not made.ledger.capacity("n1").reachable

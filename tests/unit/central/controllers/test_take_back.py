@@ -22,9 +22,9 @@ def of(team: str) -> dict[str, str]:
 async def run(one: Led, name: str, team: str, gpus: int, **words: Any) -> str:
     labels = of(team) | words.pop("labels", {})
     await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, labels=labels, **words)
-    said = await one.schedule(name)
+    text = await one.schedule(name)
     await one.pause()
-    return said
+    return text
 
 
 async def lent(one: Led, **words: Any) -> None:

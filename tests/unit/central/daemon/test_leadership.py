@@ -62,9 +62,9 @@ def test_a_pod_without_its_assignment_is_told_once(tmp_path: Path) -> None:
 def test_why_of_who_waits_and_of_no_one_else(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
-        said = await one.leadership.why("default", "a")
-        assert said is not None
-        assert msgspec.json.decode(said)["uid"] == one.uid("a")
+        text = await one.leadership.why("default", "a")
+        assert text is not None
+        assert msgspec.json.decode(text)["uid"] == one.uid("a")
         assert await one.leadership.why("default", "b") is None
         assert await one.leadership.why("other", "a") is None
 
@@ -87,10 +87,10 @@ def test_others_have_their_turn_while_all_nodes_are_looked_at(tmp_path: Path, mo
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(other())
-        said = await one.leadership.why("default", "a")
+        text = await one.leadership.why("default", "a")
         task.cancel()
-        assert said is not None
-        assert turns >= len(msgspec.json.decode(said)["nodes"]) == 8
+        assert text is not None
+        assert turns >= len(msgspec.json.decode(text)["nodes"]) == 8
 
     play(story, tmp_path)
 

@@ -24,8 +24,8 @@ def full() -> World:
 def put_gang(world: World, name: str, namespace: str, *, age: int, priority: int = 0) -> None:
     feed = GangFeed(world.scheduler.starts, world.ledger)
     for number in range(2):
-        said = {GANG: name, GANG_MIN: "2"}
-        words: dict[str, Any] = {"namespace": namespace, "annotations": said, "created": created(age), "priority": priority}
+        text = {GANG: name, GANG_MIN: "2"}
+        words: dict[str, Any] = {"namespace": namespace, "annotations": text, "created": created(age), "priority": priority}
         feed.changed(world.show(f"{name}-{number}", **words))
         world.filter(f"{name}-{number}")
 
@@ -43,8 +43,8 @@ def test_a_pod_is_told_what_is_ahead_and_why() -> None:
     waits(world, "urgent", "a", age=6, priority=3)
     waits(world, "mine", "a", age=7)
     waits(world, "last", "a", age=8)
-    said = line_of(world, "mine").as_text()
-    assert said == "4th of 5 pods in line; ahead: a/urgent (of higher priority), c/less (its namespace has less), a/old (older)"
+    text = line_of(world, "mine").as_text()
+    assert text == "4th of 5 pods in line; ahead: a/urgent (of higher priority), c/less (its namespace has less), a/old (older)"
     assert line_of(world, "last").as_text().endswith("a/old (older) and 1 more")
     assert line_of(world, "urgent").as_text() == "1st of 5 pods in line"
     assert why_pending(world.scheduler, world.pending_pod("mine"), 0.0).line == line_of(world, "mine")
@@ -78,9 +78,9 @@ def test_a_gang_is_told_what_is_ahead_and_why() -> None:
     result = why_gang(world.scheduler, uid_of("mine-0"))
     assert result is not None
     assert result.line is not None
-    said = "4th of 4 gangs in line; ahead: a/urgent (of higher priority), c/less (its namespace has less), a/old (older)"
-    assert result.line.as_text() == said
-    assert said in result.as_text()
+    text = "4th of 4 gangs in line; ahead: a/urgent (of higher priority), c/less (its namespace has less), a/old (older)"
+    assert result.line.as_text() == text
+    assert text in result.as_text()
     assert pod_line(world.scheduler, world.pending_pod("mine-0")) is None
     assert line_of(world, "alone").waiting == 1
 

@@ -97,8 +97,8 @@ def test_scheduler_plugins_quotas_over_and_within_their_min() -> None:
         teams.world.show(name, WHOLE if name == "within" else gpus(2), namespace="a", priority=10)
         teams.world.filter(name)
     assert victims(teams, "within") is None
-    said = why_pending(teams.world.scheduler, teams.world.pending_pod("within"), 0.0).preempts
-    assert said == "no pod by priority, because quota a/q is within its min: what others borrowed is taken back"
+    text = why_pending(teams.world.scheduler, teams.world.pending_pod("within"), 0.0).preempts
+    assert text == "no pod by priority, because quota a/q is within its min: what others borrowed is taken back"
     teams.world.deleted("of-a")
     teams.world.bind("two", "n0", namespace="a")
     assert victims(teams, "over") is None  # 2 more are over the min, and its own pods hold too little

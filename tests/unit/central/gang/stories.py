@@ -12,9 +12,9 @@ from tests.fakes.led import Led, is_binding
 
 async def put_member(one: Led, name: str, gang: str, least: str, *, age: int = 0, gpus: int = 1, **words: Any) -> None:
     """Create a member. `age`: seconds after the oldest one."""
-    said = {GANG: gang, GANG_MIN: least, **words.pop("says", {})}
+    text = {GANG: gang, GANG_MIN: least, **words.pop("says", {})}
     limits: Mapping[str, str] = words.pop("limits", {RESOURCE_GPU: str(gpus)})
-    await one.put_pod(name, limits, annotations=said, created=created(age), **words)
+    await one.put_pod(name, limits, annotations=text, created=created(age), **words)
 
 
 def created(age: int) -> str:
@@ -51,7 +51,7 @@ def bindings(one: Led) -> int:
 
 def reasons(scheduler: KubeScheduler, name: str) -> set[str]:
     """Return the reason codes of the pod's last refusal."""
-    return {said.rpartition("(")[2].rstrip(")") for said in scheduler.refusals[name]}
+    return {refusal.rpartition("(")[2].rstrip(")") for refusal in scheduler.refusals[name]}
 
 
 async def end_evicted(one: Led) -> list[str]:

@@ -54,8 +54,8 @@ def test_the_check_is_active_and_a_check_of_another_controller_is_not_touched(tm
         assert not [request for request in one.server.requests if request.method == "PATCH"]
         await kueue.install()
         await one.pause(1)
-        (said,) = one.server.objects[ADMISSION_CHECKS.path(name=CHECK)]["status"]["conditions"]
-        assert (said["type"], said["status"]) == ("Active", "True")
+        (text,) = one.server.objects[ADMISSION_CHECKS.path(name=CHECK)]["status"]["conditions"]
+        assert (text["type"], text["status"]) == ("Active", "True")
         assert len([request for request in one.server.requests if "/admissionchecks/" in request.path]) == 1
 
     play(story, tmp_path)
@@ -331,8 +331,8 @@ def test_a_gang_of_a_workload_starts_in_its_room_before_an_older_gang(tmp_path: 
 def test_a_launcher_without_devices_has_a_place_too(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         kueue, scheduler = await with_nine_cards(one), KubeScheduler(one)
-        said = {GANG: "mpi", GANG_MIN: "launcher=1", GANG_ROLE: "launcher"}
-        await kueue.submit("mpi", {"launcher": (1, 0)}, limits={RESOURCE_GANG_MEMBER: "1"}, annotations=said)
+        text = {GANG: "mpi", GANG_MIN: "launcher=1", GANG_ROLE: "launcher"}
+        await kueue.submit("mpi", {"launcher": (1, 0)}, limits={RESOURCE_GANG_MEMBER: "1"}, annotations=text)
         await run(kueue, scheduler, 3)
         assert (kueue.state("mpi"), bound(one), claims(one)) == ("Ready", ["mpi-launcher-0"], 0)
         await scheduler.end()

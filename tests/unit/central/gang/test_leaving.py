@@ -25,16 +25,16 @@ GROUP_OF_TWO = '["default/a","default/b"]'
 Change = Callable[[Led], Awaitable[None]]
 
 
-async def annotate(one: Led, name: str, **said: str) -> None:
+async def annotate(one: Led, name: str, **text: str) -> None:
     pod = one.json(name)
-    pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **said}
+    pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **text}
     await one.server.put(pod_path(name), pod)
     await one.pause()
 
 
 async def put_pod_group(one: Led, name: str, least: int, **annotations: str) -> None:
-    said = {f"{PREFIX}{key}": value for key, value in annotations.items()}
-    await one.server.put(f"{POD_GROUPS}{name}", {"metadata": {"annotations": said}, "spec": {"minMember": least}})
+    text = {f"{PREFIX}{key}": value for key, value in annotations.items()}
+    await one.server.put(f"{POD_GROUPS}{name}", {"metadata": {"annotations": text}, "spec": {"minMember": least}})
     await one.pause()
 
 

@@ -118,9 +118,9 @@ def test_a_pod_group_costs_only_the_pods_that_name_it(monkeypatch: pytest.Monkey
         return ObjectKey(GangDialect.COSCHEDULING, "default", name)
 
     def member(group: str, number: int) -> Member:
-        said = Membership(gang=GangKey(GangDialect.COSCHEDULING, "default", group), source=key(group))
+        membership = Membership(gang=GangKey(GangDialect.COSCHEDULING, "default", group), source=key(group))
         uid = PodUid(f"{group}-{number}")
-        return Member(uid=uid, namespace="default", name=uid, membership=said)
+        return Member(uid=uid, namespace="default", name=uid, membership=membership)
 
     for group in "ab":
         for number in range(50):
@@ -154,9 +154,9 @@ def test_node_names_of_waiting_members_take_little_memory(tmp_path: Path) -> Non
         try:
             for number in range(20):
                 raw = msgspec.Raw(msgspec.json.encode(names[number:]))
-                said = Names.read(raw)
-                assert said is not None
-                one.leadership.scheduler.filter(one.shown(f"g{number}"), said)
+                text = Names.read(raw)
+                assert text is not None
+                one.leadership.scheduler.filter(one.shown(f"g{number}"), text)
                 await one.pause(0.2)
                 held.append(tracemalloc.get_traced_memory()[0])
         finally:

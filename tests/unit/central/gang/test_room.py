@@ -327,13 +327,13 @@ def test_one_member_that_cannot_go_protects_its_gang_and_why_says_so(tmp_path: P
         await one.put_pod("high", {RESOURCE_GPU: "2"}, priority=1000, annotations=says)
         await scheduler.run(5)
         assert await end_evicted(one) == []
-        said = msgspec.json.decode(await one.leadership.why("default", "high") or b"{}")["protected"]
+        text = msgspec.json.decode(await one.leadership.why("default", "high") or b"{}")["protected"]
         if protects == "a budget":
-            assert said == {
+            assert text == {
                 "gang default/low goes only as a whole: PodDisruptionBudget careful lets no more of its pods go now": 4
             }
         else:
-            assert said == {"gang default/low goes only as a whole, and of default/low3: its priority is 5000": 3}
+            assert text == {"gang default/low goes only as a whole, and of default/low3: its priority is 5000": 3}
         await scheduler.end()
 
     play(story, tmp_path)

@@ -97,12 +97,12 @@ def test_members_are_remembered_as_long_as_others_arrive(tmp_path: Path) -> None
         for name in names:
             one.filter(name)
         await one.pause(2 * SCAN_S)
-        said = []
+        text = []
         for name in names:
             assert one.filter(name) == ["n1"]
-            said.append(await one.bind(name, "n1"))
+            text.append(await one.bind(name, "n1"))
             await one.pause(ARRIVED_S / 2)
-        assert (len(set(said[:-1])), said[-1]) == (5, "")
+        assert (len(set(text[:-1])), text[-1]) == (5, "")
         assert bound(one) == ["g5"]
         assert [await one.bind(name, "n1") for name in names[:-1]] == [""] * 5
 

@@ -14,8 +14,8 @@ Json = dict[str, Any]
 
 def container(cpu: Any = None, memory: Any = None, *, limits: Json | None = None, always: bool = False) -> Json:
     requests = {name: amount for name, amount in (("cpu", cpu), ("memory", memory)) if amount is not None}
-    said: Json = {"name": "c", "resources": {"requests": requests, "limits": limits or {}}}
-    return said | ({"restartPolicy": "Always"} if always else {})
+    text: Json = {"name": "c", "resources": {"requests": requests, "limits": limits or {}}}
+    return text | ({"restartPolicy": "Always"} if always else {})
 
 
 def requested(*apps: Json, inits: tuple[Json, ...] = (), **spec: Any) -> CpuMemory:

@@ -22,16 +22,16 @@ class Node:
         self.world.readiness("n1", True)
         self.report = self._tell(devices("n1", gpus, vf_count, version=self.world.next_version(), **words))
 
-    def _tell(self, said: Json) -> NodeDevices:
-        report = msgspec.convert(said, NodeDevices)
+    def _tell(self, text: Json) -> NodeDevices:
+        report = msgspec.convert(text, NodeDevices)
         self.world.devices_feed.changed(report)
         return report
 
     def change(self, **status: Any) -> None:
         """Change these fields of the report's status."""
-        said = msgspec.to_builtins(self.report)
-        said["metadata"]["resourceVersion"] = str(self.world.next_version())
-        self.report = self._tell(said | {"status": said["status"] | status})
+        text = msgspec.to_builtins(self.report)
+        text["metadata"]["resourceVersion"] = str(self.world.next_version())
+        self.report = self._tell(text | {"status": text["status"] | status})
 
     def change_gpu(self, number: int, **words: Any) -> None:
         gpus = list(msgspec.to_builtins(self.report)["status"]["gpus"])
@@ -271,9 +271,9 @@ def test_without_a_report_who_holds_something_is_a_problem() -> None:
 
 
 def _reported(profile: str) -> NodeView:
-    said = {"metadata": {"name": "n1"}, "status": msgspec.to_builtins(read_status(profile))}
+    text = {"metadata": {"name": "n1"}, "status": msgspec.to_builtins(read_status(profile))}
     world = World()
-    report = msgspec.convert(said, NodeDevices)
+    report = msgspec.convert(text, NodeDevices)
     world.devices_feed.changed(report)
     return node_view(world.ledger, report, "n1")
 

@@ -117,15 +117,15 @@ def test_what_it_does_not_have_is_refused(config: VfConfig) -> None:
 
 
 def test_of_the_nodes_settings_it_has_what_it_can_have() -> None:
-    said = VfSettings(config=VfConfig(vlan=7, link_state=VfLinkState.ENABLE), mtu=4092)
-    (one,) = wanted(IPOIB, policy=replace(ATTACHES, settings=said))
+    text = VfSettings(config=VfConfig(vlan=7, link_state=VfLinkState.ENABLE), mtu=4092)
+    (one,) = wanted(IPOIB, policy=replace(ATTACHES, settings=text))
     assert one.settings == VfSettings(config=VfConfig(link_state=VfLinkState.ENABLE), mtu=4092)
 
 
 def test_what_is_set_at_its_pf_is_not_for_the_hosts_network() -> None:
-    said = VfSettings(config=VfConfig(link_state=VfLinkState.ENABLE))
-    assert [one.settings for one in wanted(NO_IPOIB, settings=said)] == [said]
-    assert reason(NO_IPOIB, settings=said, host_network=True) is Reason.HOST_NETWORK
+    text = VfSettings(config=VfConfig(link_state=VfLinkState.ENABLE))
+    assert [one.settings for one in wanted(NO_IPOIB, settings=text)] == [text]
+    assert reason(NO_IPOIB, settings=text, host_network=True) is Reason.HOST_NETWORK
 
 
 def test_what_does_not_go_together_with_the_nodes_is_refused() -> None:

@@ -33,8 +33,8 @@ def row(step: Step = Step.ATTACHED, *, failure: str = "", pod: str = "pod-1") ->
 def listed(
     *grants: Grant, rows: Sequence[Attachment] = (), node: Inventory = NODE, stopped: Sequence[str] = (), **more: Any
 ) -> dict[str, Entry]:
-    said = LedgerContent(grants=grants, attachments=rows, stopped={SandboxId(one): 1 for one in stopped})
-    entries = list_devices(node, said, **{"unmanaged": Unmanaged(), **more})
+    content = LedgerContent(grants=grants, attachments=rows, stopped={SandboxId(one): 1 for one in stopped})
+    entries = list_devices(node, content, **{"unmanaged": Unmanaged(), **more})
     by_device = {entry.device: entry for entry in entries}
     assert len(by_device) == len(entries)
     return by_device
@@ -50,8 +50,8 @@ def test_a_node_of_which_no_one_holds_anything() -> None:
 
 
 def test_until_when_a_pod_holds_of_which_the_runtime_does_not_know_is_shown() -> None:
-    said = LedgerContent(grants=[holders.grant("a", devices=WHOLE)], empty_until=60 * 60 * 13 + 5)
-    why = {entry.device: entry.why for entry in list_devices(NODE, said, unmanaged=Unmanaged())}
+    content = LedgerContent(grants=[holders.grant("a", devices=WHOLE)], empty_until=60 * 60 * 13 + 5)
+    why = {entry.device: entry.why for entry in list_devices(NODE, content, unmanaged=Unmanaged())}
     assert "free at 13:00:05 UTC" in why[uuid(0)]
 
 

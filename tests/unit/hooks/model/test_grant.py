@@ -99,8 +99,8 @@ def test_every_field_of_request_and_devices_is_written() -> None:
         kind: type = type(item)
         for name, default in defaults(kind) or ():
             assert getattr(item, name) != default, name
-    said = {f.name for gpu in FULL.devices.gpus for f in dataclasses.fields(gpu) if getattr(gpu, f.name) != f.default}
-    assert said == {f.name for f in dataclasses.fields(GrantedGpu)}
+    text = {f.name for gpu in FULL.devices.gpus for f in dataclasses.fields(gpu) if getattr(gpu, f.name) != f.default}
+    assert text == {f.name for f in dataclasses.fields(GrantedGpu)}
 
 
 def test_the_annotation_of_a_released_version_stays_readable() -> None:
@@ -171,8 +171,8 @@ def test_what_an_assignment_can_say_a_ledger_can_read() -> None:
     """Check 50 VFs with the maximum number of routes: no more than a pod's annotations can hold."""
     routes = [{"to": f"fd00:1111:2222:3333:4444:5555:{n:x}:0/112", "via": "fd00:1111:2222:3333::1"} for n in range(MAX_ROUTES)]
     entries = [{"bdf": vf_bdf(n), "ifname": f"rdma{n}", "mtu": 9000, "routes": routes} for n in range(50)]
-    said = {"v": 1, "pod": "p", "node": "n", "gen": 1, "containers": {"train": {"vfs": entries}}}
-    text = json.dumps(said, separators=(",", ":"))
+    message = {"v": 1, "pod": "p", "node": "n", "gen": 1, "containers": {"train": {"vfs": entries}}}
+    text = json.dumps(message, separators=(",", ":"))
     assert len(text) > MAX_BYTES * 0.75
     assignment = parse_central(text, pod=PodUid("p"), node="n", form=Form.SIGNED)
     assert isinstance(assignment, Assignment), assignment

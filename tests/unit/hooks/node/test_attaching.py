@@ -101,8 +101,8 @@ class Rig:
 
 
 def sandbox_of(pod: str, sandbox: str, annotations: dict[str, str] | None = None, *, host_network: bool = False) -> Sandbox:
-    name, said = f"name-of-{pod}", annotations or TWO
-    return Sandbox(id=sandbox, uid=pod, name=name, namespace="default", annotations=said, host_network=host_network)
+    name, text = f"name-of-{pod}", annotations or TWO
+    return Sandbox(id=sandbox, uid=pod, name=name, namespace="default", annotations=text, host_network=host_network)
 
 
 async def ask(node: Node, sandbox: Sandbox, name: str = "train") -> Answer | Refusal:
@@ -121,8 +121,8 @@ async def stop(node: Node, sandbox: Sandbox) -> None:
 async def create(rig: Rig, node: Node, pod: str, sandbox: str, name: str = "train") -> str:
     answer = await ask(node, sandbox_of(pod, sandbox), name)
     assert isinstance(answer, Answer), answer
-    said = answer.adjustment.annotations
-    return rig.runtime.create(sandbox, name, wears=said[GRANT], attached=said[ATTACHMENTS])
+    annotations = answer.adjustment.annotations
+    return rig.runtime.create(sandbox, name, wears=annotations[GRANT], attached=annotations[ATTACHMENTS])
 
 
 def reason(answer: Answer | Refusal) -> Reason:

@@ -454,11 +454,11 @@ def test_the_comparison_runs_soon_after_a_stop(play: Play) -> None:
 def test_each_outage_of_the_runtime_is_said_once(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            for said in (1, 2):
+            for text in (1, 2):
                 rig.runtime.down = True
                 for _ in range(3):
                     assert not await node.reconcile()
-                assert records.events().count(Event.LEDGER_FAILED) == said
+                assert records.events().count(Event.LEDGER_FAILED) == text
                 rig.runtime.down = False
                 assert await node.reconcile()
 

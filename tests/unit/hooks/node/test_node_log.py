@@ -73,7 +73,7 @@ def test_nothing_is_lost_and_nothing_said_twice(steps: list[tuple[bool, Event, s
     for over, event, message in steps:
         if over:
             node_log.over(event, message)
-            known = {said for said in known if not (said[0] is event and said[1].startswith(message))}
+            known = {text for text in known if not (text[0] is event and text[1].startswith(message))}
         else:
             node_log.once(event, message)
             if (event, message) not in known:

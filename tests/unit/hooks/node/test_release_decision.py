@@ -70,9 +70,9 @@ def test_what_is_no_device_of_the_node_is_said(text: str, said: str) -> None:
 
 
 def test_what_is_gone_can_be_released_while_someone_holds_it() -> None:
-    said = LedgerContent(grants=[holders.grant(devices=holders.whole(9))], attachments=[holders.row(9)])
-    assert find_device(holders.gpu_uuid(9), NODE, said) == HeldDevice(gpu=holders.gpu_uuid(9))
-    assert find_device(holders.vf_bdf(9), NODE, said) == HeldDevice(vf=holders.vf_bdf(9))
+    content = LedgerContent(grants=[holders.grant(devices=holders.whole(9))], attachments=[holders.row(9)])
+    assert find_device(holders.gpu_uuid(9), NODE, content) == HeldDevice(gpu=holders.gpu_uuid(9))
+    assert find_device(holders.vf_bdf(9), NODE, content) == HeldDevice(vf=holders.vf_bdf(9))
 
 
 # ---- who is alive

@@ -415,8 +415,8 @@ def test_a_failure_is_said_once_counted_and_made_up_for(play: Play) -> None:
         assert await world.scan() == SCAN_S
         assert world.kube.applied[-1].gpus[0].unhealthy == "lost"
         assert (world.reporter.stale_s, world.reporter.failure) == (0, "")
-        said = [(level, event) for level, event, _, _ in world.records.written if event in REPORTS]
-        assert said == [
+        text = [(level, event) for level, event, _, _ in world.records.written if event in REPORTS]
+        assert text == [
             (Level.INFO, Event.REPORT_APPLIED),
             (Level.WARNING, Event.REPORT_FAILED),
             (Level.INFO, Event.REPORT_APPLIED),

@@ -37,10 +37,10 @@ HIDING = [
 
 @pytest.mark.parametrize("text", HIDING)
 def test_texts_are_scrubbed(text: str) -> None:
-    said = scrub(text)
-    assert CANARY not in said
-    assert REDACTED in said
-    assert scrub(said) == said
+    message = scrub(text)
+    assert CANARY not in message
+    assert REDACTED in message
+    assert scrub(message) == message
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,14 @@ def wait(
     made: World,
     limits: Mapping[str, str] = WHOLE,
     *,
-    said: Why | None = None,
+    why: Why | None = None,
     most: int = 9,
     budgets: Budgets = NO_BUDGETS,
     **words: Any,
 ) -> Wait:
     made.show("waits", limits, **words)
     *_, result = explain_wait(
-        cluster_of(made.ledger, made.pending, made.scheduler), made.pending_pod("waits"), said, most=most, budgets=budgets
+        cluster_of(made.ledger, made.pending, made.scheduler), made.pending_pod("waits"), why, most=most, budgets=budgets
     )
     assert result is not None
     return result
@@ -106,8 +106,8 @@ def test_a_node_with_the_devices_and_without_the_cpu() -> None:
 
 def test_what_central_says_of_nodes_counts_first() -> None:
     made = full(1)
-    said = Why(namespace="default", name="waits", uid="uid-waits", state="pending", asks="x", making_room_on="n1")
-    result = wait(made, said=said, priority=5)
+    why = Why(namespace="default", name="waits", uid="uid-waits", state="pending", asks="x", making_room_on="n1")
+    result = wait(made, why=why, priority=5)
     assert result.from_central
     assert result.why.nodes == []
     assert result.preemption is None  # it is under way

@@ -29,13 +29,13 @@ def answer(cli: Cli, *words: str) -> dict[str, Any]:
     return result
 
 
-def central_says(monkeypatch: pytest.MonkeyPatch, said: Why | Unread | None) -> list[str]:
+def central_says(monkeypatch: pytest.MonkeyPatch, text: Why | Unread | None) -> list[str]:
     """Answer as central for these pods."""
     requested = []
 
     async def why(self: object, namespace: str, name: str) -> Why | Unread | None:
         requested.append(f"{namespace}/{name}")
-        return said
+        return text
 
     monkeypatch.setattr("kubectl_lading.pods.why.Central.why", why)
     return requested
@@ -85,8 +85,8 @@ def test_without_the_right_to_read_events(server: FakeKubeServer, cli: Cli) -> N
         done = cli.run(command, "team-a/busy-b-5", "-o", "json")
         return json.loads(done.stdout), done.stderr
 
-    said, told = ask("why")
-    assert said["situation"]["refusals"][0]["code"] == "device-held"
+    text, told = ask("why")
+    assert text["situation"]["refusals"][0]["code"] == "device-held"
     assert "Events of namespace team-a" in told
     assert ask("pod") == (ask("pod")[0] | {"events": []}, told)  # in the same words
 

@@ -44,15 +44,15 @@ async def lasting(patience: Patience, call: str, seconds: float) -> None:
 
 def told(*calls: tuple[str, float]) -> list[str]:
     """Make calls that begin at the same time and last so long."""
-    said: list[str] = []
+    text: list[str] = []
 
     async def story() -> None:
-        patience = Patience(SERVER, announce=said.append)
+        patience = Patience(SERVER, announce=text.append)
         await asyncio.gather(*(lasting(patience, call, seconds) for call, seconds in calls))
         await asyncio.sleep(100)  # nothing is waited for
 
     run_simulated(story())
-    return said
+    return text
 
 
 def test_who_answers_is_not_spoken_of() -> None:
@@ -61,10 +61,10 @@ def test_who_answers_is_not_spoken_of() -> None:
 
 
 def test_a_silence_is_told_and_again_whenever_it_has_doubled() -> None:
-    said = told(("get /a", 25.0), ("get /b", 25.0))
-    assert len(said) == 4  # after 3, 6, 12 and 24 s
-    assert all(SERVER in words and "get /a" in words for words in said)
-    assert "12 s" in said[2]
+    text = told(("get /a", 25.0), ("get /b", 25.0))
+    assert len(text) == 4  # after 3, 6, 12 and 24 s
+    assert all(SERVER in words and "get /a" in words for words in text)
+    assert "12 s" in text[2]
 
 
 def test_what_is_named_is_still_waited_for() -> None:
@@ -74,13 +74,13 @@ def test_what_is_named_is_still_waited_for() -> None:
 
 
 def test_a_call_that_fails_is_over() -> None:
-    said: list[str] = []
+    text: list[str] = []
 
     async def story() -> None:
-        patience = Patience(SERVER, announce=said.append)
+        patience = Patience(SERVER, announce=text.append)
         with pytest.raises(OSError, match="broken"), patience.around("get /a"):
             raise OSError("broken")
         await asyncio.sleep(100)
 
     run_simulated(story())
-    assert said == []
+    assert text == []

@@ -19,8 +19,8 @@ CARD = "GPU-00000001-4c61-6469-6e67-000000001efc"  # train-0 holds this card
 
 
 def written(server: FakeKubeServer, node: str = "h100-1") -> str | None:
-    said: str | None = server.store.objects[NODE_DEVICES.path(name=node)]["metadata"].get("annotations", {}).get(CORDON)
-    return said
+    text: str | None = server.store.objects[NODE_DEVICES.path(name=node)]["metadata"].get("annotations", {}).get(CORDON)
+    return text
 
 
 def changes(cli: Cli, *words: str) -> list[Any]:

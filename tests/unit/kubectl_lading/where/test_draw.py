@@ -38,8 +38,8 @@ def drawn(view: NodeView, width: int = 200, *, wide: bool = False) -> list[str]:
 
 def bar(held_mib: int, state: DeviceState = DeviceState.SHARED) -> str:
     holder = HolderView(uid="u", namespace="ns", pod="p", claims=("granted",), memory_mib=held_mib)
-    said = drawn(a_node(a_gpu(held_mib=held_mib, state=state, holders=(holder,)), a_gpu(1)))
-    return "".join(sign for line in said if "GPU 0" in line for sign in line if sign in FULL + EMPTY)
+    text = drawn(a_node(a_gpu(held_mib=held_mib, state=state, holders=(holder,)), a_gpu(1)))
+    return "".join(sign for line in text if "GPU 0" in line for sign in line if sign in FULL + EMPTY)
 
 
 def test_a_little_is_not_drawn_as_nothing_nor_nearly_all_as_all() -> None:
@@ -71,9 +71,9 @@ def test_vfs_of_a_nic_are_one_line_and_their_pods_counted() -> None:
 
 def test_the_rail_of_a_nic_is_beside_its_address() -> None:
     pfs = (PfView(bdf="0000:60:00.0", ibdev="mlx5_0", rail=0), PfView(bdf="0000:61:00.0", ibdev="mlx5_1"))
-    said = "\n".join(drawn(a_node(a_gpu(), pfs=pfs)))
-    assert "mlx5_0 60:00.0 rail 0 " in said
-    assert said.count("rail") == 1
+    text = "\n".join(drawn(a_node(a_gpu(), pfs=pfs)))
+    assert "mlx5_0 60:00.0 rail 0 " in text
+    assert text.count("rail") == 1
 
 
 def test_what_is_true_of_all_vfs_is_said_once() -> None:
@@ -86,14 +86,14 @@ def test_what_is_not_granted_yet_is_marked() -> None:
     holders = tuple(
         HolderView(uid=claim, namespace="ns", pod=claim, claims=(claim,), memory_mib=1) for claim in ("bound", "granted")
     )
-    said = "\n".join(drawn(a_node(a_gpu(state=DeviceState.SHARED, held_mib=2, holders=holders), a_gpu(1))))
-    assert "ns/bound 0Gi 0% (" in said
-    assert "ns/granted 0Gi 0%\n" in said
+    text = "\n".join(drawn(a_node(a_gpu(state=DeviceState.SHARED, held_mib=2, holders=holders), a_gpu(1))))
+    assert "ns/bound 0Gi 0% (" in text
+    assert "ns/granted 0Gi 0%\n" in text
 
 
 def test_a_device_alone_below_its_port_is_below_no_switch() -> None:
-    said = drawn(a_node(a_gpu()))
-    assert not any("switch" in line for line in said)
+    text = drawn(a_node(a_gpu()))
+    assert not any("switch" in line for line in text)
     assert any("switch" in line for line in drawn(a_node(a_gpu(), a_gpu(1))))
 
 
@@ -116,7 +116,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_one_is_lost(pods: list[list[s
         gpus.append(
             a_gpu(index, state=DeviceState.SHARED if holders else DeviceState.FREE, held_mib=len(holders), holders=holders)
         )
-    said = drawn(a_node(*gpus), width)
-    assert max(map(len, said)) <= width
-    together = "".join(line.replace("│", "").strip() for line in said)
+    text = drawn(a_node(*gpus), width)
+    assert max(map(len, text)) <= width
+    together = "".join(line.replace("│", "").strip() for line in text)
     assert all(f"ns/{pod}" in together.replace(" ", "") for on_card in pods for pod in on_card)

@@ -34,16 +34,18 @@ def test_what_could_be_made_on_demand_is_said(tmp_path: Path, card: Json) -> Non
     (on_demand, _) = msgspec.to_builtins(read_status("mig-on-demand"))["gpus"]
     cluster.objects[NODE_DEVICES.path(name="mig-1")]["status"]["gpus"] = [on_demand]
     with served(cluster, tmp_path) as cli:
-        said = cli.run("gpu", on_demand["uuid"]).stdout
-        assert "room for MIG instances, some or others: 7 x 1g.10gb, 3 x 2g.20gb, 2 x 3g.40gb, 1 x 4g.40gb, 1 x 7g.80gb" in said
+        output = cli.run("gpu", on_demand["uuid"]).stdout
+        assert (
+            "room for MIG instances, some or others: 7 x 1g.10gb, 3 x 2g.20gb, 2 x 3g.40gb, 1 x 4g.40gb, 1 x 7g.80gb" in output
+        )
         assert "free for MIG" in cli.run("node", "mig-1").stdout
 
 
 def test_an_instance_is_named_with_its_node_or_without(cli: Cli, card: Json) -> None:
     instance = card["mig"][0]["uuid"]
-    said = {cli.run("gpu", word, "-o", "json").stdout for word in (instance, f"mig-1/{instance}", card["uuid"])}
-    assert len(said) == 1
-    assert card["uuid"] in said.pop()
+    output = {cli.run("gpu", word, "-o", "json").stdout for word in (instance, f"mig-1/{instance}", card["uuid"])}
+    assert len(output) == 1
+    assert card["uuid"] in output.pop()
 
 
 def test_who_holds_all_of_it_is_named(cli: Cli, card: Json) -> None:

@@ -20,8 +20,8 @@ def is_of_quotas(request: Request) -> bool:
 
 def test_one_quota_and_those_below_it(cli: Cli) -> None:
     for name, expected in {"research": ["research", "robots", "speech", "vision"], "speech": ["speech"]}.items():
-        said = json.loads(cli.run("quota", name, "-o", "json").stdout)
-        assert [one["quota"] for one in said["quotas"]] == expected
+        output = json.loads(cli.run("quota", name, "-o", "json").stdout)
+        assert [one["quota"] for one in output["quotas"]] == expected
 
 
 def test_the_numbers(cli: Cli) -> None:

@@ -203,8 +203,8 @@ def test_however_the_bytes_are_cut(size: int) -> None:
         whole.h2.send_headers(stream, FIELDS)
         whole.h2.send_data(stream, prefixed(b"x" * 5000), end_stream=True)
     data = whole.h2.data_to_send()
-    said = b"".join(cut.receive(data[i : i + size]) for i in range(0, len(data), size))
-    whole.hears(cut.greet() + said)
+    text = b"".join(cut.receive(data[i : i + size]) for i in range(0, len(data), size))
+    whole.hears(cut.greet() + text)
     assert whole.content == {1: prefixed(b"x" * 5000), 3: prefixed(b"x" * 5000)}
     assert whole.ended == [1, 3]
 
@@ -263,8 +263,8 @@ def test_more_calls_than_are_taken_are_refused() -> None:
     """Check calls that h2 would not send, because it knows the limit."""
     peer = Peer()
     block = peer.h2.encoder.encode(FIELDS)
-    said = b"".join(peer.server.receive(frame(HEADERS, 4, stream, block)) for stream in range(1, 2 * 257, 2))
-    assert said == frame(RST_STREAM, 0, 2 * 257 - 1, ErrorCode.REFUSED_STREAM.to_bytes(4, "big"))
+    text = b"".join(peer.server.receive(frame(HEADERS, 4, stream, block)) for stream in range(1, 2 * 257, 2))
+    assert text == frame(RST_STREAM, 0, 2 * 257 - 1, ErrorCode.REFUSED_STREAM.to_bytes(4, "big"))
 
 
 # answers that come later
@@ -407,5 +407,5 @@ def test_a_block_in_pieces_with_padding_and_priority() -> None:
     block = peer.h2.encoder.encode(FIELDS)
     peer.server.receive(frame(HEADERS, 0x28, 1, b"\x02" + b"\0\0\0\0\x10" + block[:5] + b"\0\0"))
     peer.server.receive(frame(CONTINUATION, 4, 1, block[5:]))
-    said = peer.server.receive(frame(0, 0x9, 1, b"\x03" + prefixed(b"x") + b"\0\0\0"))
-    assert prefixed(b"x") in said
+    text = peer.server.receive(frame(0, 0x9, 1, b"\x03" + prefixed(b"x") + b"\0\0\0"))
+    assert prefixed(b"x") in text

@@ -71,9 +71,9 @@ def asked(message: bytes = b"question", settings: dict[int, int] | None = None) 
 
 
 def ask(exchange: Exchange, server: Server, message: bytes, *, credit: bool = True) -> None:
-    said = exchange.begin(PATH, message, timeout_s=2)
-    while said:
-        said = exchange.receive(server.hears(said, credit=credit))
+    text = exchange.begin(PATH, message, timeout_s=2)
+    while text:
+        text = exchange.receive(server.hears(text, credit=credit))
 
 
 def answer_of(exchange: Exchange) -> Reply:
@@ -226,8 +226,8 @@ def test_a_server_that_goes_away_without_having_taken_the_call() -> None:
 
 def test_a_ping_is_answered() -> None:
     exchange, _ = asked()
-    said = exchange.receive(frames.frame(frames.PING, 0, 0, b"12345678"))
-    assert said == frames.frame(frames.PING, frames.ACK, 0, b"12345678")
+    text = exchange.receive(frames.frame(frames.PING, 0, 0, b"12345678"))
+    assert text == frames.frame(frames.PING, frames.ACK, 0, b"12345678")
 
 
 BLOCK = frames.frame(frames.HEADERS, 0, 1, b"\x88")  # to be continued

@@ -126,10 +126,10 @@ def test_a_dry_run_of_an_eviction_changes_nothing(play: Play) -> None:
 
 def test_an_eviction_that_is_answered_with_a_failure_and_201_failed(play: Play) -> None:
     """Check the API server's refusal of a pod that several budgets cover."""
-    said = b'{"kind": "Status", "status": "Failure", "code": 500, "message": "more than one PodDisruptionBudget"}'
+    message = b'{"kind": "Status", "status": "Failure", "code": 500, "message": "more than one PodDisruptionBudget"}'
 
     async def whole(server: FakeKubeServer, client: KubeClient) -> None:
-        server.fail(Fault(status=201, body=said))
+        server.fail(Fault(status=201, body=message))
         with pytest.raises(UnclearError):
             await client.evict(namespace="default", name="train", uid="u")
 

@@ -42,9 +42,9 @@ def test_it_is_installed_and_nothing_else_is_left(program: Path, folder: Path, c
     install(program, folder)
     (only,) = folder.iterdir()
     assert (only.name, only.stat().st_mode & 0o777, only.read_bytes()) == (PROGRAM, 0o755, program.read_bytes())
-    said = capsys.readouterr().out
-    assert "version 1.2.3" in said
-    assert "at its next start" in said
+    output = capsys.readouterr().out
+    assert "version 1.2.3" in output
+    assert "at its next start" in output
 
 
 def test_one_of_an_older_version_is_replaced_in_one_step(program: Path, folder: Path) -> None:
@@ -86,8 +86,8 @@ def test_it_is_not_installed_beside_a_file_with_which_containerd_does_not_start(
 ) -> None:
     folder.mkdir(parents=True)
     (folder / "stray").touch(0o700)
-    said = refused(capsys, "install-guard", "--program", program, "--nri-plugin-path", folder)
-    assert str(folder / "stray") in said
+    output = refused(capsys, "install-guard", "--program", program, "--nri-plugin-path", folder)
+    assert str(folder / "stray") in output
     assert names(folder) == ["stray"]
 
 
