@@ -182,16 +182,16 @@ def render_scheduler_config(plane: ControlPlane, port: int) -> Mapping[str, Any]
 
 def _await_all(plane: ControlPlane, count: int) -> float:
     """Return when the last pod was examined, in monotonic seconds."""
-    seen, since = -1, time.monotonic()
-    while seen < count:
+    observed, since = -1, time.monotonic()
+    while observed < count:
         time.sleep(SCAN_S)
         now = time.monotonic()
         judged = sum(map(_was_judged, _pods(plane)))
-        if judged > seen:
-            seen, since = judged, now
-        report(f"{seen} of {count} pods were looked at")
+        if judged > observed:
+            observed, since = judged, now
+        report(f"{observed} of {count} pods were looked at")
         if now - since > STALLED_S:
-            raise HostError(f"cannot replay: only {seen} of {count} pods were looked at", hint=f"see {plane.logs[-1]}")
+            raise HostError(f"cannot replay: only {observed} of {count} pods were looked at", hint=f"see {plane.logs[-1]}")
     return since
 
 

@@ -86,8 +86,8 @@ class RigKernel(HostKernel):
         if link is None or self._folder.no_parents.exists():
             return link
         with open_socket(Path(netns) if netns else self._folder.netns) as asking:
-            seen = find_link(asking, link.index)
-        return replace(link, parent=(parse_pci_address(seen.alias) if seen else None) or "")
+            observed = find_link(asking, link.index)
+        return replace(link, parent=(parse_pci_address(observed.alias) if observed else None) or "")
 
     def rdma_mode(self) -> RdmaMode:
         return RdmaMode.EXCLUSIVE if self._folder.rdma.exists() else RdmaMode.SHARED

@@ -142,10 +142,10 @@ class VfRig(Block):
 
     def lost_home(self) -> dict[str, Whereabouts | None]:
         """Return the VFs that are not exactly as they were when the node was built: must be empty if no pod holds any."""
-        seen = self.where()
+        observed = self.where()
         out: dict[str, Whereabouts | None] = {}
         for bdf in self.vfs:
-            was, now = self.stand_ins[bdf], seen.get(bdf)
+            was, now = self.stand_ins[bdf], observed.get(bdf)
             first = was.name, was.mac, was.mtu, self._kept_at_first[bdf]
             if now is None or not now.at_home or (now.name, now.mac, now.mtu, now.kept) != first:
                 out[bdf] = now
@@ -250,19 +250,21 @@ class VfRig(Block):
         """Record the namespace and settings of each device, for the time after its namespace is deleted."""
         links = list_links(self._asking)
         aliased = {link.alias: link for link in links}
-        seen = {}
+        observed = {}
         for bdf in self.stand_ins:
             link, at_home = aliased.get(bdf), True
             other_end = aliased.get(f"{_OTHER_END}{bdf}")
             if link is None and other_end is not None and other_end.peer_netnsid is not None:
                 link, at_home = find_link(self._asking, other_end.peer, netnsid=other_end.peer_netnsid), False
             if link is not None:
-                seen[bdf] = Whereabouts(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, at_home=at_home, kept=link.kept)
-        self._last.update(seen)
-        missing = {bdf for bdf in self.stand_ins if bdf not in seen and f"{_OTHER_END}{bdf}" not in aliased}
+                observed[bdf] = Whereabouts(
+                    name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, at_home=at_home, kept=link.kept
+                )
+        self._last.update(observed)
+        missing = {bdf for bdf in self.stand_ins if bdf not in observed and f"{_OTHER_END}{bdf}" not in aliased}
         now = time.monotonic()
         self._missing_since = {bdf: self._missing_since.get(bdf, now) for bdf in missing}
-        return seen
+        return observed
 
     def _bring_back(self) -> float:
         """Make the devices again whose namespace was deleted long enough ago. Return the seconds until the next check."""

@@ -223,8 +223,8 @@ class Election:
         limit_s = self._limit_s()
         async with asyncio.timeout(limit_s):
             record = await self._store.read(timeout_s=limit_s)
-        seen = None if self._record is None else self._record.version
-        if self._since is None or (None if record is None else record.version) != seen:
+        observed = None if self._record is None else self._record.version
+        if self._since is None or (None if record is None else record.version) != observed:
             self._since = self._clock()
         self._record = record
         if record is None or record.holder != self.identity:

@@ -139,15 +139,15 @@ class _Building:
         self._paths[quota.id] = (quota.id, *above)
 
     def _why_not_reached(self, quota: Quota) -> str:
-        seen, parent = {quota.id}, quota.parent
-        while parent in self._readable and parent not in seen:
-            if len(seen) > MOST_LEVELS:
+        observed, parent = {quota.id}, quota.parent
+        while parent in self._readable and parent not in observed:
+            if len(observed) > MOST_LEVELS:
                 return TOO_DEEP
             if parent in self._problems:
                 return f"its parent {parent} is refused"
-            seen.add(parent)
+            observed.add(parent)
             parent = self._readable[parent].parent
-        if parent in seen:
+        if parent in observed:
             return f"its parents form a circle: {quota.parent} is below {quota.name}"
         return f"its parent {parent} does not exist" if parent == quota.parent else f"a parent of it, {parent}, does not exist"
 

@@ -72,10 +72,10 @@ class TurnoverShare:
     def scan(self, now: Turnover) -> bool:
         """Update the estimate with the events since the last call. Return whether the share in force changed. Events before the
         first call, or of another ledger, are not in the estimate."""
-        seen, self._observed = self._observed, now
-        if not self._learns or seen is None or now == seen or now.bound < seen.bound or now.ended < seen.ended:
+        observed, self._observed = self._observed, now
+        if not self._learns or observed is None or now == observed or now.bound < observed.bound or now.ended < observed.ended:
             return False
-        bound, ended = now.bound - seen.bound, now.ended - seen.ended
+        bound, ended = now.bound - observed.bound, now.ended - observed.ended
         kept = _KEPT ** (bound + ended)
         self._bound, self._ended = self._bound * kept + bound, self._ended * kept + ended
         steps = STEPS * min(1.0, self._ended / self._bound) if self._bound else STEPS

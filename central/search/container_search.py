@@ -136,10 +136,10 @@ class SearchDevices:
         return FreeVfs(free, again, tuple(taken), self._vfs.ports)
 
     def _kinds(self) -> tuple[int, ...]:
-        seen: dict[CardState, int] = {}
+        card_states: dict[CardState, int] = {}
         kinds = [0] * self.topology.cards
         for card in self.cards:
-            kinds[card.number] = seen.setdefault(self.kind(card), len(seen))
+            kinds[card.number] = card_states.setdefault(self.kind(card), len(card_states))
         return tuple(kinds)
 
 

@@ -276,10 +276,10 @@ class Attacher:
 
     async def _give_up(self, row: Attachment) -> list[str]:
         work = Work(vf=row.bdf, generation=row.generation)
-        seen = await self._steps.find_where(work, row)
-        if seen.netns:
+        observed = await self._steps.find_where(work, row)
+        if observed.netns:
             return [f"it is tried again; {row.netns} is still there: delete pod {row.namespace}/{row.pod_name} first"]
-        if plan.is_home(row, seen):
+        if plan.is_home(row, observed):
             return ["it is tried again; its device is back, and no pod gets it in the state in which that pod left it"]
         reset, config = f"reset VF {row.vf.index} of PF {row.vf.pf}", plan.reset_by_pf(row)
         try:

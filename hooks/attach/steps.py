@@ -62,12 +62,12 @@ class Steps:
         it."""
         if row.step in {Step.RECORDED, Step.ATTACHED}:
             return row
-        seen = await self.find_where(work, row)
-        act = plan.decide_act(row, seen)
+        observed = await self.find_where(work, row)
+        act = plan.decide_act(row, observed)
         if isinstance(act, Stuck):
             raise KernelError(act.why)
         answer: object = None
-        for doing, do in calls_of(act, row, seen, self.kernel):
+        for doing, do in calls_of(act, row, observed, self.kernel):
             answer = await self.call(work, doing, do)
         return replace(row, mac_owner=plan.decide_mac_owner(row, taken=bool(answer))) if act is plan.Act.ADDRESS else row
 

@@ -180,15 +180,15 @@ def refuse_unsound(path: Path, db: sqlite3.Connection) -> None:
     verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
         raise StateError(f"cannot open ledger {path}: damaged: {verdict}", hint=_REBUILD)
-    if (seen := version(db)) > len(MIGRATIONS):
+    if (observed := version(db)) > len(MIGRATIONS):
         raise StateError(
-            f"cannot open ledger {path}: schema {seen} of a newer Lading, this one knows up to {len(MIGRATIONS)}",
+            f"cannot open ledger {path}: schema {observed} of a newer Lading, this one knows up to {len(MIGRATIONS)}",
             hint=f"run the newer version, or {_REBUILD}",
         )
 
 
-def _apply_migrations(db: sqlite3.Connection, seen: int) -> None:
-    for number, statements in enumerate(MIGRATIONS[seen:], seen + 1):
+def _apply_migrations(db: sqlite3.Connection, observed: int) -> None:
+    for number, statements in enumerate(MIGRATIONS[observed:], observed + 1):
         db.execute("BEGIN IMMEDIATE")
         for statement in statements:
             db.execute(statement)

@@ -64,12 +64,12 @@ class MigInstances(Preparer):
     def ending(self, is_stopped: Callable[[SandboxId], bool], grants: Collection[Grant]) -> bool:
         return self._left
 
-    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, lists: RuntimeLists, under_way: frozenset[int]) -> bool:
         """Remove instances without a grant. An instance that a process still uses is tried again soon."""
-        if seen.inventory is None:
+        if lists.inventory is None:
             return False
-        self._removed &= {mig.made_uuid for gpu in seen.inventory.gpus for mig in gpu.mig}
-        divided = [gpu for gpu in self.shown(seen.inventory).gpus if any(mig.span for mig in gpu.mig)]
+        self._removed &= {mig.made_uuid for gpu in lists.inventory.gpus for mig in gpu.mig}
+        divided = [gpu for gpu in self.shown(lists.inventory).gpus if any(mig.span for mig in gpu.mig)]
         left = [gpu for gpu in divided if self._left or _made_besides(gpu, self._granted(gpu))]
         problems: dict[str, str] = {}
         self._left = False

@@ -131,9 +131,9 @@ class MpsDaemons(Preparer):
                 return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give a share of {gpu.uuid}: {_FAULT}")
         return Adjustment()
 
-    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, lists: RuntimeLists, under_way: frozenset[int]) -> bool:
         """Settle each card that has, or needs, a daemon. What takes long, or hangs, keeps no other work waiting."""
-        needed = {gpu.uuid for gpu in mps_cards(seen.grants)}
+        needed = {gpu.uuid for gpu in mps_cards(lists.grants)}
         work = []
         for uuid in needed | {uuid for uuid, card in self._cards.items() if card.there or card.failure}:
             card = self._cards[uuid]

@@ -411,7 +411,7 @@ class Node:
         except StateError as e:  # the ledger may lack a holder: nothing new is granted before it is complete
             self._node_log.once(Event.LEDGER_FAILED, str(e))
             return False
-        seen = RuntimeLists(
+        observed = RuntimeLists(
             sandboxes=frozenset(s.id for s in lists.sandboxes),
             ready=frozenset(s.id for s in lists.sandboxes if s.ready),
             live=frozenset(c.sandbox for c in lists.containers if c.live),
@@ -420,7 +420,7 @@ class Node:
             inventory=self.watch.current if self.watch else None,
             read_again=partial(self._read_again, SCAN_S),
         )
-        await self._reconcile_preparers(seen, under_way)
+        await self._reconcile_preparers(observed, under_way)
         left = {grant.pod for grant in self.ledger.grants()} - lists.ready
         self.life.compared(began, time.monotonic(), holders=left)
         if not self.reconciled:
@@ -456,11 +456,11 @@ class Node:
         moved = (grant for grant in self.ledger.grants() if any(one.moved_by_others(grant) for one in self.preparers))
         return {grant.pod for grant in moved if grant.pod in stopping}
 
-    async def _reconcile_preparers(self, seen: RuntimeLists, under_way: Sequence[frozenset[int]]) -> None:
+    async def _reconcile_preparers(self, lists: RuntimeLists, under_way: Sequence[frozenset[int]]) -> None:
         """Let the preparers compare their work with the lists, after the grants. A grant with a device that is not back yet
         stays, and is checked again as soon as the device is back."""
         for preparer, before in zip(self.preparers, under_way, strict=True):
-            if await preparer.reconcile(seen, before):
+            if await preparer.reconcile(lists, before):
                 self._work_due.set()
                 if self.watch is not None:
                     self.watch.request_scan()

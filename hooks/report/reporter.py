@@ -158,10 +158,10 @@ class Reporter:
         due = self._clock() >= self._renew_at
         ledger = node.ledger
         dirty = node.hand_over.not_given()
-        seen = _Observed(inventory, ledger.grants(), ledger.history.past(), node.share_bypasses, dirty, node.reconciled)
-        if seen != self._observed or due:
-            self._built = self._build(seen)
-            self._observed = seen
+        observed = _Observed(inventory, ledger.grants(), ledger.history.past(), node.share_bypasses, dirty, node.reconciled)
+        if observed != self._observed or due:
+            self._built = self._build(observed)
+            self._observed = observed
         self._read_use(inventory)
         status = msgspec.structs.replace(self._built, use=self._use, used_at=self._used_at)
         if not due and self._applied and status == msgspec.structs.replace(self._applied, used_at=self._used_at):
@@ -177,15 +177,15 @@ class Reporter:
         age_s = self._node.watch.age_s if self._node.watch else 0.0
         self._used_at = max(0, int(self._node.clock() - age_s)) if self._use else 0
 
-    def _build(self, seen: _Observed) -> Status:
+    def _build(self, observed: _Observed) -> Status:
         return build_status(
-            seen.inventory,
-            seen.grants,
-            seen.past,
-            unmanaged=find_unmanaged(self._node.host_root, seen.inventory, seen.grants).held,
-            share_bypasses=seen.share_bypasses,
-            dirty=seen.dirty,
-            reconciled=seen.reconciled,
+            observed.inventory,
+            observed.grants,
+            observed.past,
+            unmanaged=find_unmanaged(self._node.host_root, observed.inventory, observed.grants).held,
+            share_bypasses=observed.share_bypasses,
+            dirty=observed.dirty,
+            reconciled=observed.reconciled,
             boot_id=self._node.boot_id,
             reporter=__version__,
         )

@@ -83,11 +83,11 @@ async def preflight(flags: Flags, target: str) -> None:
 
     Exit status: 0 nothing is in the way, 1 something is, 2 unusable arguments, 3 cannot tell."""
     async with connect(flags) as client:
-        seen = await read_view(client, flags, lambda now: view_preflight(now, target))
-    if isinstance(seen, Unread):
-        end_untold(seen)
-    show(seen, flags.output, render_preflight(seen))
-    raise SystemExit(EXIT.get(seen.state, 0))
+        view = await read_view(client, flags, lambda now: view_preflight(now, target))
+    if isinstance(view, Unread):
+        end_untold(view)
+    show(view, flags.output, render_preflight(view))
+    raise SystemExit(EXIT.get(view.state, 0))
 
 
 def view_preflight(now: Installation, target: str) -> PreflightView:

@@ -52,15 +52,15 @@ async def status(flags: Flags, wait: bool, timeout_s: float) -> None:
 
     Exit status: 0 all is well, 1 degraded, 2 unusable arguments, 3 cannot tell."""
     async with connect(flags) as client:
-        seen = await wait_until_well(
+        observed = await wait_until_well(
             lambda: read_view(client, flags, view_status),
             timeout_s=timeout_s if wait else 0.0,
             announce=lambda words: click.echo(words, err=True),
         )
-    if isinstance(seen, Unread):
-        end_untold(seen)
-    show(seen, flags.output, render_status(seen), *([render_nodes(seen)] if flags.output is Output.WIDE else []))
-    raise SystemExit(EXIT.get(seen.state, 0))
+    if isinstance(observed, Unread):
+        end_untold(observed)
+    show(observed, flags.output, render_status(observed), *([render_nodes(observed)] if flags.output is Output.WIDE else []))
+    raise SystemExit(EXIT.get(observed.state, 0))
 
 
 def end_untold(unread: Unread) -> NoReturn:
@@ -91,20 +91,20 @@ async def wait_until_well(
     until = clock() + timeout_s
     told = ""
     while True:
-        seen = await read_view()
-        if (isinstance(seen, StatusView) and seen.state not in EXIT) or clock() + AGAIN_S > until:
-            return seen
-        waits = awaited(seen)
+        view = await read_view()
+        if (isinstance(view, StatusView) and view.state not in EXIT) or clock() + AGAIN_S > until:
+            return view
+        waits = awaited(view)
         if waits != told:
             announce(f"waiting: {waits}")
             told = waits
         await sleep(AGAIN_S)
 
 
-def awaited(seen: StatusView | Unread) -> str:
-    if isinstance(seen, Unread):
-        return seen.why
-    return "; ".join(f"{one.group}: {one.what}" for one in seen.findings if one.verdict in EXIT)
+def awaited(view: StatusView | Unread) -> str:
+    if isinstance(view, Unread):
+        return view.why
+    return "; ".join(f"{one.group}: {one.what}" for one in view.findings if one.verdict in EXIT)
 
 
 # ---- for people

@@ -51,8 +51,8 @@ class PodEvent(Wire, frozen=True):
     @property
     def last(self) -> str:
         """Return the time of the last occurrence in RFC 3339, which sorts as text."""
-        seen = self.series.last_observed_time if self.series else None
-        return seen or self.last_timestamp or self.event_time or self.first_timestamp or ""
+        observed = self.series.last_observed_time if self.series else None
+        return observed or self.last_timestamp or self.event_time or self.first_timestamp or ""
 
     @property
     def times(self) -> int:

@@ -92,8 +92,8 @@ def _summary(view: NodeView) -> Iterator[str]:
         nics = count(len(view.pfs), f"{layers} NIC".strip())
         yield f"{nics}, {count(sums.vfs, 'VF')}: {_counted(sums.vf_counts)}"
     versions = [f"{name} {version}" for name, version in (("driver", view.driver), ("lading-hooks", view.reporter)) if version]
-    seen = max((gpu.use.at for gpu in view.gpus if gpu.use), default=0)
-    versions += [f"USED as the driver saw it {age(now() - seen)} ago"] if seen else []
+    observed = max((gpu.use.at for gpu in view.gpus if gpu.use), default=0)
+    versions += [f"USED as the driver saw it {age(now() - observed)} ago"] if observed else []
     if versions:
         yield ", ".join(versions)
     if view.isolations:

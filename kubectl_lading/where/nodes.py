@@ -114,8 +114,8 @@ def _wide(view: NodeView, cluster: Cluster) -> Iterator[str]:
     yield view.driver or NONE
     yield view.reporter or NONE
     yield from _host(view.name, cluster)
-    seen = max((gpu.use.at for gpu in view.gpus if gpu.use), default=0)
-    yield age(now() - seen) if seen else NONE
+    observed = max((gpu.use.at for gpu in view.gpus if gpu.use), default=0)
+    yield age(now() - observed) if observed else NONE
 
 
 def _host(name: str, cluster: Cluster) -> tuple[str, str]:

@@ -23,8 +23,8 @@ def card(lading: LadingNode, index: int) -> str:
 
 
 def test_the_node_is_ready_through_the_proxy(cluster: Cluster, runtime: PrivateContainerd) -> None:
-    seen = cluster.api.node(cluster.node_name)["status"]["nodeInfo"]["containerRuntimeVersion"]
-    assert seen.startswith(f"containerd://{runtime.version}")
+    observed = cluster.api.node(cluster.node_name)["status"]["nodeInfo"]["containerRuntimeVersion"]
+    assert observed.startswith(f"containerd://{runtime.version}")
     assert cluster.ready()
 
 
@@ -118,10 +118,10 @@ def test_an_init_container_and_the_container_after_it_share_their_pods_devices(p
         initContainers=[container("prepare", command=["sh", "-c", see])],
         containers=[container(command=["sh", "-c", f"{see}; exec pause"])],
     )
-    seen = pods.logs("prepared", container="prepare")
-    assert card(lading, 2) in seen
-    assert len(seen) == 2  # one card, one verbs device
-    assert pods.logs("prepared") == seen
+    observed = pods.logs("prepared", container="prepare")
+    assert card(lading, 2) in observed
+    assert len(observed) == 2  # one card, one verbs device
+    assert pods.logs("prepared") == observed
 
 
 def test_a_suffix_gives_devices_to_one_container_only(pods: Pods, lading: LadingNode) -> None:

@@ -198,10 +198,10 @@ class SmallCluster:
             status = self.status(node)
             self.set_report(node, msgspec.structs.replace(status, grants=(*status.grants, *self._grants(pod, status))))
         status = self.status("h100-1")
-        seen = [*USED, *[(0, 0)] * len(status.gpus)]
+        observed = [*USED, *[(0, 0)] * len(status.gpus)]
         used: list[Json] = [
             {"uuid": gpu.uuid, "memoryUsedMiB": mib, "busyPercent": busy}
-            for gpu, (mib, busy) in zip(status.gpus, seen, strict=False)
+            for gpu, (mib, busy) in zip(status.gpus, observed, strict=False)
         ]
         sharers = [one for one in status.grants if any(gpu.uuid == status.gpus[2].uuid for gpu in one.gpus)]
         used[2]["containers"] = [

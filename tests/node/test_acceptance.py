@@ -75,9 +75,9 @@ def test_two_pods_share_a_card_and_a_table_says_how(site: ContainerSite, contain
     )
     rows = re.findall(r"^(.{52}) (.{14}) (\S+) +(ok|FAIL)$", done.stdout, re.MULTILINE)
     assert len(rows) == 6, done.stdout + done.stderr
-    seen = {what.strip(): (value, outcome) for what, _, value, outcome in rows}
-    assert seen["memory of the card, by CUDA, MiB"] == ("6144", "ok")
-    assert seen["memory of the card, by nvidia-smi, MiB"] == ("6144", "ok")
-    assert seen["allocated before CUDA refuses, MiB"] == ("6144", "ok")
-    assert 0.6 < float(seen["both at work: part of seventy"][0]) < 0.8
-    assert float(seen["thirty alone, of what seventy makes alone"][0]) > 0.5
+    observed = {what.strip(): (value, outcome) for what, _, value, outcome in rows}
+    assert observed["memory of the card, by CUDA, MiB"] == ("6144", "ok")
+    assert observed["memory of the card, by nvidia-smi, MiB"] == ("6144", "ok")
+    assert observed["allocated before CUDA refuses, MiB"] == ("6144", "ok")
+    assert 0.6 < float(observed["both at work: part of seventy"][0]) < 0.8
+    assert float(observed["thirty alone, of what seventy makes alone"][0]) > 0.5

@@ -65,9 +65,9 @@ class NldevSocket:
         names, where = self._nldev.names, self._nldev.where
         kind: int = struct.unpack_from("=H", request, 4)[0]
         if kind & 0x3FF == 1:
-            seen = [(number, name) for number, name in names.items() if where[number] == self._netns]
+            observed = [(number, name) for number, name in names.items() if where[number] == self._netns]
             devices = (
-                render_attribute(1, struct.pack("=I", i)) + render_attribute(2, name.encode() + b"\0") for i, name in seen
+                render_attribute(1, struct.pack("=I", i)) + render_attribute(2, name.encode() + b"\0") for i, name in observed
             )
             return b"".join(render_message(kind, 2, device) for device in devices) + render_message(3, 2, bytes(4))
         told = dict(parse_attributes(request[16:]))

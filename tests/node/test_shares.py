@@ -196,8 +196,8 @@ def test_a_process_that_goes_past_the_library_is_reported(site: Site, driver: Cu
     """Show a process of the container on the card in the driver that the share server has no connection from."""
     pod, container = sharing(site, driver, "past", "memory=1Gi", "pause")
     pid = int((find_cgroups(container.id)[0] / "cgroup.procs").read_text().split()[0])
-    seen = site.node.root / "proc" / str(pid)
-    seen.symlink_to(f"/proc/{pid}")
+    observed = site.node.root / "proc" / str(pid)
+    observed.symlink_to(f"/proc/{pid}")
     try:
         NvmlState(profile=site.node.profile, processes={0: [Running(pid, used_mib=100)]}).write(site.node.nvml_state)
         site.await_log(site.lading.hooks, Event.SHARE_BYPASSED, pod.spec.uid)
@@ -205,7 +205,7 @@ def test_a_process_that_goes_past_the_library_is_reported(site: Site, driver: Cu
         assert str(pid) in text
     finally:
         NvmlState(profile=site.node.profile).write(site.node.nvml_state)
-        seen.unlink()
+        observed.unlink()
 
 
 def test_a_pods_own_mount_does_not_replace_its_grant(site: Site, driver: CudaDriver, tmp_path: Path) -> None:

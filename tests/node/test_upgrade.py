@@ -55,9 +55,9 @@ def test_a_pod_uses_its_devices_throughout(start_lading: StartLading, containerd
             install(lading.hooks, hooks)
             install(lading.proxy, proxy)
             eventually(site.kubelet.version)
-            seen = uses(container)
-            assert seen, "the pod does not run"
-            assert set(seen) <= GRANTED
+            observed = uses(container)
+            assert observed, "the pod does not run"
+            assert set(observed) <= GRANTED
             # The other version keeps what the one granted, refuses it to others, and gives it again.
             refused = site.refused_once_reconciled({GPU: "2"})
             assert refused.reason is Reason.DEVICE_HELD

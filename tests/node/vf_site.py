@@ -150,13 +150,13 @@ class VfSite(Site):
 
     def _shown(self) -> dict[PciAddress, Shown]:
         away = self.rig.rdma_away()
-        seen = {link.alias: (HOST, link) for link in self.rig.host_links()}
+        observed = {link.alias: (HOST, link) for link in self.rig.host_links()}
         for path in self._namespaces():
             with contextlib.suppress(OSError), open_socket(path) as asking:
-                seen |= {link.alias: (str(path), link) for link in list_links(asking)}
+                observed |= {link.alias: (str(path), link) for link in list_links(asking)}
         shown = {}
         for vf in self.vfs:
-            netns, link = seen.get(vf, (None, None))
+            netns, link = observed.get(vf, (None, None))
             shown[PciAddress(vf)] = Shown(
                 netns=netns,
                 link=Link(index=link.index, name=link.name, mac=link.mac, mtu=link.mtu, up=link.up) if link else None,

@@ -146,7 +146,7 @@ class NodeSite:
         layout = self.runtime.layout
         folders = {"state": self.state, "run": self.run, "nri": layout.nri, "containerd": layout.folder}
         volumes = [_volume(name, path) for name, path in folders.items()]
-        seen = {"sim": self.node.root, "netns-of-runtime": layout.state}  # at their own paths
+        observed = {"sim": self.node.root, "netns-of-runtime": layout.state}  # at their own paths
         hooks = {
             "env": [
                 {"name": "KUBERNETES_SERVICE_HOST", "value": address[0]},
@@ -154,7 +154,7 @@ class NodeSite:
                 {"name": "FAKE_NVML_STATE", "value": str(self.node.nvml_state)},
             ],
             "volumeMounts": [
-                {"name": name, "mountPath": str(path), "mountPropagation": "HostToContainer"} for name, path in seen.items()
+                {"name": name, "mountPath": str(path), "mountPropagation": "HostToContainer"} for name, path in observed.items()
             ],
             **{probe: {"httpGet": {"port": self.ports["hooks"]}} for probe in _PROBES},
         }
@@ -164,7 +164,7 @@ class NodeSite:
             "containers": containers,
             "volumes": [
                 *volumes,
-                *(_volume(name, path) for name, path in seen.items()),
+                *(_volume(name, path) for name, path in observed.items()),
                 _volume("driver", self.node.root / "usr"),
             ],
         }

@@ -77,13 +77,13 @@ def status(site: NodeSite) -> StatusView:
 
 
 def test_status_knows_its_daemonsets_and_its_node(site: NodeSite) -> None:
-    seen = status(site)
-    ready = {one.name: (one.desired, one.updated, one.ready, one.not_ready_on) for one in seen.daemonsets}
+    observed = status(site)
+    ready = {one.name: (one.desired, one.updated, one.ready, one.not_ready_on) for one in observed.daemonsets}
     none = dict.fromkeys(("lading-remove", "lading-proxy", "lading-proxy-remove"), (0, 0, 0, ()))
     assert ready == {"lading-node": (1, 1, 1, ()), "lading-guard": (1, 1, 1, ()), **none}
-    assert [(one.name, one.reporter, one.tainted) for one in seen.nodes] == [(NODE, __version__, False)]
-    assert seen.versions["node image"] == {__version__: 2}
-    assert not [one for one in seen.findings if one.group in (Part.DAEMONSETS, Part.NODES)]
+    assert [(one.name, one.reporter, one.tainted) for one in observed.nodes] == [(NODE, __version__, False)]
+    assert observed.versions["node image"] == {__version__: 2}
+    assert not [one for one in observed.findings if one.group in (Part.DAEMONSETS, Part.NODES)]
 
 
 def test_its_node_has_a_taint_only_while_the_guard_is_away(site: NodeSite) -> None:

@@ -80,20 +80,20 @@ def test_pods_wait_for_the_node_and_the_taint_is_there_meanwhile(site: NodeSite,
     power_off(site)
     boot(site)
     began = datetime.now(UTC)
-    seen: list[tuple[datetime, bool]] = []  # when, whether the taint is there
+    observed: list[tuple[datetime, bool]] = []  # when, whether the taint is there
 
     def again() -> bool:
         parts = all(site.ready(name) and ours[name].isdisjoint(containers(site.pods(name))) for name in ours)
-        seen.append((datetime.now(UTC), site.tainted()))
+        observed.append((datetime.now(UTC), site.tainted()))
         now = site.cluster.api.pods()
-        return parts and not seen[-1][1] and len(containers(now) - theirs) == len(ASKS) == len(running.ready())
+        return parts and not observed[-1][1] and len(containers(now) - theirs) == len(ASKS) == len(running.ready())
 
     site.cluster.eventually(again, "all pods, after the boot", within_s=240.0)
-    tainted = [when for when, taint in seen if taint]
+    tainted = [when for when, taint in observed if taint]
     assert tainted
-    untainted = min(when for when, _ in seen if when > tainted[-1])
+    untainted = min(when for when, _ in observed if when > tainted[-1])
     words = ("taint seen after", "taken away after", "all pods run after")
-    times = (tainted[0], untainted, seen[-1][0])
+    times = (tainted[0], untainted, observed[-1][0])
     print("\n" + ", ".join(f"{what} {(when - began).total_seconds():.1f} s" for what, when in zip(words, times, strict=True)))
     assert max(started(site.pods(name)) for name in ours) <= untainted
     running.check()

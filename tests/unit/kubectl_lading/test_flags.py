@@ -8,7 +8,7 @@ from kubectl_lading.flags import Duration, Flags, Group, Output, Scope, command
 
 
 def parse(*words: str) -> Flags:
-    seen: list[Flags] = []
+    flagses: list[Flags] = []
 
     @click.group(cls=Group)
     def main() -> None:
@@ -17,12 +17,12 @@ def parse(*words: str) -> Flags:
     @command("look", scope=Scope.PODS)
     @click.argument("name", default="")
     async def look(flags: Flags, name: str) -> None:
-        seen.append(flags)
+        flagses.append(flags)
 
     main.add_command(look)
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
-    return seen[0]
+    return flagses[0]
 
 
 def test_nothing_said_is_as_kubectl_has_it() -> None:

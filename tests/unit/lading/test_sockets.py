@@ -84,11 +84,11 @@ def test_directory_and_socket_are_ours_alone_under_any_umask(path: Path) -> None
 
 def test_at_no_moment_is_the_mode_wider(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the mode before the last step, which sets the requested mode."""
-    seen: dict[Path, int] = {}
+    paths: dict[Path, int] = {}
     chmod = Path.chmod
 
     def look_and_chmod(self: Path, mode: int) -> None:
-        seen[self] = mode_of(self)
+        paths[self] = mode_of(self)
         chmod(self, mode)
 
     monkeypatch.setattr(Path, "chmod", look_and_chmod)
@@ -98,7 +98,7 @@ def test_at_no_moment_is_the_mode_wider(path: Path, monkeypatch: pytest.MonkeyPa
             assert mode_of(path) == 0o660
     finally:
         os.umask(before)
-    assert seen == {path.parent: 0o700, path: 0o600}
+    assert paths == {path.parent: 0o700, path: 0o600}
 
 
 def test_a_stale_socket_is_replaced(path: Path) -> None:

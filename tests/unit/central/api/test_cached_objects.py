@@ -106,13 +106,13 @@ def test_repeated_events_change_nothing(changes: list[tuple[str, bool]], repeats
             del alive[name]
         else:
             alive[name] = uid
-    one, seen = known(version="0"), dict[str, str]()
+    one, observed = known(version="0"), dict[str, str]()
     for i, current in enumerate(stream):
         again = [stream[at] for at in repeats if at < i]
         for meta, deleted in [current, *again]:
             news = one.event(meta, deleted=deleted)
             if news.deleted is not None:
-                assert seen.pop(news.deleted.name) == news.deleted.uid
+                assert observed.pop(news.deleted.name) == news.deleted.uid
             if news.there:
-                seen[meta.name] = meta.uid
-    assert seen == alive
+                observed[meta.name] = meta.uid
+    assert observed == alive

@@ -185,13 +185,13 @@ def test_those_who_were_not_woken_yet_get_half_of_the_places() -> None:
     one = Waking(nodes=("n1", "n2"))
     names = [f"p{number:02}" for number in range(3 * FOR_EACH_NODE)]
     one.refuse(*names)
-    seen: set[str] = set()
+    observed: set[str] = set()
     one.world.deleted("full-n1")
     for _ in range(6):  # each round begins before the former is through
-        seen.update(one.scan())
+        observed.update(one.scan())
         one.world.report("n1", 1, unhealthy="Xid 79")
         one.world.report("n1", 1)
-    assert seen == set(names)
+    assert observed == set(names)
 
 
 def test_room_that_was_made_for_a_pod_wakes_that_pod() -> None:

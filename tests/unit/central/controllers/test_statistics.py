@@ -36,27 +36,32 @@ def test_what_there_is() -> None:
         made, half=PodKind(core_percent=80), two=PodKind(gpus=2), none=PodKind(cpu_memory=CpuMemory(1, 1))
     )
     assert statistics.overview is None
-    seen = _look(statistics)
-    assert seen.nodes == {NodeState.READY: 2, NodeState.UNREACHABLE: 0, NodeState.NOT_RECONCILED: 0, NodeState.REBOOTED: 0}
-    assert (seen.gpus, seen.mig_gpus) == (Amounts(free=2, held=2, unusable=2), 0)
-    assert seen.memory_mib == Amounts(free=2 * CARD + 61440, held=CARD + 20480, unusable=2 * CARD)
-    assert seen.core_percent == Amounts(free=270, held=130, unusable=200)
-    assert seen.vfs == Amounts(free=2, held=1, unusable=0)
-    assert seen.free_milli == 2700
-    assert seen.unusable_milli == 700  # the shared card's free part, for both kinds of pods that request GPUs
-    assert round(seen.fragmentation, 3) == round(700 / 2700, 3)
-    assert seen.places == {1: 2, 2: 1, 4: 0, 8: 0}
+    observed = _look(statistics)
+    assert observed.nodes == {NodeState.READY: 2, NodeState.UNREACHABLE: 0, NodeState.NOT_RECONCILED: 0, NodeState.REBOOTED: 0}
+    assert (observed.gpus, observed.mig_gpus) == (Amounts(free=2, held=2, unusable=2), 0)
+    assert observed.memory_mib == Amounts(free=2 * CARD + 61440, held=CARD + 20480, unusable=2 * CARD)
+    assert observed.core_percent == Amounts(free=270, held=130, unusable=200)
+    assert observed.vfs == Amounts(free=2, held=1, unusable=0)
+    assert observed.free_milli == 2700
+    assert observed.unusable_milli == 700  # the shared card's free part, for both kinds of pods that request GPUs
+    assert round(observed.fragmentation, 3) == round(700 / 2700, 3)
+    assert observed.places == {1: 2, 2: 1, 4: 0, 8: 0}
 
 
 def test_what_is_free_on_a_node_that_does_not_serve_cannot_be_given() -> None:
     made = World()
     made.node("n1", 2, 1, ready=False)
     statistics = statistics_of(made)
-    seen = _look(statistics)
-    assert seen.nodes[NodeState.UNREACHABLE] == 1
-    assert (seen.gpus.unusable, seen.memory_mib.unusable, seen.vfs.unusable, seen.free_milli) == (2, 2 * CARD, 1, 0)
-    assert seen.fragmentation == 0.0
-    assert seen.places[1] == 0
+    observed = _look(statistics)
+    assert observed.nodes[NodeState.UNREACHABLE] == 1
+    assert (observed.gpus.unusable, observed.memory_mib.unusable, observed.vfs.unusable, observed.free_milli) == (
+        2,
+        2 * CARD,
+        1,
+        0,
+    )
+    assert observed.fragmentation == 0.0
+    assert observed.places[1] == 0
 
 
 def test_the_next_look_sees_what_changed() -> None:

@@ -227,9 +227,9 @@ def test_what_is_in_use_and_who_was_there_before_is_no_change_of_the_room() -> N
     ledger.take_freed()
     busy = report(version=2, grants=held)
     past = Past(device=gpu_uuid(1), pod=uid("q"), container="c", since=1, until=2)
-    seen = (Use(uuid=gpu_uuid(0), memory_used_mib=512, busy_percent=95),)
+    observed = (Use(uuid=gpu_uuid(0), memory_used_mib=512, busy_percent=95),)
     ledger.facts.set_report(
-        msgspec.structs.replace(busy, status=msgspec.structs.replace(busy.status, past=(past,), use=seen, used_at=9))
+        msgspec.structs.replace(busy, status=msgspec.structs.replace(busy.status, past=(past,), use=observed, used_at=9))
     )
     assert ledger.capacity("n1") is capacity
     assert ledger.capacities_changed_since(version) == ([], version)
@@ -429,13 +429,13 @@ def test_a_pod_that_changed_in_something_else_changes_no_room() -> None:
 
 def test_rooms_are_caught_up_with_by_version() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
-    everything, seen = ledger.capacities_changed_since(-1)
+    everything, observed = ledger.capacities_changed_since(-1)
     assert {name for name, _ in everything} == {"n1", "n2"}
     ledger.facts.set_pod(pod("p", node="n2", takes=whole(0)))
-    assert ledger.capacities_changed_since(seen) == ([("n2", ledger.capacity("n2"))], ledger.version)
-    seen = ledger.version
+    assert ledger.capacities_changed_since(observed) == ([("n2", ledger.capacity("n2"))], ledger.version)
+    observed = ledger.version
     ledger.facts.remove_report("n1", 5)
-    assert ledger.capacities_changed_since(seen) == ([("n1", None)], ledger.version)
+    assert ledger.capacities_changed_since(observed) == ([("n1", None)], ledger.version)
 
 
 def test_nothing_is_kept_of_a_node_without_report_and_holders() -> None:

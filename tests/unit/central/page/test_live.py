@@ -147,20 +147,20 @@ def test_it_is_caught_up_at_most_so_often(monkeypatch: pytest.MonkeyPatch) -> No
     shown = Shown()
     shown.world.node("n1", 1)
     shown.caught_up()
-    seen: list[str] = []
+    observed: list[str] = []
     real = Live._view
 
     def view(self: Live, name: str) -> NodeView | None:
-        seen.append(name)
+        observed.append(name)
         return real(self, name)
 
     monkeypatch.setattr(Live, "_view", view)
     shown.world.bind("a", "n1")
     shown.caught_up(after_s=EVERY_S / 2)
-    assert seen == []
+    assert observed == []
     shown.caught_up(after_s=EVERY_S)
     shown.caught_up(after_s=EVERY_S)
-    assert seen == ["n1"]  # and never again without a reason
+    assert observed == ["n1"]  # and never again without a reason
 
 
 def test_what_changes_during_the_look_is_looked_at_next_time(monkeypatch: pytest.MonkeyPatch) -> None:

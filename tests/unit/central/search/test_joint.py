@@ -449,16 +449,16 @@ def test_what_was_not_found_among_some_is_not_said_to_be_nowhere() -> None:
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count the sets of cards that a search judged."""
-    seen: list[int] = []
+    observed: list[int] = []
     judge = joint._Search._judge
 
     def counted(self: joint._Search, cards: int, *args: Any) -> None:
-        seen.append(cards)
+        observed.append(cards)
         judge(self, cards, *args)
 
     monkeypatch.setattr(joint._Search, "_judge", counted)
     joint.find.cache_clear()
-    return seen
+    return observed
 
 
 def test_why_a_pod_does_not_fit_asks_for_any_choice_and_not_for_the_best(judged: list[int]) -> None:

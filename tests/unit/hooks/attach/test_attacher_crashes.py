@@ -21,8 +21,8 @@ from tests.vfs.model import Crash
 def points_of(mode: RdmaMode) -> list[str]:
     """Return every moment of one attach and release at which a daemon can be killed."""
     node = Node(mode=mode)
-    seen: list[str] = []
-    node.kernel.point = seen.append
+    observed: list[str] = []
+    node.kernel.point = observed.append
     node.run("p1-s0")
 
     async def live() -> None:
@@ -30,7 +30,7 @@ def points_of(mode: RdmaMode) -> list[str]:
         await node.stopping("p1-s0")
 
     run_simulated(live())
-    return seen
+    return observed
 
 
 async def nothing_more(node: Node) -> None:

@@ -171,14 +171,14 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_the_host(tmp_path: Path) ->
 
 def test_files_come_back_while_it_runs_and_go_when_it_stops(tmp_path: Path) -> None:
     records, path = Records(), tmp_path / FOLDER / file_name(RESOURCE, vf(0).bdf)
-    seen: list[Inventory | None] = [None]
+    inventories: list[Inventory | None] = [None]
 
     async def story() -> None:
         files = DeviceInfoFiles(tmp_path, RESOURCE)
-        keeping = asyncio.create_task(keep_device_info(files, lambda: seen[0], interval_s=0.0, log=records.log))
+        keeping = asyncio.create_task(keep_device_info(files, lambda: inventories[0], interval_s=0.0, log=records.log))
         await turns()
         assert not path.exists()  # nothing has been read yet
-        seen[0] = inventory(vfs=(vf(0),))
+        inventories[0] = inventory(vfs=(vf(0),))
         await turns()
         assert path.exists()
         path.unlink()

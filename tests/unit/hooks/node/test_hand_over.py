@@ -126,19 +126,19 @@ def test_a_card_waits_for_the_operators_command_and_a_reading_after_it(play: Pla
     async def scenario(world: World) -> None:
         async def command(card: GpuUuid) -> None:
             ran.append(card)
-            seen.append(world.hand_over.waits()[card])
+            observed.append(world.hand_over.waits()[card])
             if problem := outcomes.pop(0):
                 raise HostError(problem)
 
-        seen: list[str] = []
+        observed: list[str] = []
         world.hand_over.command = command
         world.hand_over.left([CARD])
         world.now = 101.0
         world.hand_over.read(100.5, {CARD: ""}, 7)
         await world.until_restored()
         assert ran == [CARD, CARD]
-        assert "being handed over" in seen[0]
-        assert "the hand-over command fails: exit 3: busy" in seen[1]
+        assert "being handed over" in observed[0]
+        assert "the hand-over command fails: exit 3: busy" in observed[1]
         assert world.hand_over.waits() == {CARD: "it has not been read since its last holder was gone"}
         world.hand_over.read(101.5, {CARD: ""}, 8)
         assert world.hand_over.waits() == {}

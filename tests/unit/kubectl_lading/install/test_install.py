@@ -98,8 +98,8 @@ def test_wait_says_what_is_not_ready_and_fails_at_the_timeout(cli: Cli) -> None:
     assert "lading-central: 0 of 2 pods are ready" in done.stderr
 
 
-def deployment(ready: int, updated: int, *, seen: int = 1) -> Any:
-    status = {"observedGeneration": seen, "readyReplicas": ready, "updatedReplicas": updated}
+def deployment(ready: int, updated: int, *, observed: int = 1) -> Any:
+    status = {"observedGeneration": observed, "readyReplicas": ready, "updatedReplicas": updated}
     return {"kind": "Deployment", "metadata": {"generation": 1}, "spec": {"replicas": 2}, "status": status}
 
 
@@ -112,7 +112,7 @@ def daemonset(wanted: int, updated: int, ready: int) -> Any:
     ("live", "lack"),
     [
         (None, "not there"),
-        (deployment(2, 2, seen=0), "not seen"),
+        (deployment(2, 2, observed=0), "not seen"),
         (deployment(2, 1), "1 of 2"),
         (deployment(2, 2), ""),
         (daemonset(3, 3, 2), "2 of 3"),

@@ -310,13 +310,13 @@ def test_a_list_that_is_none(play: Play, body: bytes) -> None:
 
 async def watched(client: KubeClient, version: str, count: int) -> list[tuple[str, str]]:
     events = client.watch(PODS.path(), resource_version=version)
-    seen: list[tuple[str, str]] = []
+    observed: list[tuple[str, str]] = []
     async with contextlib.aclosing(events):
         async for event in events:
-            seen.append((event.type, msgspec.json.decode(event.object)["metadata"].get("name", "")))
-            if len(seen) == count:
+            observed.append((event.type, msgspec.json.decode(event.object)["metadata"].get("name", "")))
+            if len(observed) == count:
                 break
-    return seen
+    return observed
 
 
 def test_a_watch_goes_on_where_it_is_told(play: Play) -> None:

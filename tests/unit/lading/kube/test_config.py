@@ -355,12 +355,12 @@ def test_renewal_waits_for_no_one(kubeconfig: Write, tmp_path: Path) -> None:
         refresh = config.load_chosen(config.choose_entries((kubeconfig({"tokenFile": "token"}),), "", explicit=True))
         access = config.ApiAccess(lambda: refresh, clock=lambda: seconds)
         path.write_text("renewed")
-        seen = [(await access.credentials()).authorization]
+        observed = [(await access.credentials()).authorization]
         seconds = config.REFRESH_S
-        seen.append((await access.credentials()).authorization)
+        observed.append((await access.credentials()).authorization)
         while access._renewal is not None:
             await asyncio.wait([access._renewal])
             await asyncio.sleep(0)
-        return [*seen, (await access.credentials()).authorization]
+        return [*observed, (await access.credentials()).authorization]
 
     assert asyncio.run(go()) == ["Bearer t", "Bearer t", "Bearer renewed"]

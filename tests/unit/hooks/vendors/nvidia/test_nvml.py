@@ -82,8 +82,8 @@ def test_a_card_that_nvml_does_not_count_has_no_index(build_node: BuildNode, fak
     node = build_node("mig")
     whole = node.profile.gpus[1][1]
     # NVML sees one card only: the driver excluded the first.
-    seen = NvmlState(profile=node.profile).render().splitlines()
-    node.nvml_state.write_text("\n".join(line for line in seen if line.startswith("driver") or whole.uuid in line) + "\n")
+    observed = NvmlState(profile=node.profile).render().splitlines()
+    node.nvml_state.write_text("\n".join(line for line in observed if line.startswith("driver") or whole.uuid in line) + "\n")
     _, gpus, _ = read_gpus(node.root, library=fake_nvml)
     assert [(gpu.index, gpu.uuid == whole.uuid, bool(gpu.unhealthy)) for gpu in gpus] == [(-1, False, True), (0, True, False)]
 

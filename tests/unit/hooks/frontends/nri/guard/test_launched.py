@@ -57,17 +57,17 @@ def test_one_of_an_older_version_is_replaced_in_one_step(program: Path, folder: 
 def test_while_it_is_written_no_name_in_the_folder_keeps_containerd_from_starting(
     program: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[list[str]] = []
+    observed: list[list[str]] = []
     replace = Path.replace
 
     def scan(path: Path, target: Path) -> Path:
-        seen.append([name for name in names(folder) if not (folder / name).is_dir()])
+        observed.append([name for name in names(folder) if not (folder / name).is_dir()])
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", scan)
     install(program, folder)
-    assert seen
-    assert all(there == [] for there in seen)
+    assert observed
+    assert all(there == [] for there in observed)
 
 
 @pytest.mark.parametrize("name", ["stray", "9-a", "099-a", "ab-c", "99_x"])
