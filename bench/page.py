@@ -65,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(json.dumps(results, indent=1) + "\n")
     for name, figure in results.items():
-        words = [f"{figure:.2f}"] if isinstance(figure, float) else [f"{key} {value:.2f}" for key, value in figure.items()]
-        print(f"{name:18} {'   '.join(words)}")
+        text = [f"{figure:.2f}"] if isinstance(figure, float) else [f"{key} {value:.2f}" for key, value in figure.items()]
+        print(f"{name:18} {'   '.join(text)}")
     print(f"written to {args.output}")
 
 

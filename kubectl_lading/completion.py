@@ -38,8 +38,8 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 def print_candidates(command: click.Command, typed: Sequence[str]) -> None:
     """Print the candidates for the last word of `typed`, the words after the command."""
-    *words, incomplete = typed or [""]
-    completions = ShellComplete(command, {}, PROGRAM, _VARIABLE).get_completions(words, incomplete)
+    *text, incomplete = typed or [""]
+    completions = ShellComplete(command, {}, PROGRAM, _VARIABLE).get_completions(text, incomplete)
     for one in completions:
         if one.type == "plain":
             print(f"{one.value}\t{one.help}" if one.help else one.value)

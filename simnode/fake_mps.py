@@ -154,18 +154,18 @@ class MpsDaemon:
         with connection, contextlib.suppress(OSError):
             lines = connection.makefile("r")
             for line in lines:
-                words = line.split()
-                if words[:1] == ["client"]:
-                    self.keep_client(connection, lines, int(words[1]))
+                text = line.split()
+                if text[:1] == ["client"]:
+                    self.keep_client(connection, lines, int(text[1]))
                     return
-                connection.sendall("".join(f"{reply}\n" for reply in (*self.answer(words), ".")).encode())
-                if words[:1] == ["quit"]:
+                connection.sendall("".join(f"{reply}\n" for reply in (*self.answer(text), ".")).encode())
+                if text[:1] == ["quit"]:
                     os._exit(0)  # the socket and the pid file stay
 
-    def answer(self, words: list[str]) -> list[str]:
+    def answer(self, args: list[str]) -> list[str]:
         with self.lock:
             self.servers = [server for server in self.servers if server.runs]
-            match words:
+            match args:
                 case ["get_default_active_thread_percentage"]:
                     return [self.percent]
                 case ["set_default_active_thread_percentage", percent]:

@@ -172,10 +172,10 @@ def _release() -> dict[str, str]:
     return {key: value.strip('"') for key, _, value in pairs}
 
 
-def _apt_get(what: str, *words: str) -> None:
-    status = progress.run(what, ["apt-get", "--quiet", *words], env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+def _apt_get(what: str, *text: str) -> None:
+    status = progress.run(what, ["apt-get", "--quiet", *text], env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
     if status:
-        raise HostError(f"cannot install: apt-get {words[0]} ended with status {status}", hint="see its output above")
+        raise HostError(f"cannot install: apt-get {text[0]} ended with status {status}", hint="see its output above")
 
 
 def _run(command: list[str], *, folder: Path | None = None) -> str:

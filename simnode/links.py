@@ -144,13 +144,13 @@ def render_kept(kept: Mapping[str, str]) -> str:
     """Return the words of `ip link set` that give a new device what one had that died with its namespace. A real function's
     device does not die, and keeps it (net/core/dev.c, default_device_exit_net and __dev_change_net_namespace)."""
     flags = kept["flags"].split()
-    words = [
+    text = [
         *("promisc", "on" if "promisc" in flags else "off", "allmulticast", "on" if "allmulti" in flags else "off"),
         *("arp", "off" if "noarp" in flags else "on", "multicast", "on" if "multicast" in flags else "off"),
         *("txqueuelen", kept["tx-queue-length"], "group", kept["group"]),
         *("gso_max_segs", kept["gso-max-segments"], "gso_max_size", kept["gso-max-octets"]),
     ]
-    return " ".join(words)
+    return " ".join(text)
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -89,10 +89,10 @@ class PfState:
 
 
 class _RefusedError(Exception):
-    def __init__(self, code: int, words: str = "") -> None:
-        super().__init__(code, words)
+    def __init__(self, code: int, text: str = "") -> None:
+        super().__init__(code, text)
         self.code = code
-        self.words = words
+        self.words = text
 
 
 class VfTable:
@@ -275,9 +275,9 @@ def _tlvs(data: bytes) -> Iterator[tuple[int, bytes]]:
         data = data[length + -length % 4 :]
 
 
-def _end(request: bytes, code: int, words: str = "") -> bytes:
+def _end(request: bytes, code: int, text: str = "") -> bytes:
     """Render the struct nlmsgerr that a socket with NETLINK_CAP_ACK and NETLINK_EXT_ACK gets."""
     sequence = _HEADER.unpack_from(request)[3]
-    body = struct.pack("=i", -code) + request[: _HEADER.size] + (_tlv(1, words.encode() + b"\0") if words else b"")
-    flags = _NLM_F_CAPPED | (_NLM_F_ACK_TLVS if words else 0)
+    body = struct.pack("=i", -code) + request[: _HEADER.size] + (_tlv(1, text.encode() + b"\0") if text else b"")
+    flags = _NLM_F_CAPPED | (_NLM_F_ACK_TLVS if text else 0)
     return _HEADER.pack(_HEADER.size + len(body), _NLMSG_ERROR, flags, sequence, 0) + body

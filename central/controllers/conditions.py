@@ -130,7 +130,7 @@ def decide_health_changes(capacity: NodeCapacity, holders: Iterable[Held], condi
     for held in holders:
         devices = _devices_of(held, known)
         condition = conditions.get(held.holder.pod)
-        unhealthy = [words for device in sorted(devices) if (words := known.get(device, f"{device}: {_NOT_REPORTED}"))]
+        unhealthy = [text for device in sorted(devices) if (text := known.get(device, f"{device}: {_NOT_REPORTED}"))]
         if not devices or (not unhealthy and (condition is None or condition.healthy)):
             continue
         change = HealthChange(

@@ -486,9 +486,9 @@ class GangKeeper:
     def _requeue_waiting(self, gang: Gang) -> Gang:
         """Requeue the waiting members: once for each reason, so that the members' Events report it; and when the number of
         nodes changed, because kube-scheduler has not judged new nodes yet."""
-        told = gang.search.reason, len(self._ledger.nodes())
-        if gang.search.told != told:
-            gang = self._gangs.note(gang, told=told)
+        notified = gang.search.reason, len(self._ledger.nodes())
+        if gang.search.told != notified:
+            gang = self._gangs.note(gang, told=notified)
             self._requeue(member.uid for member in gang.waiting())
         return gang
 

@@ -39,17 +39,15 @@ def explain_scope(capacity: NodeCapacity, demand: Demand, *, now: bool) -> str:
         0
     ]
     free, scope = "free " if now else "", _CALLED[demand.scope]
-    words = f"{_counted(requested.count, requested.vfs, free)} in one {scope} asked".replace(
-        "in one switch", "below one switch"
-    )
+    text = f"{_counted(requested.count, requested.vfs, free)} in one {scope} asked".replace("in one switch", "below one switch")
     if not sites:
-        return words
+        return text
     best = max(sites, key=lambda site: met(requested, site))
     cards, vfs = found(requested, best)
     have = " and ".join(
         count_of(n, of) for n, of, wants in ((cards, "GPU", requested.count), (vfs, "VF", requested.vfs)) if wants
     )
-    return f"{words}; the nearest has {have} ({_name(capacity, layout, best, demand.scope)})"
+    return f"{text}; the nearest has {have} ({_name(capacity, layout, best, demand.scope)})"
 
 
 def explain_switches(capacity: NodeCapacity, demand: Demand, *, now: bool) -> str:
@@ -64,34 +62,34 @@ def explain_switches(capacity: NodeCapacity, demand: Demand, *, now: bool) -> st
         if cards and vfs > most[0]:
             most = vfs, _name(capacity, layout, site, Scope.SWITCH)
     free = "free " if now else ""
-    words = f"{_counted(requested.count, 0, free)} asked below switches with {_counted(0, requested.vfs, free)} each"
+    text = f"{_counted(requested.count, 0, free)} asked below switches with {_counted(0, requested.vfs, free)} each"
     beside = f"the most VFs beside such a GPU: {max(most[0], 0)} ({most[1]})"
-    return f"{words}; there {'is' if serving == 1 else 'are'} {serving}; {beside}"
+    return f"{text}; there {'is' if serving == 1 else 'are'} {serving}; {beside}"
 
 
 def explain_pfs(capacity: NodeCapacity, demand: Demand, *, now: bool) -> str:
     ports = vfs_by_pf(capacity)
     free = {pf: sum(vf.free for vf in vfs) for pf, vfs in ports.items()}
     fewest = min(ports, key=lambda pf: (free[pf] if now else len(ports[pf]), pci_order(pf)), default=None)
-    words = f"{_counted(0, demand.vfs_peak, 'free ' if now else '')} of each PF asked"
-    return f"{words}; PF {fewest} has {free[fewest]} free of {len(ports[fewest])}" if fewest else words
+    text = f"{_counted(0, demand.vfs_peak, 'free ' if now else '')} of each PF asked"
+    return f"{text}; PF {fewest} has {free[fewest]} free of {len(ports[fewest])}" if fewest else text
 
 
 def explain_partition(capacity: NodeCapacity, demand: Demand, *, now: bool) -> str:
     count = max((one.count for one in demand.wanted if one.whole), default=0)
     cards = {card.gpu.module_id: card for card in capacity.cards if is_requested(card, demand)}
-    words = f"an NVSwitch partition of {count_of(count, 'GPU')} asked"
+    text = f"an NVSwitch partition of {count_of(count, 'GPU')} asked"
     sizes = sorted({len(partition.modules) for partition in capacity.partitions})
     of_size = [partition for partition in capacity.partitions if len(partition.modules) == count]
     if not now or not of_size:
-        return f"{words}; the node has {'partitions of ' + ', '.join(map(str, sizes)) if sizes else 'no partitions'}"
+        return f"{text}; the node has {'partitions of ' + ', '.join(map(str, sizes)) if sizes else 'no partitions'}"
 
     def free(partition: Partition) -> int:
         return sum(module in cards and cards[module].free for module in partition.modules)
 
     best = max(of_size, key=free)
     modules = ", ".join(map(str, best.modules))
-    return f"{words}; of {len(of_size)} such the nearest has {free(best)} free (partition {best.id}: modules {modules})"
+    return f"{text}; of {len(of_size)} such the nearest has {free(best)} free (partition {best.id}: modules {modules})"
 
 
 def _would_do(card: CardCapacity, demand: Demand, wanted: Wanted, *, now: bool) -> bool:

@@ -174,14 +174,14 @@ def _used(status: Status) -> Mapping[tuple[str, str], int]:
     granted: Counter[tuple[str, str]] = Counter()
     for grant in status.grants:
         granted.update((grant.pod, device) for gpu in grant.gpus for device in _devices(gpu))
-    told: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     used: Counter[tuple[str, str]] = Counter()
     for card in status.use:
         for one in card.containers:
             for device in filter(None, (card.uuid, one.mig_uuid)):
-                told[one.pod, device] += 1
+                counts[one.pod, device] += 1
                 used[one.pod, device] += one.memory_used_mib
-    return {key: mib for key, mib in used.items() if told[key] == granted[key]}
+    return {key: mib for key, mib in used.items() if counts[key] == granted[key]}
 
 
 def _devices(gpu: GrantedGpu) -> Iterable[str]:

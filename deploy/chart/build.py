@@ -168,9 +168,9 @@ def _template(one: Manifest, points: dict[tuple[str, str, str], str]) -> str:
 
 def _find(one: Manifest, path: str) -> tuple[dict[str, Any], str]:
     """Find a place. In a list, a word is the name of an element; `_` is a dot in a key."""
-    *words, last = path.split(".")
+    *text, last = path.split(".")
     at: Any = one
-    for word in words:
+    for word in text:
         at = next(item for item in at if item["name"] == word) if isinstance(at, list) else at[word]
     return at, last if last in at else last.replace("_", ".")
 

@@ -101,14 +101,14 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
 
 
-def flags(words: Sequence[Word]) -> tuple[Option, ...]:
+def flags(text: Sequence[Word]) -> tuple[Option, ...]:
     """Parse the options of a command line: `k3s agent --kubelet-arg=v=2 --docker`."""
-    return tuple(_flags(words))
+    return tuple(_flags(text))
 
 
-def _flags(words: Sequence[Word]) -> Iterator[Option]:
-    texts = [*(word.text for word in words), "-"]
-    for word, after in zip(words, texts[1:], strict=True):
+def _flags(text: Sequence[Word]) -> Iterator[Option]:
+    texts = [*(word.text for word in text), "-"]
+    for word, after in zip(text, texts[1:], strict=True):
         if word.text.startswith("-"):
             name, equals, value = word.text.lstrip("-").partition("=")
             given = value if equals else "true" if after.startswith("-") else after

@@ -95,10 +95,10 @@ def traced(argv: Sequence[str], planned: Sequence[Word]) -> tuple[Word, ...]:
     return tuple(Word(text, files.get(text, COMMAND_LINE)) for text in argv)
 
 
-def last_flag(words: Sequence[Word], name: str) -> Word | None:
+def last_flag(text: Sequence[Word], name: str) -> Word | None:
     """Return the value of the last `--name=value` or `--name value`; None if the flag is absent."""
     result = None
-    for word, after in pairwise([*words, Word("", "")]):
+    for word, after in pairwise([*text, Word("", "")]):
         flag, equals, value = word.text.partition("=")
         if flag in (f"--{name}", f"-{name}"):
             result = Word(value, word.file) if equals else after

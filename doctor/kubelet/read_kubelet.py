@@ -52,23 +52,23 @@ def _choose(units: Sequence[Unit], *, kubelet: bool, alone: bool) -> tuple[Distr
 
 
 def _running(host_root: Path, process: Process | None, planned: Sequence[Word]) -> Command | None:
-    words = traced(process.argv, planned) if process else ()
-    return Command(words=words, config=_read_config(host_root, words)) if words else None
+    text = traced(process.argv, planned) if process else ()
+    return Command(words=text, config=_read_config(host_root, text)) if text else None
 
 
 def _of_service(host_root: Path, distribution: Distribution, unit: Unit, kubelet: Process | None) -> KubeletReading:
     """Read the kubelet of K3s or RKE2. RKE2's process shows kubelet's command line. The kubelet inside K3s is assumed to have
     the settings in the files of K3s."""
     service = _read_service(host_root, distribution, unit)
-    words = (Word(f"--config-dir={service.kubelet_folder}", ""), *kubelet_words(service.options))
-    config = _read_config(host_root, words)
+    text = (Word(f"--config-dir={service.kubelet_folder}", ""), *kubelet_words(service.options))
+    config = _read_config(host_root, text)
     if KEY not in config or Path(config[KEY].source).name.startswith("00-"):  # K3s or RKE2 wrote this file at its last start
         config[KEY] = Setting(value=service.own_endpoint.value, source=service.own_endpoint.file)
-    planned = Command(words=words, config=config)
+    planned = Command(words=text, config=config)
     inside = distribution is Distribution.K3S
     return KubeletReading(
         process=read_process(host_root / "proc", unit.pid) if inside and unit.pid else kubelet,
-        running=(planned if unit.pid else None) if inside else _running(host_root, kubelet, words),
+        running=(planned if unit.pid else None) if inside else _running(host_root, kubelet, text),
         unit=unit,
         planned=planned,
         service=service,
@@ -104,13 +104,13 @@ def _newest(host_root: Path, files: Iterable[str], since: float) -> str:
     return newest if newest and written[newest] > since else ""
 
 
-def _read_config(host_root: Path, words: Sequence[Word]) -> dict[str, Setting]:
+def _read_config(host_root: Path, text: Sequence[Word]) -> dict[str, Setting]:
     """Read the configuration files in the command line; later files override earlier ones. Keep only keys with a text: no
     others are used."""
     paths = []
-    if (main := last_flag(words, "config")) and main.text:
+    if (main := last_flag(text, "config")) and main.text:
         paths.append(_below(host_root, main.text))
-    if (folder := last_flag(words, "config-dir")) and folder.text:
+    if (folder := last_flag(text, "config-dir")) and folder.text:
         paths += _drop_ins(_below(host_root, folder.text))
     settings: dict[str, Setting] = {}
     for path in paths:

@@ -99,7 +99,7 @@ def _describe(nodes: Sequence[BadNode]) -> str:
     by_problem: dict[str, list[str]] = {}
     for node in nodes:
         by_problem.setdefault(node.why.replace(node.path, "{}", 1), []).append(node.path)
-    return "; ".join(words.format(first_few(paths, _NAMED)) if "{}" in words else words for words, paths in by_problem.items())
+    return "; ".join(text.format(first_few(paths, _NAMED)) if "{}" in text else text for text, paths in by_problem.items())
 
 
 def _makes(nodes: Sequence[BadNode]) -> str:

@@ -124,9 +124,9 @@ class Attacher:
             row = self._journal.find(vf)
             if row is None or row.generation != generation:
                 return []
-            words = plan.describe_release(row)
+            text = plan.describe_release(row)
             why = await self._release(row)
-            return [f"cannot release VF {vf}: {why}", *await self._give_up(row)] if why else words
+            return [f"cannot release VF {vf}: {why}", *await self._give_up(row)] if why else text
 
     # ---- attaching
 

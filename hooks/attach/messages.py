@@ -164,5 +164,5 @@ def _parse_error(message: NetlinkMessage) -> RefusedError | None:
     if message.kind == NLMSG_ERROR:
         repeated = _HEADER.size if message.flags & NLM_F_CAPPED else _HEADER.unpack_from(message.body, start)[0]
         start += repeated + -repeated % 4
-    words = dict(parse_attributes(message.body[start:])).get(_NLMSGERR_ATTR_MSG, b"")
-    return RefusedError(code, words.rstrip(b"\0").decode("utf-8", "replace"))
+    text = dict(parse_attributes(message.body[start:])).get(_NLMSGERR_ATTR_MSG, b"")
+    return RefusedError(code, text.rstrip(b"\0").decode("utf-8", "replace"))

@@ -301,21 +301,21 @@ def choose_ifname(taken: Iterable[str]) -> str:
 
 def describe_release(row: Attachment) -> list[str]:
     """Describe what a release would do, in order."""
-    words = []
+    text = []
     step = first_return(row)
     if step is None:
         return [f"forget the attachment of {row.bdf}: nothing was changed yet"]
     if step is Step.RDMA_RETURNING:
-        words.append(f"move RDMA device {row.vf.ibdev} from {row.netns} to the host's network namespace")
+        text.append(f"move RDMA device {row.vf.ibdev} from {row.netns} to the host's network namespace")
     if step in {Step.RDMA_RETURNING, Step.RETURNING} and row.netdev is not None:
-        words.append(f"move {row.ifname} from {row.netns} to the host's network namespace")
+        text.append(f"move {row.ifname} from {row.netns} to the host's network namespace")
     if changes := _describe(reset_of(row)):
-        words.append(f"set VF {row.vf.index} of PF {row.vf.pf} back to {changes}")
+        text.append(f"set VF {row.vf.index} of PF {row.vf.pf} back to {changes}")
     if row.netdev is not None:
         address = f", MAC {row.netdev.mac}" if row.netdev.mac else ""
-        words.append(f"name it {row.netdev.name} again, with MTU {row.netdev.mtu}{address}")
-    words.append(f"forget that {row.bdf} is attached to pod {row.namespace}/{row.pod_name} (sandbox {row.sandbox})")
-    return words
+        text.append(f"name it {row.netdev.name} again, with MTU {row.netdev.mtu}{address}")
+    text.append(f"forget that {row.bdf} is attached to pod {row.namespace}/{row.pod_name} (sandbox {row.sandbox})")
+    return text
 
 
 def _describe(config: VfConfig) -> str:

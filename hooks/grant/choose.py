@@ -160,21 +160,21 @@ _Holders = Sequence[tuple[Holding, GrantedGpu]]  # holders of one card
 
 
 def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, unmanaged: Mapping[GpuUuid, str]) -> Refusal | None:
-    gpu, words = one.gpu, _describe(one.gpu, one.mig)
+    gpu, text = one.gpu, _describe(one.gpu, one.mig)
     if gpu.unhealthy:
-        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}: it is not healthy: {gpu.unhealthy}")
+        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {text}: it is not healthy: {gpu.unhealthy}")
     if gpu.mig_enabled and one.mig is None:
         has = listed([instance.uuid for instance in gpu.mig])
         return Refusal(
             reason=Reason.DEVICE_UNKNOWN,
-            message=f"cannot give {words}: it is in MIG mode, where only its instances can be given; it has {has}",
+            message=f"cannot give {text}: it is in MIG mode, where only its instances can be given; it has {has}",
         )
     if gpu.uuid in unmanaged:
-        return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: it is used by {unmanaged[gpu.uuid]}")
+        return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {text}: it is used by {unmanaged[gpu.uuid]}")
     own = _granted(one, IsolationName.NONE)
     for holding, granted in holders:
         if holding.pod != pod and own.excludes(granted):
-            return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: {_holder(holding, granted)}")
+            return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {text}: {_holder(holding, granted)}")
     return None if one.request.whole else _check_capacity(one, pod, holders)
 
 

@@ -60,8 +60,8 @@ def choose_again(
         kept=may_change - unhealthy.keys(),
     )
     if isinstance(vfs, Refusal):
-        words = "; ".join(f"VF {device}: {why}" for device, why in unhealthy.items())
-        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}; and no other: {vfs.message}")
+        text = "; ".join(f"VF {device}: {why}" for device, why in unhealthy.items())
+        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {text}; and no other: {vfs.message}")
     return replace(own.devices, vfs=(*named, *_in_place(by_number, vfs)))
 
 

@@ -186,8 +186,8 @@ class Control:
         another process's now."""
         process = Path("/proc", str(pid))
         try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
+            text = (process / "cmdline").read_bytes().split(b"\0")
             services = _SERVICE.findall((process / "cgroup").read_text())
         except OSError:
             return False
-        return name.encode() in {word.rpartition(b"/")[2] for word in words[:2]} and {*services} <= {self.uuid}
+        return name.encode() in {word.rpartition(b"/")[2] for word in text[:2]} and {*services} <= {self.uuid}

@@ -402,10 +402,10 @@ class Node:
             not_back=frozenset().union(*(preparer.held() for preparer in self.preparers)),
         )
         for problem in actions.problems:
-            words = problem.message
+            message = problem.message
             if problem.kind is ProblemKind.LIST_EMPTY and not lists.containers:
-                words += f"; what they hold is free if it lists none for {EMPTY_S:.0f} s"
-            self._node_log.once(Event.LEDGER_FAILED, words, reason=problem.kind)
+                message += f"; what they hold is free if it lists none for {EMPTY_S:.0f} s"
+            self._node_log.once(Event.LEDGER_FAILED, message, reason=problem.kind)
         try:
             self._apply(actions)
         except StateError as e:  # the ledger may lack a holder: nothing new is granted before it is complete
@@ -541,8 +541,8 @@ class Node:
         except HostError as e:
             self.log.error(Event.INVENTORY_FAILED, str(e))
             return
-        for device, words in decide_unmanaged(new.gpus, processes, self.ledger.grants()).held.items():
-            self._node_log.once(Event.HOLDER_FOREIGN, words, device=device)
+        for device, text in decide_unmanaged(new.gpus, processes, self.ledger.grants()).held.items():
+            self._node_log.once(Event.HOLDER_FOREIGN, text, device=device)
 
     def inventory_failed(self, error: Exception) -> None:
         self._node_log.once(Event.INVENTORY_FAILED, str(error))

@@ -50,8 +50,8 @@ async def carry_out(release: Release, ledger: Ledger, attachments: Attachments, 
     done: list[str] = []
     failed: list[str] = []
     for row in release.attachments:
-        words, back = await _bring_back(row, ledger, attachments)
-        (done if back else failed).extend(words)
+        text, back = await _bring_back(row, ledger, attachments)
+        (done if back else failed).extend(text)
     for grant in release.grants:
         try:
             now = ledger.find(*grant.key)
@@ -70,11 +70,11 @@ async def carry_out(release: Release, ledger: Ledger, attachments: Attachments, 
 
 async def _bring_back(row: Attachment, ledger: Ledger, attachments: Attachments) -> tuple[list[str], bool]:
     try:
-        words = await attachments.force_release(row.bdf, row.generation)
+        text = await attachments.force_release(row.bdf, row.generation)
     except LadingError as e:
         return [f"cannot release VF {row.bdf}: {e}"], False
     now = ledger.journal.find(row.bdf)
-    return words, now is None or now.generation != row.generation
+    return text, now is None or now.generation != row.generation
 
 
 def read_content(ledger: Ledger) -> LedgerContent:

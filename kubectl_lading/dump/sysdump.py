@@ -158,10 +158,10 @@ class Dump:
         self._descriptions[self._folder.names[-1]] = description
 
     def _failed(self, what: str, error: Exception | str) -> None:
-        words = scrub(f"{what}: {error}")
+        text = scrub(f"{what}: {error}")
         self.forbidden |= isinstance(error, ForbiddenError)
-        self.failures.append(words)
-        self._log.append(f"failed: {words}")
+        self.failures.append(text)
+        self._log.append(f"failed: {text}")
 
     async def _status(self) -> None:
         try:

@@ -162,5 +162,5 @@ def render_done(done: list[Done]) -> Table:
     return table(("KIND", "NAMESPACE", "NAME", "WHAT"), rows)
 
 
-def _print(words: str) -> None:
-    click.echo(printable(words), err=True)
+def _print(message: str) -> None:
+    click.echo(printable(message), err=True)

@@ -224,10 +224,10 @@ def scheduler_version(now: Installation) -> Iterator[Finding]:
         yield degraded(judged.why, mend=mend)
 
 
-def _logs(now: Installation, *words: str) -> str:
+def _logs(now: Installation, *text: str) -> str:
     """Return a command that searches the logs of all replicas of central for `words`; only a hint if central runs outside the
     cluster."""
-    sought = f"grep {words[0]}" if len(words) == 1 else f"grep {' '.join(f'-e {word}' for word in words)}"
+    sought = f"grep {text[0]}" if len(text) == 1 else f"grep {' '.join(f'-e {word}' for word in text)}"
     if not now.has_central:
         return f"look at central's log, where it runs: {sought}"
     return f"kubectl -n {now.namespace} logs -l {NAME_LABEL}={CENTRAL} --prefix --tail=-1 | {sought}"

@@ -55,7 +55,7 @@ async def status(flags: Flags, wait: bool, timeout_s: float) -> None:
         observed = await wait_until_well(
             lambda: read_view(client, flags, view_status),
             timeout_s=timeout_s if wait else 0.0,
-            announce=lambda words: click.echo(words, err=True),
+            announce=lambda message: click.echo(message, err=True),
         )
     if isinstance(observed, Unread):
         end_untold(observed)
@@ -89,15 +89,15 @@ async def wait_until_well(
     """Check again until all is well, or until the timeout. Return the last result. `announce` gets a line about the open
     findings whenever they change."""
     until = clock() + timeout_s
-    told = ""
+    notified = ""
     while True:
         view = await read_view()
         if (isinstance(view, StatusView) and view.state not in EXIT) or clock() + AGAIN_S > until:
             return view
         waits = awaited(view)
-        if waits != told:
+        if waits != notified:
             announce(f"waiting: {waits}")
-            told = waits
+            notified = waits
         await sleep(AGAIN_S)
 
 

@@ -154,15 +154,15 @@ def _admission(now: Installation) -> str:
 
 
 def _central(now: Installation) -> str:
-    words = [_replicas(now.central)]
+    text = [_replicas(now.central)]
     if now.named is not None and not now.named.silent:
-        words.append(f"answers at {now.named.url}")
+        text.append(f"answers at {now.named.url}")
     if isinstance(now.lease, Lease) and now.lease.holder:
         age = now.lease.age_s(now.at)
-        words.append(f"{now.lease.holder} leads" + (f", renewed {max(age, 0):.0f} s ago" if age is not None else ""))
+        text.append(f"{now.lease.holder} leads" + (f", renewed {max(age, 0):.0f} s ago" if age is not None else ""))
     bindings = sum(one.bindings_open or 0 for one in now.replicas.values() if not isinstance(one, Unread))
-    words += [f"{count(bindings, 'Binding')} under way"] if bindings else []
-    return "; ".join(filter(None, words))
+    text += [f"{count(bindings, 'Binding')} under way"] if bindings else []
+    return "; ".join(filter(None, text))
 
 
 def _scheduler(now: Installation) -> str:

@@ -43,16 +43,16 @@ def steps_allowed(now: Installation) -> Iterator[Finding]:
             continue
         for version in sorted(result):
             judged = judge_step(version, now.target)
-            words = f"{part}: {judged.why}"
+            text = f"{part}: {judged.why}"
             match judged.support:
                 case Support.NONE:
                     yield degraded(
-                        words, mend=f"kubectl lading preflight --to {judged.via}" if judged.via else "its release notes"
+                        text, mend=f"kubectl lading preflight --to {judged.via}" if judged.via else "its release notes"
                     )
                 case Support.LIMITED:
-                    yield note(words, mend="keep /var/lib/lading/node.db of each node until you are sure")
+                    yield note(text, mend="keep /var/lib/lading/node.db of each node until you are sure")
                 case Support.UNKNOWN:
-                    yield unknown(words)
+                    yield unknown(text)
                 case Support.FULL:
                     pass
 
@@ -100,12 +100,12 @@ def runtimes(now: Installation) -> Iterator[Finding]:
 
 
 def _platform(judged: Judgement, nodes: list[str], *, mend: str) -> Iterator[Finding]:
-    words = f"{judged.why} ({count(len(nodes), 'node')}: {listed(nodes)})"
+    text = f"{judged.why} ({count(len(nodes), 'node')}: {listed(nodes)})"
     match judged.support:
         case Support.NONE:
-            yield degraded(words, mend=mend)
+            yield degraded(text, mend=mend)
         case Support.LIMITED | Support.UNKNOWN:
-            yield note(words)
+            yield note(text)
         case Support.FULL:
             pass
 

@@ -177,12 +177,12 @@ def _checked(count: object, source: str) -> int:
 
 def _pod(written: Mapping[str, Any], source: str, name: str, namespace: str) -> Draft:
     metadata = _map(written, "metadata", source)
-    words = {
+    text = {
         part: {key: value for key, value in _map(metadata, part, source).items() if value is not None}
         for part in ("annotations", "labels")
     }
     kept = {
-        "metadata": {"name": name, "namespace": namespace, **words},
+        "metadata": {"name": name, "namespace": namespace, **text},
         "spec": dict(_map(written, "spec", source)),
     }
     wanted = _converted(kept["spec"], Wanted, source, f"pod {name}")

@@ -217,8 +217,8 @@ def _verdicts(nodes: Sequence[NodeWhy]) -> Iterator[Verdict]:
     alike: dict[tuple[str, str, str], list[str]] = {}
     for node in nodes:
         alike.setdefault((node.reason, node.text, node.detail), []).append(node.node)
-    for (reason, words, detail), names in alike.items():
-        yield Verdict(reason=reason, text=words, detail=detail, nodes=tuple(names))
+    for (reason, text, detail), names in alike.items():
+        yield Verdict(reason=reason, text=text, detail=detail, nodes=tuple(names))
 
 
 def _priority(pod: Pod | RefusedPod) -> int:

@@ -69,8 +69,8 @@ def _facts(report: PodReport) -> Iterator[tuple[str, str | Text]]:
 
 
 def _signature(signature: Signature) -> Text:
-    words, style = _SIGNED[signature.state]
-    return text(words.format(key_id=signature.key_id), style)
+    message, style = _SIGNED[signature.state]
+    return text(message.format(key_id=signature.key_id), style)
 
 
 # ---- devices

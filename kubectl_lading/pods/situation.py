@@ -66,8 +66,8 @@ class Situation(msgspec.Struct, frozen=True, omit_defaults=True):
 def read_situation(pod: FullPod, requested: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent]) -> Situation:
     """Return the pod's situation. `events`: the pod's Events, the oldest first."""
     if pod.ended:
-        words = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
-        return Situation(stand=Stand.ENDED, said=f"has ended: {pod.status.phase}" + (f": {words}" if words else ""))
+        text = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
+        return Situation(stand=Stand.ENDED, said=f"has ended: {pod.status.phase}" + (f": {text}" if text else ""))
     if pod.spec.node_name:
         return _on_its_node(pod, requested, events)
     return _unbound(pod, requested)
@@ -97,8 +97,8 @@ def _unstarted(pod: FullPod) -> list[tuple[str, str]]:
     result = []
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         if (waiting := status.state.waiting) is not None:
-            words = ": ".join(filter(None, (waiting.reason, waiting.message)))
-            result.append((status.name, words))
+            text = ": ".join(filter(None, (waiting.reason, waiting.message)))
+            result.append((status.name, text))
     return [one for one in result if one[1] not in _ONLY_STARTING] or result
 
 
@@ -114,8 +114,8 @@ def _refusals(
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = status.state.waiting
         if waiting is not None and (result := _parse(waiting.message, status.name)):
-            told = [known for name in (status.name, "") if (known := by_container.get(name)) and known.code == result.code]
-            times, last = (told[0].times, told[0].last) if told else (1, "")
+            notified = [known for name in (status.name, "") if (known := by_container.get(name)) and known.code == result.code]
+            times, last = (notified[0].times, notified[0].last) if notified else (1, "")
             by_container[status.name] = msgspec.structs.replace(result, times=times, last=last)
     if not by_container and isinstance(requested, DeviceRequest) and ASSIGNMENT not in pod.metadata.annotations:
         message = "the pod asks for devices and was bound without an assignment: by another scheduler, or by hand"

@@ -64,9 +64,9 @@ def safe(cell: Cell) -> Text:
     return cell if isinstance(cell, Text) else Text(printable(cell))
 
 
-def text(words: str, style: str = "") -> Text:
+def text(message: str, style: str = "") -> Text:
     """Return `words` with control characters escaped. `style`: a key of STYLES."""
-    return Text(printable(words), style=STYLES.get(style, ""))
+    return Text(printable(message), style=STYLES.get(style, ""))
 
 
 def show(value: object, output: Output, *tables: RenderableType) -> None:
@@ -150,8 +150,8 @@ def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, words in rows:
-        grid.add_row(text(name, "dim"), words if isinstance(words, Text) else text(words))
+    for name, message in rows:
+        grid.add_row(text(name, "dim"), message if isinstance(message, Text) else text(message))
     return grid
 
 

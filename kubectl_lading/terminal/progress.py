@@ -87,7 +87,7 @@ class Patience:
     def __init__(self, server: str, *, after_s: float = SILENT_S, announce: Callable[[str], None] | None = None) -> None:
         self._server = server
         self._after_s = after_s
-        self._print = announce or (lambda words: click.echo(words, err=True))
+        self._print = announce or (lambda text: click.echo(text, err=True))
         self._open: dict[object, str] = {}  # names of the calls in progress, the oldest first
         self._due: asyncio.TimerHandle | None = None
 

@@ -93,8 +93,8 @@ async def uncordon(flags: Flags, devices: tuple[str, ...], node: str, everything
     await _edit(flags, devices, node, everything=everything, dry_run=dry_run, cordons=False)
 
 
-async def _edit(flags: Flags, words: Sequence[str], node: str, *, everything: bool, dry_run: bool, cordons: bool) -> None:
-    if everything == bool(words) or (everything and not node):
+async def _edit(flags: Flags, args: Sequence[str], node: str, *, everything: bool, dry_run: bool, cordons: bool) -> None:
+    if everything == bool(args) or (everything and not node):
         raise ConfigError("cannot tell which devices are meant", hint="name some, or all of a node: --all --node NAME")
     async with connect(flags) as client:
         cluster = await read_cluster(client)
@@ -103,7 +103,7 @@ async def _edit(flags: Flags, words: Sequence[str], node: str, *, everything: bo
                 raise not_found("node", node, list(cluster.reports))
             devices = [one for one in devices_of(cluster.reports[node]) if one.kind in (Kind.GPU, Kind.PF)]
         else:
-            devices = list(dict.fromkeys(find_device(word, cluster.reports, node=node) for word in words))
+            devices = list(dict.fromkeys(find_device(word, cluster.reports, node=node) for word in args))
         changes = []
         for name, some in groupby(sorted(devices, key=lambda one: one.node), key=lambda one: one.node):
             of_node = list(some)

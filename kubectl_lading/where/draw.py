@@ -194,8 +194,8 @@ def _unsure(holder: HolderView) -> str:
     normal for devices named by hand."""
     if "granted" in holder.claims:
         return ""
-    words = {"bound": "not granted yet", "lingering": "ended while the node was not reachable"}
-    return f" ({', '.join(words.get(claim, claim) for claim in holder.claims)})"
+    message = {"bound": "not granted yet", "lingering": "ended while the node was not reachable"}
+    return f" ({', '.join(message.get(claim, claim) for claim in holder.claims)})"
 
 
 def _mig(instance: MigView, branch: str, below: str) -> Row:

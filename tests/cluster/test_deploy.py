@@ -126,10 +126,10 @@ NO: Final = [
 ]
 
 
-def may(deployed: ControlPlane, account: str, words: str) -> bool:
+def may(deployed: ControlPlane, account: str, text: str) -> bool:
     """Return whether the account may do this: `verb resource[.group][/name or subresource] [-n namespace]`; after the slash is
     a name for leases."""
-    asked, _, namespace = words.partition(" -n ")
+    asked, _, namespace = text.partition(" -n ")
     verb, _, rest = asked.partition(" ")
     what, _, part = rest.partition("/")
     resource, _, group = what.partition(".")

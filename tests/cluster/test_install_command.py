@@ -21,8 +21,8 @@ def empty(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Co
         yield plane
 
 
-def run(plane: ControlPlane, *words: str) -> Result:
-    return CliRunner().invoke(main, ("install", "-o", "json", *words), env={"KUBECONFIG": str(plane.admin_conf)})
+def run(plane: ControlPlane, *text: str) -> Result:
+    return CliRunner().invoke(main, ("install", "-o", "json", *text), env={"KUBECONFIG": str(plane.admin_conf)})
 
 
 def whats(done: Result) -> set[str]:

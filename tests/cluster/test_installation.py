@@ -31,8 +31,8 @@ def sign_in(plane: ControlPlane, account: str, *roles: str) -> Path:
     return plane.sign_in_account(account, "default", account)
 
 
-def run(config: Path, *words: str) -> Result:
-    return CliRunner().invoke(main, words, env={"KUBECONFIG": str(config)})
+def run(config: Path, *text: str) -> Result:
+    return CliRunner().invoke(main, text, env={"KUBECONFIG": str(config)})
 
 
 @pytest.fixture(scope="module")

@@ -64,8 +64,8 @@ class Stage:
         self.plane.eventually(seen, what, within_s=within_s)
         return time.monotonic() - began
 
-    def kubectl(self, *words: str) -> str:
-        done = self.plane.kubectl(*words)
+    def kubectl(self, *text: str) -> str:
+        done = self.plane.kubectl(*text)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

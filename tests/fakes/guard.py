@@ -78,8 +78,8 @@ def answers_of(program: Path, data: bytes) -> tuple[list[Said], int, str]:
         received = b""
         while some := ours.recv(1 << 16):
             received += some
-        _, words = process.communicate(timeout=WAIT_S)
-        return read(received), process.returncode, words.decode()
+        _, text = process.communicate(timeout=WAIT_S)
+        return read(received), process.returncode, text.decode()
 
 
 def read(received: bytes) -> list[Said]:

@@ -47,8 +47,8 @@ def uid_of(name: str) -> PodUid:
     return PodUid(str(uuid5(NAMESPACE_DNS, name)))
 
 
-def _prefixed(words: Mapping[str, str | int]) -> dict[str, str]:
-    return {PREFIX + key.replace("_", "-"): str(value) for key, value in words.items()}
+def _prefixed(text: Mapping[str, str | int]) -> dict[str, str]:
+    return {PREFIX + key.replace("_", "-"): str(value) for key, value in text.items()}
 
 
 def _at(seconds: int) -> str:
@@ -90,7 +90,8 @@ def a_quota(name: str, least: int, most: int, **labels: str) -> Json:
     """Return Koordinator's object for a quota of cards; `namespaces` is an annotation."""
     annotations = {"namespaces": labels.pop("namespaces")} if "namespaces" in labels else {}
     text = [
-        {KOORDINATOR_PREFIX + key.replace("_", "-"): value for key, value in words.items()} for words in (labels, annotations)
+        {KOORDINATOR_PREFIX + key.replace("_", "-"): value for key, value in message.items()}
+        for message in (labels, annotations)
     ]
     metadata = {"name": name, "namespace": "quotas", "labels": text[0], "annotations": text[1]}
     spec = {"min": {RESOURCE_GPU: least}, "max": {RESOURCE_GPU: most, "nvidia.com/gpu": 8}}

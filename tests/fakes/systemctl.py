@@ -59,6 +59,6 @@ def _values(lines: Iterable[str], key: str) -> list[str]:
     return result
 
 
-def _join(words: Iterable[str]) -> str:
-    quoted = (word.replace("\\", "\\\\").replace('"', '\\"') for word in words)
+def _join(text: Iterable[str]) -> str:
+    quoted = (word.replace("\\", "\\\\").replace('"', '\\"') for word in text)
     return " ".join(f'"{word}"' if " " in word or "\\" in word else word for word in quoted)

@@ -26,8 +26,8 @@ def find_helm() -> Path:
     return cached
 
 
-def run_helm(*words: str | Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([find_helm(), *words], capture_output=True, text=True, check=False)
+def run_helm(*text: str | Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([find_helm(), *text], capture_output=True, text=True, check=False)
 
 
 def _unpack(path: Path) -> None:

@@ -57,9 +57,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ctr(files: Path, containerd: PrivateContainerd) -> Iterator[list[str]]:
-    words = import_images(containerd, images_of(files))
-    yield words
-    subprocess.run([*words, "images", "remove", IMAGE], check=True, capture_output=True)
+    text = import_images(containerd, images_of(files))
+    yield text
+    subprocess.run([*text, "images", "remove", IMAGE], check=True, capture_output=True)
 
 
 def images_of(files: Path) -> Path:

@@ -23,8 +23,8 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("chart"), date=FIRST_DATE)
 
 
-def rendered(chart: Path, *words: str) -> Objects:
-    done = run_helm("template", "lading", chart, *words)
+def rendered(chart: Path, *text: str) -> Objects:
+    done = run_helm("template", "lading", chart, *text)
     assert done.returncode == 0, done.stderr
     return by_identity(yaml.safe_load_all(done.stdout))
 
@@ -33,8 +33,8 @@ def by_identity(objects: Any) -> Objects:
     return {(one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): one for one in objects if one}
 
 
-def refused(chart: Path, *words: str) -> str:
-    done = run_helm("template", "lading", chart, *words)
+def refused(chart: Path, *text: str) -> str:
+    done = run_helm("template", "lading", chart, *text)
     assert done.returncode != 0
     return done.stderr
 

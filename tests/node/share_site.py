@@ -121,12 +121,12 @@ class ContainerSite(Served):
             os.mkfifo(path)
         here, python = HOST / "run", HOST / "python/bin" / Path(sys.executable).resolve().name
         variables = {"LD_LIBRARY_PATH": f"{here}/lib", **env}
-        words = " ".join(f"{name}={value}" for name, value in variables.items())
+        text = " ".join(f"{name}={value}" for name, value in variables.items())
         files = f"<{here}/{calls.name} >{here}/{answers.name} 2>>{here}/{self.errors.name}"
         # Opened before the program does, which else would wait for this side, and the exec for it.
         writing = os.fdopen(os.open(calls, os.O_RDWR), "w")
         reading = os.fdopen(os.open(answers, os.O_RDONLY | os.O_NONBLOCK))
-        inside = container.running.sh(f"{words} {python} -I -S {here}/{PROGRAM.name} {files} & echo $!")
+        inside = container.running.sh(f"{text} {python} -I -S {here}/{PROGRAM.name} {files} & echo $!")
         os.set_blocking(reading.fileno(), True)
         process = _Contained(container.find_pid(int(inside)), writing, reading)
         self._processes.append(process)

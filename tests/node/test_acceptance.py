@@ -67,8 +67,8 @@ def test_two_pods_share_a_card_and_a_table_says_how(site: ContainerSite, contain
     for name, request in (("seventy", 70), ("thirty", 30)):
         running = site.container(name, mib=6144, request=request).running
         (tmp_path / f"accept-{name}").write_text(running.id)
-    words = {"ctr": ctr, "socket": containerd.socket, "folder": tmp_path, "run": RUN, "python": PYTHON, "seconds": SECONDS}
-    program(tmp_path / "kubectl", KUBECTL.format(**words))
+    text = {"ctr": ctr, "socket": containerd.socket, "folder": tmp_path, "run": RUN, "python": PYTHON, "seconds": SECONDS}
+    program(tmp_path / "kubectl", KUBECTL.format(**text))
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [str(SCRIPT), "--image", "none", "shares"], env=env, capture_output=True, text=True, timeout=120, check=False

@@ -179,5 +179,5 @@ def test_each_recipe_of_the_docs_finds_some_records_and_not_all(journald: Privat
     seed(journald)
     everything = len(journald.read())
     for recipe in recipes():
-        _, *words = shlex.split(recipe.replace("<uid>", UID))
-        assert 0 < len(journald.read(*words)) < everything, recipe
+        _, *text = shlex.split(recipe.replace("<uid>", UID))
+        assert 0 < len(journald.read(*text)) < everything, recipe

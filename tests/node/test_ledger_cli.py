@@ -89,14 +89,14 @@ def test_what_a_pod_that_is_gone_left_is_given_back_when_a_person_says_so(site: 
     site.lading.hooks.kill()
     site.direct.remove_sandbox(pod.id)
     site.rig.await_returned(vf)
-    alone, told = asked(site, "release", vf)  # without a daemon it looks itself
-    assert (alone, told["in_use"], told["forced"]) == (0, [], False)
+    alone, notified = asked(site, "release", vf)  # without a daemon it looks itself
+    assert (alone, notified["in_use"], notified["forced"]) == (0, [], False)
     site.lading.hooks.start()
     assert listed(site, vf)["state"] == "attached"
-    assert asked(site, "release", vf) == (0, told)
+    assert asked(site, "release", vf) == (0, notified)
     assert site.row(vf) is not None
     status, answer = asked(site, "release", vf, "--force")
-    assert (status, answer["failed"], answer["steps"]) == (0, [], told["steps"])
+    assert (status, answer["failed"], answer["steps"]) == (0, [], notified["steps"])
     site.check_as_before()
     assert site.grants() == ()
     assert site.logged(site.lading.hooks, Event.RELEASE_FORCED, vf)

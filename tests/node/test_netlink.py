@@ -392,9 +392,9 @@ def test_neighbours_learn_the_mac_of_an_address(host: Netns, pod: Netns, kernel:
     with host.run(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP))) as neighbour:
         neighbour.settimeout(10)
         host.run(lambda: kernel.configure(pod.path, "rdma0", addresses=("10.0.0.2/24",), routes=()))
-        told = neighbour.recv(64)
-    assert (told[14:18], told[24:28]) == (bytes([10, 0, 0, 2]),) * 2  # sender and target
-    assert told[8:14].hex(":") == pod.links()["rdma0"]["address"]
+        notified = neighbour.recv(64)
+    assert (notified[14:18], notified[24:28]) == (bytes([10, 0, 0, 2]),) * 2  # sender and target
+    assert notified[8:14].hex(":") == pod.links()["rdma0"]["address"]
 
 
 def test_neighbours_learn_the_mac_of_an_ipv6_address(host: Netns, pod: Netns, kernel: Kernel) -> None:
@@ -435,13 +435,13 @@ def test_what_someone_else_configured_stays(host: Netns, pod: Netns, kernel: Ker
 def test_a_route_that_goes_another_way_is_an_error(host: Netns, pod: Netns, kernel: Kernel, route: Route) -> None:
     """Check a pod with a default route of its own by the same gateway: an added route beside it would never be used."""
     pod.ip("link add eth0 type veth peer name other")
-    for words in (
+    for text in (
         "address add 10.0.0.9/24 dev eth0",
         "address add fd00::9/64 dev eth0",
         "link set eth0 up",
         "link set other up",
     ):
-        pod.ip(words)
+        pod.ip(text)
     pod.ip("route add default via 10.0.0.1")
     pod.ip("route add default via fd00::1")
     host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))

@@ -74,9 +74,9 @@ def test_a_grant_that_a_pod_writes_is_none(direct: Cri, forged: dict[str, str]) 
 
 def test_it_is_removed_when_no_pod_needs_it_any_more(direct: Cri, newer: PrivateContainerd, tmp_path: Path) -> None:
     ours = install(newer.layout.handler, tmp_path / "bin")
-    words = ["remove-handler", "--state-dir", str(tmp_path), "--runtime-endpoint", str(newer.socket)]
+    text = ["remove-handler", "--state-dir", str(tmp_path), "--runtime-endpoint", str(newer.socket)]
     with pod_of(direct, {}), pytest.raises(SystemExit):
-        main(words)
+        main(text)
     assert ours.exists()
-    main(words)
+    main(text)
     assert not ours.exists()

@@ -187,7 +187,7 @@ def describe(answer: Answer) -> str:
     """Return the reason of a refusal. What else a call can fail with is an error."""
     if isinstance(answer, Container):
         return "granted"
-    if any(words in answer.details for words in _VALIDATION):
+    if any(text in answer.details for text in _VALIDATION):
         return "rejected by the runtime's validation"
     reason = refusal_of(answer).reason
     assert reason in {*_NOT_YET, Reason.DEVICE_HELD}, answer

@@ -44,8 +44,8 @@ def folder_of(runtime: PrivateContainerd) -> Path:
     return runtime.layout.nri / "plugins"
 
 
-def run(*words: object) -> str:
-    done = subprocess.run([_HOOKS, *map(str, words)], capture_output=True, text=True, check=False)
+def run(*text: object) -> str:
+    done = subprocess.run([_HOOKS, *map(str, text)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -197,9 +197,9 @@ def test_a_pod_of_the_hosts_network_gets_none(site: VfSite) -> None:
     assert site.see(without.run_container()).vfs == (vf,)
 
 
-def in_netns(site: VfSite, pod: Pod, words: str) -> None:
+def in_netns(site: VfSite, pod: Pod, text: str) -> None:
     """Run `ip` in a pod's namespace, as a process of the pod may."""
-    subprocess.run(["nsenter", f"--net={netns_of(site, pod)}", "ip", *words.split()], check=True, timeout=30)
+    subprocess.run(["nsenter", f"--net={netns_of(site, pod)}", "ip", *text.split()], check=True, timeout=30)
 
 
 DIRTY = "promisc on allmulticast on arp off multicast off txqueuelen 7 group 9 gso_max_size 30000 gso_max_segs 100 mtu 1000"

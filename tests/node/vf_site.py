@@ -115,8 +115,8 @@ class VfSite(Site):
             mac=mac,
             mtu=int(mtu),
             up=bool(int(flags, 16) & 1),
-            addresses=tuple(sorted(words[words.index("inet") + 1] for words in shown)),
-            routes=tuple(sorted(" ".join(words[: 3 if "via" in words else 1]) for words in routes)),
+            addresses=tuple(sorted(text[text.index("inet") + 1] for text in shown)),
+            routes=tuple(sorted(" ".join(text[: 3 if "via" in text else 1]) for text in routes)),
         )
 
     # ---- the node

@@ -102,8 +102,8 @@ class Tab:
         self.open(link).until(lambda: self.script("return document.querySelectorAll('[role=gridcell]').length") > 0)
         return self
 
-    def script(self, text: str, *words: object) -> Any:
-        return self.driver.execute_script(text, *words)
+    def script(self, text: str, *message: object) -> Any:
+        return self.driver.execute_script(text, *message)
 
     def all(self, css: str) -> list[WebElement]:
         return self.driver.find_elements(By.CSS_SELECTOR, css)

@@ -106,23 +106,23 @@ class Changes(RuleBasedStateMachine):
     # ---- pods and objects
 
     def show(self, name: str) -> None:
-        words = self.truth[name]
-        text = dict(words["says"])
+        message = self.truth[name]
+        text = dict(message["says"])
         labels = {LABEL: text.pop("label")} if "label" in text else {}
         shown = self.world.show(
             name,
-            annotations=text | words.get("assigned", {}),
+            annotations=text | message.get("assigned", {}),
             labels=labels,
-            node=words.get("node", ""),
-            deleting=words.get("deleting", False),
-            created=words["created"],
-            priority=words["priority"],
+            node=message.get("node", ""),
+            deleting=message.get("deleting", False),
+            created=message["created"],
+            priority=message["priority"],
         )
         self.version = self.world.version
         self.feed.changed(shown)
 
     def some(self, pick: int, *, bound: bool | None = None) -> str | None:
-        names = [name for name, words in self.truth.items() if bound is None or bool(words.get("node")) is bound]
+        names = [name for name, text in self.truth.items() if bound is None or bool(text.get("node")) is bound]
         return names[pick % len(names)] if names else None
 
     @rule(says=WORDS, count=st.integers(min_value=1, max_value=3), priority=st.sampled_from([0, 0, 0, 5]))
@@ -182,7 +182,7 @@ class Changes(RuleBasedStateMachine):
 
     @rule()
     def end_deleted(self) -> None:
-        for name in [name for name, words in self.truth.items() if words.get("deleting")]:
+        for name in [name for name, text in self.truth.items() if text.get("deleting")]:
             self.end(name)
 
     def end(self, name: str) -> None:
@@ -209,7 +209,7 @@ class Changes(RuleBasedStateMachine):
 
     @rule()
     def ask_all(self) -> None:
-        for name in [name for name, words in self.truth.items() if not (words.get("node") or words.get("deleting"))]:
+        for name in [name for name, text in self.truth.items() if not (text.get("node") or text.get("deleting"))]:
             self.world.filter(name, "n1", "n2")
 
     @rule(pick=PICK, outcome=OUTCOMES)
@@ -221,7 +221,7 @@ class Changes(RuleBasedStateMachine):
     @rule(outcome=OUTCOMES)
     def bind_all(self, outcome: str) -> None:
         for _ in range(2):  # the first ones of a gang wait at the barrier for the last
-            for name in [name for name, words in self.truth.items() if not (words.get("node") or words.get("deleting"))]:
+            for name in [name for name, text in self.truth.items() if not (text.get("node") or text.get("deleting"))]:
                 self.bind_one(name, outcome)
 
     def bind_one(self, name: str, outcome: str) -> None:
@@ -254,19 +254,19 @@ class Changes(RuleBasedStateMachine):
     def has_begun(self, gang: Gang) -> bool:
         """Return whether, by the truth, a member that is not being deleted is or may be bound with this gang."""
         return any(
-            words.get("node") and not words.get("deleting") and self.bound_in.get(name) == gang.key.text
-            for name, words in self.truth.items()
+            text.get("node") and not text.get("deleting") and self.bound_in.get(name) == gang.key.text
+            for name, text in self.truth.items()
             if uid_of(name) in gang.members
         )
 
     def check_start(self, gang: Gang) -> None:
         """Check that a gang without running pods starts all or nothing: each role has its minimum of bound or planned pods."""
         there: Counter[str] = Counter()
-        for name, words in self.truth.items():
+        for name, text in self.truth.items():
             member = gang.members.get(uid_of(name))
-            if member is None or words.get("deleting"):
+            if member is None or text.get("deleting"):
                 continue
-            if words.get("node") or member.uid in gang.life.places:
+            if text.get("node") or member.uid in gang.life.places:
                 there[member.membership.role] += 1
         assert gang.has_minimum, "a start without a minimum"
         assert all(there[role] >= least for role, least in gang.terms.least.items()), "a start in part"
@@ -364,7 +364,7 @@ class Changes(RuleBasedStateMachine):
 
     @invariant()
     def no_card_has_two_pods(self) -> None:
-        held = Counter(card for words in self.truth.values() for card in assigned_cards(words))
+        held = Counter(card for text in self.truth.values() for card in assigned_cards(text))
         assert all(count == 1 for count in held.values())
 
     @invariant()
@@ -396,8 +396,8 @@ class Changes(RuleBasedStateMachine):
         assert all(self.world.is_free(node) for node in CARDS)
 
 
-def assigned_cards(words: dict[str, Any]) -> list[str]:
-    return assigned({"annotations": words.get("assigned", {}), "node": words.get("node")})
+def assigned_cards(text: dict[str, Any]) -> list[str]:
+    return assigned({"annotations": text.get("assigned", {}), "node": text.get("node")})
 
 
 Changes.TestCase.settings = settings(

@@ -82,8 +82,8 @@ class Play:
     # ---- what happens
 
     def show(self, name: str) -> None:
-        words = self.truth[name]
-        shown = self.world.show(name, **words)
+        text = self.truth[name]
+        shown = self.world.show(name, **text)
         self.feed.changed(shown)
 
     def step(self) -> None:
@@ -111,7 +111,7 @@ class Play:
         self.show(name)
 
     def some(self, *, bound: bool) -> str | None:
-        names = [name for name, words in self.truth.items() if bool(words.get("node")) is bound]
+        names = [name for name, text in self.truth.items() if bool(text.get("node")) is bound]
         return self.random.choice(names) if names else None
 
     def ask(self) -> None:
@@ -224,7 +224,7 @@ class Play:
         for _ in range(60):
             self.wait(2.0)
             self.scan()
-            for name in [name for name, words in self.truth.items() if not words.get("node")]:
+            for name in [name for name, text in self.truth.items() if not text.get("node")]:
                 fits = [*self.world.filter(name, "n1", "n2").fitting]
                 if fits and self.keeper.enter(uid_of(name), fits[0]) == "":
                     self.finish(name, fits[0])
@@ -247,8 +247,8 @@ class Play:
             self.show(name)
 
 
-def assigned(words: dict[str, Any]) -> list[str]:
-    text = words["annotations"].get(ASSIGNMENT, "") if words.get("node") else ""
+def assigned(message: dict[str, Any]) -> list[str]:
+    text = message["annotations"].get(ASSIGNMENT, "") if message.get("node") else ""
     return [part[:40] for part in text.split('"uuid":"')[1:]]
 
 

@@ -73,5 +73,5 @@ def forced(peer: Peer, now: float) -> End:
 
 
 def tell(log: Log, device: str, outcome: Outcome, peer: Peer) -> None:
-    words = "; ".join((*outcome.done, *outcome.failed)) or "nothing was released"
-    log.warning(Event.RELEASE_FORCED, words, device=device, uid=peer.uid, pid=peer.pid)
+    text = "; ".join((*outcome.done, *outcome.failed)) or "nothing was released"
+    log.warning(Event.RELEASE_FORCED, text, device=device, uid=peer.uid, pid=peer.pid)

@@ -44,10 +44,10 @@ def _limit(handle: Any, cgroup: Path, limit_bytes: int) -> None:
     path = os.fsencode(cgroup)
     wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=path, softLimit=0, hardLimit=limit_bytes)
     pynvml.nvmlDeviceSetMemoryLimits_v1(handle, wanted)
-    told = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=path)
-    pynvml.nvmlDeviceGetMemoryLimits_v1(handle, told)
-    if told.hardLimit != limit_bytes:
-        raise HostError(f"the driver was given a limit of {limit_bytes} bytes for {cgroup}, and says {told.hardLimit}")
+    notified = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=path)
+    pynvml.nvmlDeviceGetMemoryLimits_v1(handle, notified)
+    if notified.hardLimit != limit_bytes:
+        raise HostError(f"the driver was given a limit of {limit_bytes} bytes for {cgroup}, and says {notified.hardLimit}")
 
 
 @dataclass(slots=True)
@@ -69,8 +69,8 @@ class LimitProbe:
             self._tested |= {(version, card): one.why for card, one in tried.items() if one.lasts}
             result |= {card: one.why for card, one in tried.items()}
         limited = tuple(replace(gpu, limits_memory=result.get(gpu.uuid) == "") for gpu in gpus)
-        words = (f"the driver does not limit the memory of GPU {card}: {why}" for card, why in result.items() if why)
-        return limited, tuple(words) if self.required else ()
+        text = (f"the driver does not limit the memory of GPU {card}: {why}" for card, why in result.items() if why)
+        return limited, tuple(text) if self.required else ()
 
 
 class _Tried(NamedTuple):

@@ -127,9 +127,9 @@ class NodeSite:
         for name in names:
             self.cluster.eventually(lambda name=name: self.ready(name), f"a ready pod of {name}", within_s=180.0)  # type: ignore[misc]
 
-    def in_hooks(self, *words: str) -> str:
+    def in_hooks(self, *text: str) -> str:
         """Return what a command prints in the container of lading-hooks."""
-        done = self.cluster.kubectl("exec", "-n", NODES, "daemonset/lading-node", "-c", "hooks", "--", *words)
+        done = self.cluster.kubectl("exec", "-n", NODES, "daemonset/lading-node", "-c", "hooks", "--", *text)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -92,9 +92,9 @@ def test_pods_wait_for_the_node_and_the_taint_is_there_meanwhile(site: NodeSite,
     tainted = [when for when, taint in observed if taint]
     assert tainted
     untainted = min(when for when, _ in observed if when > tainted[-1])
-    words = ("taint seen after", "taken away after", "all pods run after")
+    text = ("taint seen after", "taken away after", "all pods run after")
     times = (tainted[0], untainted, observed[-1][0])
-    print("\n" + ", ".join(f"{what} {(when - began).total_seconds():.1f} s" for what, when in zip(words, times, strict=True)))
+    print("\n" + ", ".join(f"{what} {(when - began).total_seconds():.1f} s" for what, when in zip(text, times, strict=True)))
     assert max(started(site.pods(name)) for name in ours) <= untainted
     running.check()
     assert all(len(running.opened(name)) == 2 for name in ASKS), {name: running.opened(name) for name in ASKS}

@@ -38,8 +38,8 @@ def world(whole: GangWorld) -> Iterator[GangWorld]:
 
 def koordinators(gang: str, **says: str) -> dict[str, Any]:
     """Create a gang of three pods that states how long its members wait for each other."""
-    words = {"name": gang, "min-available": "3", "waiting-time": f"{WAITING_S}s", **says}
-    return {"annotations": {f"{KOORDINATOR}/{key}": value for key, value in words.items()}}
+    text = {"name": gang, "min-available": "3", "waiting-time": f"{WAITING_S}s", **says}
+    return {"annotations": {f"{KOORDINATOR}/{key}": value for key, value in text.items()}}
 
 
 def test_a_pod_that_replaces_a_member_which_was_never_bound_gets_its_place(world: GangWorld) -> None:

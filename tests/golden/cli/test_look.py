@@ -109,9 +109,9 @@ def test_a_crowded_node_stays_readable(cli: Cli, columns: int) -> None:
 
 
 def test_json_and_yaml_are_the_same_value(cli: Cli) -> None:
-    for words in ("nodes", "pods -A", "top pods -A", "node h100-1", "gpu h100-1/0", "pod team-a/train-0"):
-        as_json = json.loads(cli.run(*words.split(), "-o", "json").stdout)
-        assert as_json == yaml.safe_load(cli.run(*words.split(), "-o", "yaml").stdout)
+    for text in ("nodes", "pods -A", "top pods -A", "node h100-1", "gpu h100-1/0", "pod team-a/train-0"):
+        as_json = json.loads(cli.run(*text.split(), "-o", "json").stdout)
+        assert as_json == yaml.safe_load(cli.run(*text.split(), "-o", "yaml").stdout)
         assert as_json
 
 

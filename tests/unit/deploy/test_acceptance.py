@@ -47,14 +47,14 @@ class Stage:
         path.write_text(f'#!/bin/bash\nprintf "%s\\n" "{program} $*" >>"{self.root}/calls"\n{script}\n')
         path.chmod(0o755)
 
-    def run(self, *words: str) -> Ended:
+    def run(self, *text: str) -> Ended:
         env = {
             "PATH": f"{self.root}/bin:{os.environ['PATH']}",
             "LADING_SYSFS": str(self.root / "sys"),
             "LADING_LISTENS_AFTER": "0",
             "TMPDIR": str(self.root),
         }
-        done = subprocess.run([str(SCRIPT), *words], env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([str(SCRIPT), *text], env=env, capture_output=True, text=True, timeout=60, check=False)
         log = self.root / "calls"
         calls = log.read_text().splitlines() if log.exists() else []
         return Ended(status=done.returncode, out=done.stdout, err=done.stderr, calls=calls)
@@ -158,7 +158,7 @@ def test_a_report_has_every_steps_output_and_hides_no_failure(stage: Stage, tmp_
     }
 
 
-def bandwidth(stage: Stage, text: str, *words: str, serves: bool = True) -> Ended:
+def bandwidth(stage: Stage, text: str, *message: str, serves: bool = True) -> Ended:
     (stage.root / "result").write_text(text)
     stage.stand_in(
         "kubectl",
@@ -168,7 +168,7 @@ def bandwidth(stage: Stage, text: str, *words: str, serves: bool = True) -> Ende
           *accept-server*) exit {0 if serves else 1} ;;
         esac""",
     )
-    return stage.run(*words, "bandwidth")
+    return stage.run(*message, "bandwidth")
 
 
 @pytest.mark.parametrize(("least", "status"), [("0", 0), ("369.5", 0), ("371", 1)])

@@ -40,9 +40,9 @@ KEPT: Final = {"verb", "method"}  # labels that recorded series keep
 _NAME: Final = re.compile(r"\b((?:lading|process)_\w+|lading:[\w:]+|up)\b(?:\{([^}]*)\})?")
 
 
-def promtool(*words: str, folder: Path = FOLDER) -> None:
+def promtool(*text: str, folder: Path = FOLDER) -> None:
     need(shutil.which("promtool") is not None, "promtool, of Debian's package prometheus")
-    done = subprocess.run(["promtool", *words], cwd=folder, check=False, capture_output=True, text=True)
+    done = subprocess.run(["promtool", *text], cwd=folder, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -106,9 +106,7 @@ def test_the_rules_as_an_object_of_the_operator() -> None:
 
 def test_reasons_in_selectors_are_codes() -> None:
     codes = {code.value for code in (*Reason, *Missing, *OfPod)}
-    named = {
-        word for rule in ALERTS for words in re.findall(r'reason=~?"([a-z|-]+)"', rule["expr"]) for word in words.split("|")
-    }
+    named = {word for rule in ALERTS for text in re.findall(r'reason=~?"([a-z|-]+)"', rule["expr"]) for word in text.split("|")}
     assert len(named) > 10
     assert named <= codes
 

@@ -276,8 +276,8 @@ def test_a_field_that_is_missing_or_unknown_is_an_error() -> None:
 
 
 def test_a_node_that_says_too_much_is_cut_to_what_is_taken() -> None:
-    words = "€" * (2 * MAX_TEXT)
-    inventory = Inventory(problems=(words,) * (2 * MAX_PROBLEMS))
-    status = build_status(inventory, (), unmanaged={}, reconciled=True, boot_id=words, reporter="1")
+    text = "€" * (2 * MAX_TEXT)
+    inventory = Inventory(problems=(text,) * (2 * MAX_PROBLEMS))
+    status = build_status(inventory, (), unmanaged={}, reconciled=True, boot_id=text, reporter="1")
     assert errors(status) == []
     assert (len(status.problems), len(status.problems[0]), len(status.boot_id)) == (MAX_PROBLEMS, MAX_TEXT, MAX_TEXT)

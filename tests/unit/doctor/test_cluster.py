@@ -156,7 +156,7 @@ def test_kubelet_is_asked_through_the_api_server(tmp_path: Path) -> None:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *words: object) -> None:
+        def log_message(self, *text: object) -> None:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:

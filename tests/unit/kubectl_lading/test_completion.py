@@ -17,8 +17,8 @@ def test_a_script_for_each_shell(shell: str) -> None:
     assert "_KUBECTL_LADING_COMPLETE" in done.output
 
 
-def _complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    monkeypatch.setattr("sys.argv", ["kubectl_complete-lading", *words])
+def _complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *text: str) -> list[str]:
+    monkeypatch.setattr("sys.argv", ["kubectl_complete-lading", *text])
     complete_for_kubectl()
     return capsys.readouterr().out.splitlines()
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from kubectl_lading.flags import Duration, Flags, Group, Output, Scope, command
 
 
-def parse(*words: str) -> Flags:
+def parse(*text: str) -> Flags:
     flagses: list[Flags] = []
 
     @click.group(cls=Group)
@@ -20,7 +20,7 @@ def parse(*words: str) -> Flags:
         flagses.append(flags)
 
     main.add_command(look)
-    done = CliRunner().invoke(main, words)
+    done = CliRunner().invoke(main, text)
     assert done.exit_code == 0, done.output
     return flagses[0]
 
@@ -63,7 +63,7 @@ def test_a_flag_that_would_be_ignored_is_refused(scope: Scope, refused: set[str]
 
     main.add_command(look)
     for word in ("-n=x", "-A"):
-        codes = {CliRunner().invoke(main, words).exit_code for words in ([word, "look"], ["look", word])}
+        codes = {CliRunner().invoke(main, text).exit_code for text in ([word, "look"], ["look", word])}
         assert codes == ({2} if word in refused else {0})
         assert (f"  {word[:2]}," in CliRunner().invoke(main, ["look", "--help"]).output) == (word not in refused)
 

@@ -19,8 +19,8 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
         yield made
 
 
-def run(cli: Cli, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "kubectl_lading.main", *words]
+def run(cli: Cli, *text: str, **env: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "kubectl_lading.main", *text]
     own = {name: value for name, value in os.environ.items() if name not in {"FORCE_COLOR", "NO_COLOR"}}
     env = own | {"KUBECONFIG": str(cli.kubeconfig)} | env
     return subprocess.run(program, env=env, capture_output=True, text=True, timeout=60, check=False)

@@ -167,7 +167,7 @@ def test_a_policy_that_cheats_ends_the_replay(
 
 
 def test_progress_is_told() -> None:
-    told: list[int] = []
-    replay_departures(TIMED, Baseline.FGD, 42, EXPONENTIAL, tell=told.append)
+    notified: list[int] = []
+    replay_departures(TIMED, Baseline.FGD, 42, EXPONENTIAL, tell=notified.append)
     arrived = len(list(draw_stream(TIMED, EXPONENTIAL, 42)))
-    assert arrived - 64 < sum(told) <= arrived
+    assert arrived - 64 < sum(notified) <= arrived

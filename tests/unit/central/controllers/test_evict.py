@@ -44,8 +44,8 @@ def nominated(one: Led, name: str) -> str:
     return one.leadership.scheduler.nominated_node(one.uid(name))
 
 
-async def bound(one: Led, name: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> None:
-    await one.put_pod(name, limits, **words)
+async def bound(one: Led, name: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> None:
+    await one.put_pod(name, limits, **text)
     assert await one.schedule(name) == ""
     await one.pause()
 
@@ -436,14 +436,14 @@ def test_who_leads_no_more_evicts_no_one(tmp_path: Path) -> None:
 # Two pods with one device
 
 
-async def put_bound(one: Led, name: str, card: int = 0, *, signer: Signer | None = None, **words: Any) -> None:
+async def put_bound(one: Led, name: str, card: int = 0, *, signer: Signer | None = None, **parts: Any) -> None:
     """Bind a pod without central."""
-    await one.put_pod(name, **words)
+    await one.put_pod(name, **parts)
     gpu = {"uuid": gpu_uuid("n1", card), "bdf": f"0000:{0x10 + card:02x}:00.0"}
     message = {"v": 1, "pod": one.uid(name), "node": "n1", "gen": 1, "containers": {"main": {"gpus": [gpu]}}}
     text = msgspec.json.encode(message).decode()
     annotations = {ASSIGNMENT: text} | ({ASSIGNMENT_SIGNATURE: signer.sign(text)} if signer else {})
-    await one.put_pod(name, node="n1", annotations=annotations, **words)
+    await one.put_pod(name, node="n1", annotations=annotations, **parts)
 
 
 def test_the_younger_goes_and_no_one_else_while_it_ends(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ class Waking:
         if error := self.fail(pod.name):
             raise error
 
-    def refuse(self, *names: str, limits: dict[str, str] = WHOLE, **words: Any) -> None:
+    def refuse(self, *names: str, limits: dict[str, str] = WHOLE, **text: Any) -> None:
         for name in names:
-            self.world.show(name, limits, **words)
+            self.world.show(name, limits, **text)
             assert not self.world.filter(name, "n1").fitting
 
     def scan(self) -> list[str]:
@@ -89,11 +89,11 @@ def test_room_appears_in_many_ways(back: str) -> None:
         "reconciled": {"reconciled": False},
         "grant gone": {"grants": [grant("uid-x", "n1", 0)]},
     }
-    words = by_cause.get(back, {})
+    text = by_cause.get(back, {})
     if back == "reported":
         world.readiness("n1", True)
     else:
-        world.node("n1", 1, ready=back != "ready", **words)
+        world.node("n1", 1, ready=back != "ready", **text)
     if back == "prediction over":
         world.show("other")
         world.filter("other")
@@ -262,9 +262,9 @@ def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy
     one.scan()
     fits: list[str] = []
 
-    def counted(capacity: NodeCapacity, *words: Any) -> Sequence[CardFilter]:
+    def counted(capacity: NodeCapacity, *text: Any) -> Sequence[CardFilter]:
         fits.append(capacity.name)
-        return find_filters(capacity, *words)
+        return find_filters(capacity, *text)
 
     monkeypatch.setattr("central.search.fit.find_filters", counted)
     one.world.deleted("full-n3")

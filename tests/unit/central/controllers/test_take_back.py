@@ -19,15 +19,15 @@ def of(team: str) -> dict[str, str]:
     return {LABEL_QUOTA: team}
 
 
-async def run(one: Led, name: str, team: str, gpus: int, **words: Any) -> str:
-    labels = of(team) | words.pop("labels", {})
-    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, labels=labels, **words)
+async def run(one: Led, name: str, team: str, gpus: int, **message: Any) -> str:
+    labels = of(team) | message.pop("labels", {})
+    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, labels=labels, **message)
     text = await one.schedule(name)
     await one.pause()
     return text
 
 
-async def lent(one: Led, **words: Any) -> None:
+async def lent(one: Led, **text: Any) -> None:
     """Lend 16 cards: quotas a and b have min 8 and max 16; four pods of a hold all cards."""
     await one.put_node("n1", 16)
     for team in "ab":
@@ -35,7 +35,7 @@ async def lent(one: Led, **words: Any) -> None:
     await one.pause(2)
     for number in range(4):
         created = f"2026-11-21T00:00:{number:02}Z"
-        assert await run(one, f"a{number}", "a", 4, created=created, **words) == ""
+        assert await run(one, f"a{number}", "a", 4, created=created, **text) == ""
 
 
 async def ended(one: Led, *names: str) -> None:

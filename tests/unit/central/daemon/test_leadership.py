@@ -52,8 +52,8 @@ def test_a_pod_without_its_assignment_is_told_once(tmp_path: Path) -> None:
         for _ in range(3):
             await one.put_pod("a", node="n1", scheduler="default-scheduler")
         await one.pause(1)
-        (told,) = one.sent("/events")
-        assert (told.body["reason"], told.body["involvedObject"]["uid"]) == (EventReason.NO_ASSIGNMENT, one.uid("a"))
+        (notified,) = one.sent("/events")
+        assert (notified.body["reason"], notified.body["involvedObject"]["uid"]) == (EventReason.NO_ASSIGNMENT, one.uid("a"))
         assert one.records.count(Event.POD_UNASSIGNED) == 1
 
     play(story, tmp_path)
@@ -151,9 +151,9 @@ def test_policy_fragmentation_from_the_watch_to_the_binding(tmp_path: Path) -> N
         for name in ("n1", "n2", "n3"):
             await one.put_node(name, 2)
             await one.server.put(node_path(name), node(name, allocatable={"cpu": "16", "memory": "64Gi"}))
-        words = {"annotations": {POLICY: "fragmentation"}, "requests": {"cpu": "4", "memory": "1Gi"}}
+        text = {"annotations": {POLICY: "fragmentation"}, "requests": {"cpu": "4", "memory": "1Gi"}}
         for name in ("a", "b", "c"):
-            await one.put_pod(name, share(core=50), **words)
+            await one.put_pod(name, share(core=50), **text)
             assert await one.schedule(name) == ""
             await one.pause()
         assert one.bound_to("a") == one.bound_to("b")

@@ -25,8 +25,8 @@ def put_gang(world: World, name: str, namespace: str, *, age: int, priority: int
     feed = GangFeed(world.scheduler.starts, world.ledger)
     for number in range(2):
         text = {GANG: name, GANG_MIN: "2"}
-        words: dict[str, Any] = {"namespace": namespace, "annotations": text, "created": created(age), "priority": priority}
-        feed.changed(world.show(f"{name}-{number}", **words))
+        message: dict[str, Any] = {"namespace": namespace, "annotations": text, "created": created(age), "priority": priority}
+        feed.changed(world.show(f"{name}-{number}", **message))
         world.filter(f"{name}-{number}")
 
 
@@ -108,5 +108,5 @@ def test_a_gang_without_all_members_is_in_no_line() -> None:
 
 def test_ordinals() -> None:
     numbers = (1, 2, 3, 4, 11, 12, 13, 21, 112)
-    words = [Line(position=number, waiting=200, of="pods").as_text().split()[0] for number in numbers]
-    assert words == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]
+    text = [Line(position=number, waiting=200, of="pods").as_text().split()[0] for number in numbers]
+    assert text == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]

@@ -20,8 +20,8 @@ from tests.fakes.kube_objects import WHOLE, grant, share, vfs
 from tests.unit.central.world import World, uid_of
 
 
-def wanting(made: World, limits: dict[str, str] = WHOLE, priority: int = 100, **words: object) -> Pending:
-    made.show("high", limits, priority=priority, **words)
+def wanting(made: World, limits: dict[str, str] = WHOLE, priority: int = 100, **text: object) -> Pending:
+    made.show("high", limits, priority=priority, **text)
     return made.pending_pod("high")
 
 
@@ -222,16 +222,16 @@ def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int
     for node in ("n1", "n2", "n3"):
         made.node(node, 2, 2)
     for number, (limits, priority, minute, deleting) in enumerate(held):
-        name, words = f"p{number}", {"priority": priority, "created": f"2026-11-21T00:0{minute}:00Z"}
-        made.show(name, limits, **words)
+        name, text = f"p{number}", {"priority": priority, "created": f"2026-11-21T00:0{minute}:00Z"}
+        made.show(name, limits, **text)
         (node, *_) = [*made.filter(name).fitting, ""]
         if not node:
             made.deleted(name)
             continue
-        made.bind(name, node, limits, **words)
+        made.bind(name, node, limits, **text)
         if deleting:
             given = made.pods[name]["metadata"]["annotations"]
-            made.show(name, limits, node=node, deleting=True, annotations=given, **words)
+            made.show(name, limits, node=node, deleting=True, annotations=given, **text)
     pod = wanting(made, wanted, priority=3)
     alone = [result for node in made.ledger.nodes() if (result := made.plan(pod, [node]))]
     if any(
@@ -262,9 +262,9 @@ def test_it_ends_with_a_plan_than_which_none_costs_less(
     pod = wanting(made, limits)
     fits = []
 
-    def counted(capacity: NodeCapacity, *words: Any) -> Sequence[CardFilter]:
+    def counted(capacity: NodeCapacity, *text: Any) -> Sequence[CardFilter]:
         fits.append(capacity.name)
-        return find_filters(capacity, *words)
+        return find_filters(capacity, *text)
 
     made.scheduler.judged(pod.request)
     monkeypatch.setattr("central.search.fit.find_filters", counted)

@@ -10,21 +10,21 @@ from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.led import Led, is_binding
 
 
-async def put_member(one: Led, name: str, gang: str, least: str, *, age: int = 0, gpus: int = 1, **words: Any) -> None:
+async def put_member(one: Led, name: str, gang: str, least: str, *, age: int = 0, gpus: int = 1, **message: Any) -> None:
     """Create a member. `age`: seconds after the oldest one."""
-    text = {GANG: gang, GANG_MIN: least, **words.pop("says", {})}
-    limits: Mapping[str, str] = words.pop("limits", {RESOURCE_GPU: str(gpus)})
-    await one.put_pod(name, limits, annotations=text, created=created(age), **words)
+    text = {GANG: gang, GANG_MIN: least, **message.pop("says", {})}
+    limits: Mapping[str, str] = message.pop("limits", {RESOURCE_GPU: str(gpus)})
+    await one.put_pod(name, limits, annotations=text, created=created(age), **message)
 
 
 def created(age: int) -> str:
     return f"2026-11-21T00:{age // 60:02d}:{age % 60:02d}Z"
 
 
-async def put_gang(one: Led, gang: str, size: int, *, least: int = 0, **words: Any) -> list[str]:
+async def put_gang(one: Led, gang: str, size: int, *, least: int = 0, **text: Any) -> list[str]:
     names = [f"{gang}{number}" for number in range(size)]
     for name in names:
-        await put_member(one, name, gang, str(least or size), **words)
+        await put_member(one, name, gang, str(least or size), **text)
     return names
 
 

@@ -46,9 +46,9 @@ class Gangs:
 
     def put(self, name: str, namespace: str, *, age: int, members: int = 2) -> None:
         for number in range(members):
-            words = {GANG: name, GANG_MIN: str(members)}
+            text = {GANG: name, GANG_MIN: str(members)}
             created = f"2026-11-21T00:00:{age:02d}Z"
-            shown = self.world.show(f"{name}-{number}", namespace=namespace, created=created, annotations=words)
+            shown = self.world.show(f"{name}-{number}", namespace=namespace, created=created, annotations=text)
             self.feed.changed(shown)
             self.world.filter(f"{name}-{number}")
 

@@ -44,8 +44,8 @@ def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[st
     made.readiness("n1", True, allocatable={"cpu": "64", "memory": "256Gi"})
     *before, (limits, labels) = pods
     bound = []
-    for number, (its, words) in enumerate(before):
-        made.show(f"p{number}", its, annotations=_labelled(its, words))
+    for number, (its, text) in enumerate(before):
+        made.show(f"p{number}", its, annotations=_labelled(its, text))
         if made.filter(f"p{number}", "n1").fitting:
             made.bind(f"p{number}", "n1", its, requests={"cpu": "2", "memory": "4Gi"})
             bound.append(number)

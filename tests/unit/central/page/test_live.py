@@ -171,7 +171,7 @@ def test_what_changes_during_the_look_is_looked_at_next_time(monkeypatch: pytest
     class Interrupting:
         """Let other tasks of the loop run between two nodes."""
 
-        def __init__(self, *args: object, **words: object) -> None:
+        def __init__(self, *args: object, **text: object) -> None:
             self.left = [lambda: shown.world.bind("a", "n1"), lambda: shown.world.bind("b", "n2")]
 
         async def pause(self) -> None:
@@ -256,8 +256,8 @@ def test_a_waiting_pod_is_shown_with_its_place_in_line_and_one_of_a_gang_with_th
     shown.world.node("n1", 1)
     shown.world.bind("holds", "n1")
     requested: dict[str, dict[str, Any]] = {"a": {"priority": 2}, "b": {}, "c": {"annotations": {GANG: "g", GANG_MIN: "1"}}}
-    for name, words in requested.items():
-        pod = shown.world.show(name, **words)
+    for name, text in requested.items():
+        pod = shown.world.show(name, **text)
         GangFeed(shown.world.scheduler.starts, shown.world.ledger).changed(pod)
         shown.world.filter(name)
     pending = {pod["pod"]: pod for pod in shown.whole()["pending"]}

@@ -123,7 +123,7 @@ def test_every_answer_keeps_a_browser_from_everything_else() -> None:
             assert policy["default-src"] == "'none'"
             assert policy["frame-ancestors"] == "'none'"
             assert not [
-                word for words in policy.values() for word in words.split() if word not in ("'none'", "'self'", "'script'")
+                word for text in policy.values() for word in text.split() if word not in ("'none'", "'self'", "'script'")
             ]
             assert answer.headers["X-Content-Type-Options"] == "nosniff"
             assert "Set-Cookie" not in answer.headers

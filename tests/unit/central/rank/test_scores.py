@@ -97,11 +97,11 @@ class Capacities:
             isolations=OFFERED if isolated else (),
         )
 
-    def put_parted(self, *words: Any) -> None:
-        self.put(*words, parted=True)
+    def put_parted(self, *text: Any) -> None:
+        self.put(*text, parted=True)
 
-    def put_isolated(self, *words: Any) -> None:
-        self.put(*words, isolated=True)
+    def put_isolated(self, *text: Any) -> None:
+        self.put(*text, isolated=True)
 
     def load(self, name: str, cpu_milli: int) -> None:
         if name in self.now:
@@ -213,9 +213,9 @@ def test_caught_up_they_say_what_the_exact_search_says(
     """Score with the same scoring, which reads the cluster only now and then (`Fragmentation`)."""
     capacities, cached = Capacities(), dict[DeviceRequest, ScoredVerdicts]()
     counting = Counting(capacities.followed(), partial(Fragmentation, WORKLOAD))
-    for told, shape, among in steps:
-        for kind, *words in told:
-            getattr(capacities, kind)(*words)
+    for notified, shape, among in steps:
+        for kind, *text in notified:
+            getattr(capacities, kind)(*text)
         exact = {name: place(one, shape.request) for name, one in capacities.now.items()}
         verdicts = cached.setdefault(shape.request, ScoredVerdicts(shape.request, counting, limits=LIMITS))
         verdicts.catch_up()

@@ -50,8 +50,8 @@ def some_capacity(draw: st.DrawFn, name: str) -> NodeCapacity:
     cards = [draw(some_card(number)) for number in range(draw(st.integers(0, 4)))]
     missing = draw(st.sampled_from(["", "", "", "", "reported", "reconciled", "reachable", "booted"]))
     cpu, memory = draw(st.integers(0, 64_000)), draw(st.integers(0, 256_000))
-    words = [missing != flag for flag in ("reported", "reconciled", "reachable", "booted")]
-    one = capacity(*cards, name=name, reported=words[0], reconciled=words[1], reachable=words[2], rebooted=not words[3])
+    text = [missing != flag for flag in ("reported", "reconciled", "reachable", "booted")]
+    one = capacity(*cards, name=name, reported=text[0], reconciled=text[1], reachable=text[2], rebooted=not text[3])
     isolations = draw(st.sampled_from(OFFERED))
     return replace(one, cpu_milli=cpu, memory_mib=memory, resources_reported=True, isolations=isolations)
 

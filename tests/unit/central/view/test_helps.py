@@ -151,7 +151,7 @@ def test_the_smallest_of_all_sets(held: list[dict[str, str]], requested: dict[st
         assert result == []
         return
     ((on),) = result
-    told = {frozenset(map(uid_of, deleted)) for deleted in sets(on)}
-    assert on.more + len(told) == len(smallest)
-    assert told <= {frozenset(deleted) for deleted in smallest}
-    assert all(len(deleted) == on.together for deleted in told)
+    notified = {frozenset(map(uid_of, deleted)) for deleted in sets(on)}
+    assert on.more + len(notified) == len(smallest)
+    assert notified <= {frozenset(deleted) for deleted in smallest}
+    assert all(len(deleted) == on.together for deleted in notified)

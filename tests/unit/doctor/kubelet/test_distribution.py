@@ -212,9 +212,9 @@ def test_the_cgroup_driver(tmp_path: Path) -> None:
     verdict = only(decide_cgroup_driver(CgroupDrivers(kubelet=unknown, runtime=runtime)))
     assert verdict.verdict is Verdict.SKIPPED
     assert "k3s" in verdict.what
-    told = node(tmp_path, {WRITTEN: "cgroupDriver: systemd"}, SERVER)
-    assert told.running is not None
-    assert told.running.cgroup_driver.value == "systemd"
+    notified = node(tmp_path, {WRITTEN: "cgroupDriver: systemd"}, SERVER)
+    assert notified.running is not None
+    assert notified.running.cgroup_driver.value == "systemd"
 
 
 def test_a_configuration_that_is_none(tmp_path: Path) -> None:
@@ -234,8 +234,8 @@ def test_files_are_merged() -> None:
 
 
 def test_flags_and_kubelets_words() -> None:
-    words = ["k3s", "agent", "--kubelet-arg=v=2", "--docker", "-d", "/data", "--kubelet-arg", "x+=1"]
-    given = flags([Word(text, "/u") for text in words])
+    message = ["k3s", "agent", "--kubelet-arg=v=2", "--docker", "-d", "/data", "--kubelet-arg", "x+=1"]
+    given = flags([Word(text, "/u") for text in message])
     result = [(one.key, one.value) for one in given]
     assert result == [("kubelet-arg", "v=2"), ("docker", "true"), ("data-dir", "/data"), ("kubelet-arg", "x+=1")]
     assert [word.text for word in kubelet_words(given)] == ["--v=2", "--x=1"]

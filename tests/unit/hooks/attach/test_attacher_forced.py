@@ -16,12 +16,12 @@ def test_a_person_is_told_what_a_release_would_do_and_what_it_did() -> None:
     async def live() -> None:
         assert await node.attacher.force_release(vf, 1) == []
         (row,) = await node.attached("p1-s0", 0)
-        words = describe_release(row)
-        assert any(path_of("p1-s0") in text for text in words)
-        assert any("vlan 7" in text for text in words)
+        message = describe_release(row)
+        assert any(path_of("p1-s0") in text for text in message)
+        assert any("vlan 7" in text for text in message)
         assert await node.attacher.force_release(vf, row.generation + 1) == []
         assert node.row() is not None
-        assert await node.attacher.force_release(vf, row.generation) == words
+        assert await node.attacher.force_release(vf, row.generation) == message
 
     run_simulated(live())
     assert node.all_free()

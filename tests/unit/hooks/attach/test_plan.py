@@ -305,6 +305,6 @@ def test_nothing_is_known_before_the_first_lists() -> None:
     ],
 )
 def test_a_release_is_described_by_what_it_would_do(row: Attachment, said: list[str], unsaid: list[str]) -> None:
-    words = " ".join(describe_release(row))
-    assert [text for text in said if text not in words] == []
-    assert [text for text in unsaid if text in words] == []
+    message = " ".join(describe_release(row))
+    assert [text for text in said if text not in message] == []
+    assert [text for text in unsaid if text in message] == []

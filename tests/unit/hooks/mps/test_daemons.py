@@ -177,11 +177,11 @@ def test_a_daemon_lives_from_the_first_share_to_the_last(rig: Rig, records: Reco
 
 def test_a_daemon_is_a_service_of_its_own_with_its_own_shared_memory(rig: Rig) -> None:
     run(lambda: _created(rig, share("a")))
-    words = rig.command.with_name("systemd-run.log").read_text().split()
-    assert f"--unit=lading-mps-{uuid(0)}" in words
-    assert f"--property=BindPaths={rig.folders.shm(uuid(0))}:/dev/shm" in words
-    assert f"--setenv=CUDA_VISIBLE_DEVICES={uuid(0)}" in words
-    assert words[-2:] == ["-d", "-multiuser-server"]
+    text = rig.command.with_name("systemd-run.log").read_text().split()
+    assert f"--unit=lading-mps-{uuid(0)}" in text
+    assert f"--property=BindPaths={rig.folders.shm(uuid(0))}:/dev/shm" in text
+    assert f"--setenv=CUDA_VISIBLE_DEVICES={uuid(0)}" in text
+    assert text[-2:] == ["-d", "-multiuser-server"]
     assert Path(rig.folders.shm(uuid(0))).stat().st_mode & 0o7777 == 0o1777
 
 

@@ -67,9 +67,9 @@ def test_a_card_waits_for_a_reading_that_began_after_its_last_holder_was_gone(pl
 
 def test_a_card_is_dirty_since_it_was_first_seen_so(play: Play) -> None:
     async def scenario(world: World) -> None:
-        for at, words in ((7, "a"), (8, "b"), (9, ""), (10, "c")):
-            world.hand_over.read(1.0, {CARD: words, OTHER: ""}, at)
-            assert world.hand_over.since == ({} if not words else {CARD: 7 if at < 9 else 10})
+        for at, text in ((7, "a"), (8, "b"), (9, ""), (10, "c")):
+            world.hand_over.read(1.0, {CARD: text, OTHER: ""}, at)
+            assert world.hand_over.since == ({} if not text else {CARD: 7 if at < 9 else 10})
         world.hand_over.read(1.0, {OTHER: ""}, 11)  # it has a holder now, or is gone
         assert world.hand_over.since == {}
 

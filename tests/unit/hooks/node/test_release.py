@@ -158,7 +158,7 @@ def test_a_vf_that_does_not_come_back_keeps_its_grant(room: Room) -> None:
         room.kernel.fail("move_out")
         _, outcome = await room.release()
         assert outcome.done == ()
-        assert any("move_out" in words for words in outcome.failed)
+        assert any("move_out" in text for text in outcome.failed)
         (row,) = room.ledger.journal.rows()
         assert row.step is Step.RETURNING
         assert room.ledger.grants() == (room.grant,)

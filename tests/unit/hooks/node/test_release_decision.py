@@ -131,14 +131,14 @@ def test_what_a_live_pod_has_is_not_taken() -> None:
         release = decided(device, [grant], [row], ready("pod-1"))
         assert (release.attachments, release.grants, release.steps) == ((), (), [])
         assert release.in_use
-        assert all("name-of-pod-1" in words for words in release.in_use)
+        assert all("name-of-pod-1" in text for text in release.in_use)
 
 
 def test_of_sharers_the_dead_go_and_the_living_stay() -> None:
     dead, alive = holders.grant("dead", devices=holders.share(0)), holders.grant("alive", devices=holders.share(0))
     release = decided(CARD, [dead, alive], alive=ready("alive"))
     assert release.grants == (dead,)
-    assert [("name-of-alive" in words, "name-of-dead" in words) for words in release.in_use] == [(True, False)]
+    assert [("name-of-alive" in text, "name-of-dead" in text) for text in release.in_use] == [(True, False)]
 
 
 def test_a_card_is_released_with_its_instances_and_an_instance_alone() -> None:
@@ -169,7 +169,7 @@ def test_a_grant_waits_for_a_vf_that_cannot_come_back_now() -> None:
     alive = replace(NO_ONE, sandboxes={row.sandbox: "its container x has not exited"})
     release = decided(CARD, [grant], [row], alive)
     assert (release.attachments, release.grants) == ((), ())
-    assert any(row.bdf in words for words in release.in_use)
+    assert any(row.bdf in text for text in release.in_use)
 
 
 def test_another_pods_vf_of_the_same_name_is_not_waited_for() -> None:

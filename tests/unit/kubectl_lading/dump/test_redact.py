@@ -86,10 +86,10 @@ def test_a_long_word_is_no_trap(word: str) -> None:
 
 
 def test_a_command_line_keeps_the_names_of_flags() -> None:
-    words = ["sh", "-c", CANARY, "--config", "/etc/x.toml", "--token", CANARY, f"--password={CANARY}", "-v=2", CANARY]
+    text = ["sh", "-c", CANARY, "--config", "/etc/x.toml", "--token", CANARY, f"--password={CANARY}", "-v=2", CANARY]
     kept = ["-c", "--config", "/etc/x.toml", "--token", f"--password={REMOVED}", "-v=2"]
-    assert [one for one in arguments(words) if one != REMOVED] == kept
-    assert len(arguments(words)) == len(words)
+    assert [one for one in arguments(text) if one != REMOVED] == kept
+    assert len(arguments(text)) == len(text)
     assert CANARY not in json.dumps(arguments([f"--config=http://u:{CANARY}@x"]))
 
 

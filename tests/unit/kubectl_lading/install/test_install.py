@@ -38,9 +38,9 @@ def cluster() -> SmallCluster:
     return Empty()
 
 
-def run(cli: Cli, *words: str) -> dict[tuple[str, str], str]:
+def run(cli: Cli, *text: str) -> dict[tuple[str, str], str]:
     """Return what was done, by kind and name."""
-    done = cli.run("install", "-o", "json", *words)
+    done = cli.run("install", "-o", "json", *text)
     assert done.exit_code == 0, done.output
     return {(one["kind"], one["name"]): one["what"] for one in json.loads(done.stdout)}
 

@@ -53,8 +53,8 @@ def cli(cluster: InstalledCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         yield cli
 
 
-def seen(cli: Cli, *words: str) -> tuple[int, StatusView]:
-    done = cli.run("status", "-o", "json", *words)
+def seen(cli: Cli, *text: str) -> tuple[int, StatusView]:
+    done = cli.run("status", "-o", "json", *text)
     return done.exit_code, msgspec.json.decode(done.stdout, type=StatusView)
 
 
@@ -103,7 +103,7 @@ def answering(page: bytes, status: int = 200) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(page)
 
-        def log_message(self, *words: object) -> None:
+        def log_message(self, *text: object) -> None:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -141,8 +141,8 @@ def test_a_central_that_runs_elsewhere_is_asked_where_a_person_says(cluster: Ins
 
 def test_a_metrics_port_in_place_of_central_is_an_unusable_flag(cli: Cli) -> None:
     with answering(NO_SUCH_PAGE, 404) as url:
-        for words in (("status",), ("defrag",), ("simulate", "-f", "-")):
-            done = cli.run(*words, "--central", url)
+        for text in (("status",), ("defrag",), ("simulate", "-f", "-")):
+            done = cli.run(*text, "--central", url)
             assert (done.exit_code, done.stdout) == (2, "")
             assert "http://127.0.0.1:8081" in done.stderr
 
@@ -214,7 +214,7 @@ def test_it_waits_until_all_is_well() -> None:
     scans = Looks(AWAY, AWAY, ILL, ILL, WELL, ILL)
     assert scans.wait(300) is WELL
     assert scans.now == 4 * AGAIN_S
-    assert [("/version" in words, "a/b" in words) for words in scans.told] == [(True, False), (False, True)]
+    assert [("/version" in text, "a/b" in text) for text in scans.told] == [(True, False), (False, True)]
 
 
 @pytest.mark.parametrize("last", [ILL, AWAY])

@@ -35,8 +35,8 @@ def moved(result: dict[str, Any], pod: str) -> list[str]:
 def test_a_namespace_limits_whom_room_is_made_for(cli: Cli) -> None:
     every = [one["pod"] for one in advice(cli)["openings"]]
     assert every
-    for words, pods in ((("-n", "team-b"), []), (("-n", "team-b", "-A"), every), (("-n", "team-a"), every)):
-        assert [one["pod"] for one in json.loads(cli.run("defrag", "-o", "json", *words).stdout)["openings"]] == pods
+    for text, pods in ((("-n", "team-b"), []), (("-n", "team-b", "-A"), every), (("-n", "team-a"), every)):
+        assert [one["pod"] for one in json.loads(cli.run("defrag", "-o", "json", *text).stdout)["openings"]] == pods
 
 
 def test_room_is_made_and_nothing_is_written(server: FakeKubeServer, cli: Cli) -> None:

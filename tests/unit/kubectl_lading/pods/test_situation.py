@@ -34,8 +34,8 @@ def situation(made: dict[str, Any], *events: dict[str, Any], **status: Any) -> S
     return read_situation(msgspec.convert(made, FullPod), requested, [msgspec.convert(one, PodEvent) for one in events])
 
 
-def bound(**words: Any) -> dict[str, Any]:
-    return pod("p", WHOLE, node="n1", annotations=ASSIGNED, **words)
+def bound(**text: Any) -> dict[str, Any]:
+    return pod("p", WHOLE, node="n1", annotations=ASSIGNED, **text)
 
 
 def waits(container: str, reason: str, message: str = "") -> dict[str, Any]:

@@ -24,9 +24,9 @@ def wait(
     why: Why | None = None,
     most: int = 9,
     budgets: Budgets = NO_BUDGETS,
-    **words: Any,
+    **text: Any,
 ) -> Wait:
-    made.show("waits", limits, **words)
+    made.show("waits", limits, **text)
     *_, result = explain_wait(
         cluster_of(made.ledger, made.pending, made.scheduler), made.pending_pod("waits"), why, most=most, budgets=budgets
     )

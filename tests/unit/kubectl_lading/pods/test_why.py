@@ -22,8 +22,8 @@ def cluster() -> BusyCluster:
     return cluster
 
 
-def answer(cli: Cli, *words: str) -> dict[str, Any]:
-    done = cli.run("why", *words, "-o", "json")
+def answer(cli: Cli, *text: str) -> dict[str, Any]:
+    done = cli.run("why", *text, "-o", "json")
     assert done.exit_code == 0, done.output
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -85,10 +85,10 @@ def test_without_the_right_to_read_events(server: FakeKubeServer, cli: Cli) -> N
         done = cli.run(command, "team-a/busy-b-5", "-o", "json")
         return json.loads(done.stdout), done.stderr
 
-    text, told = ask("why")
+    text, notified = ask("why")
     assert text["situation"]["refusals"][0]["code"] == "device-held"
-    assert "Events of namespace team-a" in told
-    assert ask("pod") == (ask("pod")[0] | {"events": []}, told)  # in the same words
+    assert "Events of namespace team-a" in notified
+    assert ask("pod") == (ask("pod")[0] | {"events": []}, notified)  # in the same words
 
 
 def test_pods_of_daemon_sets_are_nobodys_hope(cli: Cli) -> None:

@@ -63,14 +63,14 @@ def test_who_answers_is_not_spoken_of() -> None:
 def test_a_silence_is_told_and_again_whenever_it_has_doubled() -> None:
     text = told(("get /a", 25.0), ("get /b", 25.0))
     assert len(text) == 4  # after 3, 6, 12 and 24 s
-    assert all(SERVER in words and "get /a" in words for words in text)
+    assert all(SERVER in message and "get /a" in message for message in text)
     assert "12 s" in text[2]
 
 
 def test_what_is_named_is_still_waited_for() -> None:
-    (words,) = told(("get /a", 1.0), ("get /b", 1.0 + SILENT_S + 0.5))
-    assert "/b" in words
-    assert "/a" not in words
+    (text,) = told(("get /a", 1.0), ("get /b", 1.0 + SILENT_S + 0.5))
+    assert "/b" in text
+    assert "/a" not in text
 
 
 def test_a_call_that_fails_is_over() -> None:

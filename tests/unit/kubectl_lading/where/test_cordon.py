@@ -23,8 +23,8 @@ def written(server: FakeKubeServer, node: str = "h100-1") -> str | None:
     return text
 
 
-def changes(cli: Cli, *words: str) -> list[Any]:
-    done = cli.run(*words, "-o", "json")
+def changes(cli: Cli, *text: str) -> list[Any]:
+    done = cli.run(*text, "-o", "json")
     assert done.exit_code == 0, done.output
     result: list[Any] = json.loads(done.stdout)
     return result

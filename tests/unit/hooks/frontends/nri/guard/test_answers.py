@@ -200,8 +200,8 @@ def test_a_damaged_request_is_decided_alike_or_refused(
 def check_stream(program: Path, log: Log, data: bytes) -> list[Said]:
     """Check that the answers are those that Python gives before it finds that the stream is broken, and that the guard ends."""
     answers = Expected(log).answers(data)
-    result, status, words = answers_of(program, data)
-    assert status in {0, 1}, words
+    result, status, text = answers_of(program, data)
+    assert status in {0, 1}, text
     assert len(result) >= len(answers)
     for answer, expected in zip(result, answers, strict=False):
         assert answer.unreadable or expected.unreadable or answer == expected
@@ -324,6 +324,6 @@ def test_it_says_its_version_and_why_it_does_not_start(program: Path) -> None:
 def test_it_ends_if_the_runtime_refuses_it(program: Path) -> None:
     runtime = NriConversation(answers_on=RUNTIME)
     data = runtime.refuse(NriCall(stream=1, service="", method="", payload=b""), NriCallError(2, "not today"))
-    _, status, words = answers_of(program, data)
+    _, status, text = answers_of(program, data)
     assert status == 1
-    assert "not today" in words
+    assert "not today" in text

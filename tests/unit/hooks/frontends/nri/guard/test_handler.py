@@ -56,9 +56,9 @@ class Handler:
         self.bundle.mkdir()
         self.log = folder / "log.json"
 
-    def run(self, *words: object, **env: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, *text: object, **env: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [self.program, *map(str, words)],
+            [self.program, *map(str, text)],
             capture_output=True,
             text=True,
             check=False,

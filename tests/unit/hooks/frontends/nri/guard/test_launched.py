@@ -32,9 +32,9 @@ def install(program: Path, folder: Path) -> None:
     main(["install-guard", "--program", str(program), "--nri-plugin-path", str(folder)])
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *text: object) -> str:
     with pytest.raises(SystemExit):
-        main([*map(str, words)])
+        main([*map(str, text)])
     return capsys.readouterr().err
 
 
@@ -96,8 +96,8 @@ def test_another_file_of_its_name_stays(program: Path, folder: Path, command: st
     folder.mkdir(parents=True)
     (folder / PROGRAM).write_text("#!/bin/sh\n")
     (folder / PROGRAM).chmod(0o755)
-    words = ["--program", program] if command == "install-guard" else []
-    assert "no guard of Lading" in refused(capsys, command, *words, "--nri-plugin-path", folder)
+    text = ["--program", program] if command == "install-guard" else []
+    assert "no guard of Lading" in refused(capsys, command, *text, "--nri-plugin-path", folder)
     assert (folder / PROGRAM).read_text() == "#!/bin/sh\n"
 
 
