@@ -158,7 +158,7 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> DiverseFigures:
 
 def _not_reached(reasons: Mapping[str, str]) -> int:
     """Count the nodes that are not judged yet."""
-    return sum(why == Missing.NOT_REACHED.shown for why in reasons.values())
+    return sum(reason == Missing.NOT_REACHED.shown for reason in reasons.values())
 
 
 def _unbounded(ledger: Ledger, pod: Pod, policy: Policy, names: Sequence[str]) -> float:

@@ -86,8 +86,8 @@ async def read_deciding(client: KubeClient, central: Central) -> Cluster:
     lists, text = await asyncio.gather(read_lists(client), central.configuration())
     if isinstance(text, EffectiveConfiguration):
         return compute(*lists, text)
-    why = text.why if isinstance(text, Unread) else "it is older than this command, and does not tell them"
-    warn(f"the settings of central are not known, and taken to be the defaults (policy {DEFAULT.policy.value}): {why}")
+    reason = text.why if isinstance(text, Unread) else "it is older than this command, and does not tell them"
+    warn(f"the settings of central are not known, and taken to be the defaults (policy {DEFAULT.policy.value}): {reason}")
     return compute(*lists)
 
 

@@ -84,10 +84,10 @@ async def keep_fed(silence: Callable[[], Awaitable[str]], log: Log) -> None:
         return
     text = ""
     while True:
-        why = await silence()
-        if not why:
+        reason = await silence()
+        if not reason:
             notify("WATCHDOG=1")
-        elif why != text:
-            log.error(Event.PROBE_FAILED, f"{why}; systemd restarts this daemon if this lasts {wait_s:g} s")
-        text = why
-        await asyncio.sleep(wait_s / 2 if not why else min(1.0, wait_s / 4))
+        elif reason != text:
+            log.error(Event.PROBE_FAILED, f"{reason}; systemd restarts this daemon if this lasts {wait_s:g} s")
+        text = reason
+        await asyncio.sleep(wait_s / 2 if not reason else min(1.0, wait_s / 4))

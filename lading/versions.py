@@ -100,11 +100,11 @@ def judge_step(running: str, target: str) -> Judgement:
         return Judgement(support=Support.UNKNOWN, why=f"{target if now else running} is not a version that can be compared")
     if now.major != then.major or abs(then.minor - now.minor) > MAX_MINOR_DISTANCE:
         via = f"{now.major}.{now.minor + (1 if then > now else -1)}.0" if now.major == then.major else ""
-        why = f"{running} to {target} is more than {MAX_MINOR_DISTANCE} minor version"
-        return Judgement(support=Support.NONE, why=why, via=via)
+        reason = f"{running} to {target} is more than {MAX_MINOR_DISTANCE} minor version"
+        return Judgement(support=Support.NONE, why=reason, via=via)
     if then < now:
-        why = f"{target} is older than {running}: a node's ledger that the newer one changed is refused by the older one"
-        return Judgement(support=Support.LIMITED, why=why)
+        reason = f"{target} is older than {running}: a node's ledger that the newer one changed is refused by the older one"
+        return Judgement(support=Support.LIMITED, why=reason)
     return Judgement(support=Support.FULL)
 
 
@@ -137,8 +137,8 @@ def judge_runtime(text: str) -> Judgement:
     if version < OLDEST_CONTAINERD:
         return Judgement(support=Support.NONE, why=f"containerd {version} does not speak CRI v1; 1.6 and newer does")
     if version < CDI_CONTAINERD:
-        why = f"containerd {version} ignores CDI devices: gpu_mode = cdi is refused there; 1.7.2 and newer honours them"
-        return Judgement(support=Support.LIMITED, why=why)
+        reason = f"containerd {version} ignores CDI devices: gpu_mode = cdi is refused there; 1.7.2 and newer honours them"
+        return Judgement(support=Support.LIMITED, why=reason)
     return Judgement(support=Support.FULL)
 
 
@@ -151,8 +151,10 @@ def _judge_behind(part: str, text: str, api_server: str, behind: int) -> Judgeme
     if version[:2] > server[:2]:
         return Judgement(support=Support.NONE, why=f"{part} {text} is newer than the API server, {api_server}")
     if version.major != server.major or server.minor - version.minor > behind:
-        why = f"{part} {text} is more than {behind} minor version{'s' * (behind > 1)} older than the API server, {api_server}"
-        return Judgement(support=Support.NONE, why=why)
+        reason = (
+            f"{part} {text} is more than {behind} minor version{'s' * (behind > 1)} older than the API server, {api_server}"
+        )
+        return Judgement(support=Support.NONE, why=reason)
     return Judgement(support=Support.FULL)
 
 

@@ -225,8 +225,8 @@ class Store:
             self._forbid(pod, f"{given}; priority admission controller computed {priority} from the given PriorityClass name")
         return {**pod, "spec": {**spec, "priority": priority}, "status": {"phase": "Pending"}}
 
-    def _forbid(self, pod: Object, why: str) -> NoReturn:
-        raise RefusedError(403, "Forbidden", f'pods "{pod["metadata"]["name"]}" is forbidden: {why}')
+    def _forbid(self, pod: Object, reason: str) -> NoReturn:
+        raise RefusedError(403, "Forbidden", f'pods "{pod["metadata"]["name"]}" is forbidden: {reason}')
 
     def _patch(self, place: Place, call: Call) -> Object:
         path, change = place.path, call.body

@@ -103,9 +103,9 @@ class Wait:
         self._slept = min(_LONGEST_S, max(_FIRST_S, 1.5 * self._slept))
         return self._slept
 
-    def _failure(self, why: str, hint: str) -> HostError:
+    def _failure(self, reason: str, hint: str) -> HostError:
         shown = [f"the last lines of {log}:\n{tail(log) or '(none: it is empty)'}" for log in self._logs]
-        return HostError("\n".join([f"cannot wait for {self._what}: {why}", *shown]), hint=hint)
+        return HostError("\n".join([f"cannot wait for {self._what}: {reason}", *shown]), hint=hint)
 
 
 async def _value(result: object) -> object:

@@ -98,12 +98,12 @@ def decode_object(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw) -> T | Unr
     try:
         return decoder.decode(raw)
     except _UNDECODABLE as e:
-        why = str(e)
+        reason = str(e)
     try:
         metadata = _OBJECT.decode(raw).metadata
     except _UNDECODABLE:
         metadata = Metadata()
-    return Unreadable(metadata=metadata, why=why)
+    return Unreadable(metadata=metadata, why=reason)
 
 
 def _unknown(obj: "T | Unreadable") -> Unreadable:

@@ -135,12 +135,12 @@ class Binder:
         match reserved:
             case Bound():
                 return ""
-            case NotBound(why=why):
-                self._log.info(Event.BIND_REFUSED, why, pod_uid=uid, node=node)
+            case NotBound(why=reason):
+                self._log.info(Event.BIND_REFUSED, reason, pod_uid=uid, node=node)
                 self._outcomes[BindOutcome.REFUSED] += 1
-                return why
+                return reason
         try:
-            why = await self._send(reserved)
+            reason = await self._send(reserved)
         except (RefusedError, UnreachableError) as e:
             self._scheduler.release(reserved)
             self._outcomes[BindOutcome.REFUSED] += 1
@@ -154,9 +154,9 @@ class Binder:
             if not isinstance(e, KubeError):
                 raise
             return OfBinding.BINDING_UNCLEAR.about(f"{e}; its devices stay reserved until it is known whether the pod is bound")
-        if why:
+        if reason:
             self._outcomes[BindOutcome.REFUSED] += 1
-            return why
+            return reason
         self._scheduler.confirm(reserved)
         self._outcomes[BindOutcome.BOUND] += 1
         self._log_outcome(Event.BIND_CONFIRMED, reserved)

@@ -155,8 +155,8 @@ def _unhealthy_devices(capacity: NodeCapacity) -> dict[str, str]:
         result.update((mig.uuid, "") for mig in gpu.mig)
     for one in capacity.vfs:
         of_port = f"its PF {one.pf.bdf}: {one.pf.unhealthy}" if one.pf.unhealthy else ""
-        why = (of_port or one.vf.unhealthy)[:_LONGEST_REASON]
-        result[one.vf.bdf] = f"VF {one.vf.bdf}: {why}" if why else ""
+        reason = (of_port or one.vf.unhealthy)[:_LONGEST_REASON]
+        result[one.vf.bdf] = f"VF {one.vf.bdf}: {reason}" if reason else ""
     return result
 
 

@@ -113,8 +113,8 @@ class Evictor:
         result = None if protection is None else await self._plan_new(pod, names, protection)
         if result is not None:
             self._counts.nominated += 1
-            why = f"pod {pod.namespace}/{pod.name} of higher priority needs its devices"
-            self.make_room(result, pod, names, reason=EventReason.PREEMPTED, why=why)
+            reason = f"pod {pod.namespace}/{pod.name} of higher priority needs its devices"
+            self.make_room(result, pod, names, reason=EventReason.PREEMPTED, cause=reason)
             await asyncio.sleep(PAUSE_S)
         elif protection is None or protection.applied:
             self._work_for(pod, names, asyncio.sleep(SPARED_S))
@@ -123,10 +123,10 @@ class Evictor:
         """Return whether pods are being evicted for this pod, or devices are held for it."""
         return uid in self._busy or bool(self._scheduler.nominated_node(uid))
 
-    def make_room(self, plan: Plan, pod: Pending, names: Sequence[str], *, reason: str, why: str) -> None:
+    def make_room(self, plan: Plan, pod: Pending, names: Sequence[str], *, reason: str, cause: str) -> None:
         """Start a plan in the same turn of the event loop in which it was made. `reason` and `why`: for the victims' Events."""
         self._nominate(plan, pod)
-        self._work_for(pod, names, self._carry_out(plan, pod, reason, why))
+        self._work_for(pod, names, self._carry_out(plan, pod, reason, cause))
 
     def _next(self) -> Pending | None:
         waiting = [pod for uid in self._wanting if (pod := self._scheduler.pending.get_refused(uid))]
@@ -186,16 +186,16 @@ class Evictor:
         self._scheduler.take_from_lower(plan.node, plan.placement.taken, pod.priority)
         self._scheduler.ledger.claims.nominate(pod.uid, plan.node, plan.placement.taken, until, pod.holder, victims=victims)
 
-    async def _carry_out(self, plan: Plan, pod: Pending, reason: str, why: str) -> None:
+    async def _carry_out(self, plan: Plan, pod: Pending, reason: str, cause: str) -> None:
         """Evict the victims. If a victim is refused before the first eviction, the nomination ends, so that another plan can be
         made."""
         for victim in plan.victims:
-            if self._has_to_go(victim, plan, pod) and not await self._evict(victim, reason, why, dry_run=True):
+            if self._has_to_go(victim, plan, pod) and not await self._evict(victim, reason, cause, dry_run=True):
                 self._scheduler.ledger.claims.forget_nomination(pod.uid)
         evicted = False
         for victim in plan.victims:
             while self._has_to_go(victim, plan, pod):
-                if await self._evict(victim, reason, why):
+                if await self._evict(victim, reason, cause):
                     evicted = True
                     break
                 if not evicted:
@@ -255,11 +255,11 @@ class Evictor:
         if goes.uid not in self._now_spared():
             await self._evict(goes, EventReason.DEVICE_CONFLICT, f"another pod holds {clash.device} on {clash.node}")
 
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+    async def evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool:
         """Evict a pod, unless the API refused that within SPARED_S. Return whether it is evicted. A dry run changes nothing."""
-        return victim.uid not in self._now_spared() and await self._evict(victim, reason, why, dry_run=dry_run)
+        return victim.uid not in self._now_spared() and await self._evict(victim, reason, cause, dry_run=dry_run)
 
-    async def _evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+    async def _evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool:
         """Evict a pod. Return False if that is refused or unclear; the pod is then spared for SPARED_S. A deleted or replaced
         pod counts as evicted. A dry run changes nothing."""
         if not self._leads():
@@ -275,13 +275,13 @@ class Evictor:
             self._counts.evicted[reason, EvictOutcome.SPARED if spared else EvictOutcome.UNCLEAR] += 1
             self._log.warning(
                 Event.POD_EVICTED,
-                f"{'cannot evict now' if spared else 'not known whether it was evicted'} ({why}): {e}",
+                f"{'cannot evict now' if spared else 'not known whether it was evicted'} ({cause}): {e}",
                 **fields,
             )
             return False
         if dry_run:
             return True
         self._counts.evicted[reason, EvictOutcome.EVICTED] += 1
-        self._log.warning(Event.POD_EVICTED, why, **fields)
-        self._record_event(victim.holder, reason, f"evicted: {why}")
+        self._log.warning(Event.POD_EVICTED, cause, **fields)
+        self._record_event(victim.holder, reason, f"evicted: {cause}")
         return True

@@ -396,8 +396,8 @@ class GangKeeper:
                 self._starts.pause(gang, starts=1)
             return
         strict = gang.terms.mode is Mode.STRICT and not gang.started
-        why = "its minimum was not bound in time" + ("; its bound members are evicted" if strict else "")
-        self._undo(gang, why, starts=1, fails=strict)
+        reason = "its minimum was not bound in time" + ("; its bound members are evicted" if strict else "")
+        self._undo(gang, reason, starts=1, fails=strict)
 
     async def _evict_bound(self, gang: Gang) -> None:
         for member in gang.members.values():
@@ -405,16 +405,16 @@ class GangKeeper:
             if member.runs and record is not None and not record.deleting:
                 await self._evictions.evict(record, EventReason.GANG_INCOMPLETE, f"gang {gang.key} was not complete in time")
 
-    def _undo(self, gang: Gang, why: str, *, starts: int = 0, fails: bool = False) -> None:
+    def _undo(self, gang: Gang, reason: str, *, starts: int = 0, fails: bool = False) -> None:
         """End the plan, and let the gang pause. `starts`: the failed starts to count. `fails`: bound members are evicted."""
         if self._in_trials(gang) and not gang.life.named:  # kube-scheduler did not try the gang's domain again
             self._gangs.calls.forget(gang.members)
         gang = self._starts.fail(gang) if fails else self._starts.end(gang)
         gang = self._starts.pause(gang, starts=starts)
-        message = f"{why}; it is planned again after a pause of {gang.life.resumes - self._clock():.1f} s"
+        message = f"{reason}; it is planned again after a pause of {gang.life.resumes - self._clock():.1f} s"
         # The gang's patience begins anew.
         self._gangs.note(gang, guesses=False, since=math.inf, reason=OfPod.GANG_WAITS_FOR_TURN, message=message)
-        self._log.warning(Event.GANG_UNDONE, why, gang=str(gang.key), members=len(gang.members))
+        self._log.warning(Event.GANG_UNDONE, reason, gang=str(gang.key), members=len(gang.members))
 
     def _drop_late(self, gang: Gang, now: float) -> Gang:
         """Drop the planned places of members that are not sent to bind in time after the first Binding."""

@@ -46,7 +46,7 @@ class Evictions(Protocol):
 
     def protection(self) -> Protection | None: ...
 
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool: ...
+    async def evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -238,16 +238,16 @@ class RoomMaker:
     async def _evict_all(self, gang: Gang, victims: Sequence[PodRecord], reason: str) -> None:
         """Evict all victims after a dry run of all of them. If one cannot be evicted, none is."""
         if reason == EventReason.PREEMPTED:
-            why = f"gang {gang.key} of higher priority needs its devices"
+            cause = f"gang {gang.key} of higher priority needs its devices"
         else:
-            why = f"gang {gang.key} needs devices that this quota borrowed"
+            cause = f"gang {gang.key} needs devices that this quota borrowed"
         for victim in victims:
-            if not await self._evictions.evict(victim, reason, why, dry_run=True):
+            if not await self._evictions.evict(victim, reason, cause, dry_run=True):
                 for member in gang.waiting():
                     self._ledger.claims.forget_nomination(member.uid)
                 return
         for victim in victims:
-            await self._evictions.evict(victim, reason, why)
+            await self._evictions.evict(victim, reason, cause)
 
     async def _in_slices(self, steps: Generator[None, None, T]) -> T:
         return await result_in_slices(steps, self._clock)

@@ -33,7 +33,7 @@ class Bypassed(StrEnum):
 
 
 class Evict(Protocol):
-    async def __call__(self, victim: PodRecord, reason: str, why: str) -> bool: ...
+    async def __call__(self, victim: PodRecord, reason: str, cause: str) -> bool: ...
 
 
 class BypassFeed:
@@ -105,13 +105,13 @@ class BypassEnder:
                     await self._end(record, one, now)
 
     async def _end(self, record: PodRecord, one: ShareBypass, now: float) -> None:
-        why = f"container {one.container} {one.why}" if one.container else one.why
+        reason = f"container {one.container} {one.why}" if one.container else one.why
         key = (one.pod, one.container, one.uuid)
         if key not in self._quiet:
             self._quiet[key] = now + QUIET_S
-            self._record_event(record.holder, EventReason.SHARE_BYPASSED, why)
+            self._record_event(record.holder, EventReason.SHARE_BYPASSED, reason)
         ends = self._what is Bypassed.END and record.uid not in self._evicted
-        if ends and await self._evict(record, EventReason.SHARE_BYPASSED, why):
+        if ends and await self._evict(record, EventReason.SHARE_BYPASSED, reason):
             self._evicted.add(record.uid)
 
     def _found(self) -> Iterable[tuple[PodRecord, ShareBypass]]:

@@ -138,10 +138,10 @@ class TakeBack:
         if plan is None:
             return False
         quotas = sorted({piece.unit.quota for piece in found.pieces})
-        why = f"quota {', '.join(quotas)} uses more than it may, and {pod.namespace}/{pod.name} of another quota needs it"
+        reason = f"quota {', '.join(quotas)} uses more than it may, and {pod.namespace}/{pod.name} of another quota needs it"
         fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": plan.node}
         self._log.info(Event.QUOTA_TAKEN_BACK, f"evicting {len(plan.victims)} pods of quota {', '.join(quotas)}", **fields)
-        self._evictor.make_room(plan, now, names, reason=EventReason.QUOTA_TAKEN_BACK, why=why)
+        self._evictor.make_room(plan, now, names, reason=EventReason.QUOTA_TAKEN_BACK, cause=reason)
         return True
 
     def _may_claim(self, pods: Sequence[Pending]) -> bool:

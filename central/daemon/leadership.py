@@ -392,12 +392,12 @@ class Leadership:
     def _unassigned(self, pod: Pod) -> None:
         """Report a pod that was bound without an assignment: it runs without its devices, or its node refuses it."""
         metadata, spec = pod.metadata, pod.spec
-        why = "it asks for devices and was bound without an assignment; set schedulerName: lading and no nodeName"
+        reason = "it asks for devices and was bound without an assignment; set schedulerName: lading and no nodeName"
         fields = {"namespace": metadata.namespace, "pod": metadata.name, "pod_uid": metadata.uid}
-        self._log.error(Event.POD_UNASSIGNED, why, **fields, node=spec.node_name, scheduler=spec.scheduler_name)
+        self._log.error(Event.POD_UNASSIGNED, reason, **fields, node=spec.node_name, scheduler=spec.scheduler_name)
         if self.leads():
             holder = Holder(pod=metadata.uid, namespace=metadata.namespace, name=metadata.name)
-            self._recorder.record(holder, EventReason.NO_ASSIGNMENT, why)
+            self._recorder.record(holder, EventReason.NO_ASSIGNMENT, reason)
 
     async def judge(self, steps: Steps) -> None:
         """Judge nodes in slices, for at most REQUEST_S."""
@@ -406,8 +406,8 @@ class Leadership:
     async def bind(self, uid: PodUid, node: str) -> str:
         """Bind a pod. Return an empty text, or the reason for a refusal. kube-scheduler also sends pods that request an amount
         of 0."""
-        if why := await self._gang_keeper.arrive(uid, node):
-            return why
+        if reason := await self._gang_keeper.arrive(uid, node):
+            return reason
         pod = self.seen.get(uid)
         request = None if pod is None else parse_request(pod)
         if pod is not None and (request is None or (isinstance(request, DeviceRequest) and not request.containers)):

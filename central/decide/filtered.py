@@ -73,8 +73,8 @@ def sort_nodes(
     at = -1
     for _ in range(failing):  # mostly few nodes fail
         at = fit.index(False, at + 1)
-        why = reasons.get(names[at]) or otherwise
-        (fails if why in MAY_FIT_LATER else never)[names[at]] = why
+        reason = reasons.get(names[at]) or otherwise
+        (fails if reason in MAY_FIT_LATER else never)[names[at]] = reason
     fitting = list(compress(names, fit))
     fitting += [name for name in fits_too if fails.pop(name, "") or never.pop(name, "")]
     return Filtered(fitting=fitting, fails=fails, never=never)

@@ -134,8 +134,8 @@ class GangPlanner:
         part = self.scheduler.tenants.part_of([*held, *pods])
         if not held or part <= self._plan_share:
             return None
-        why = f"gangs that are planned and not bound, and this one, are {_percent(part)} of all devices"
-        message = f"{why}; {_percent(self._plan_share)} are allowed (gang_plan_share)"
+        reason = f"gangs that are planned and not bound, and this one, are {_percent(part)} of all devices"
+        message = f"{reason}; {_percent(self._plan_share)} are allowed (gang_plan_share)"
         return NoPlan(reason=OfPod.GANG_WAITS_FOR_TURN, message=message)
 
     def _planned_beside(self, gang: Gang) -> list[Pending]:

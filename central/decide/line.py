@@ -126,7 +126,7 @@ def _name(pod: Pending) -> str:
 def _ahead(first: Iterable[tuple[str, _Key]], own: _Key, because: Sequence[str]) -> tuple[Ahead, ...]:
     """Return for each of these names, with its sort key, why it is ahead of the pod or gang with the key `own`."""
     parts = [(name, zip(because, key, own, strict=True)) for name, key in first]
-    return tuple(Ahead(name=name, because=next(why for why, theirs, mine in of if theirs != mine)) for name, of in parts)
+    return tuple(Ahead(name=name, because=next(reason for reason, theirs, mine in of if theirs != mine)) for name, of in parts)
 
 
 def _ordinal(number: int) -> str:

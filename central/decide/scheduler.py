@@ -264,8 +264,8 @@ class Scheduler:
             return Decision(uid=uid, answer=Filtered(fitting=names))
         # kube-scheduler may not have observed the pod's end yet.
         if isinstance(request, MalformedRequest) or self.ledger.has_ended(uid):
-            why = request.shown if isinstance(request, MalformedRequest) else OfPod.POD_ENDED.shown
-            return Decision(uid=uid, answer=sort_nodes(names, otherwise=why), effect=Drop())
+            reason = request.shown if isinstance(request, MalformedRequest) else OfPod.POD_ENDED.shown
+            return Decision(uid=uid, answer=sort_nodes(names, otherwise=reason), effect=Drop())
         pending = self.pending.in_version(pod) or pending_of(pod, request)
         if settled := self._settled_node(uid):
             answer = sort_nodes(names, fits={settled}, otherwise=OfPod.BOUND_ELSEWHERE.shown)
@@ -421,7 +421,7 @@ class Scheduler:
         """Judge only the nodes of the affinity group's card, so that no verdicts of all nodes are cached for the pod."""
         verdicts = {name: self.verdict(pod.request, name, state) for name in group}
         reasons = {name: verdict.missing.shown if isinstance(verdict, NoFit) else "" for name, verdict in verdicts.items()}
-        fits = {name for name, why in reasons.items() if not why}
+        fits = {name for name, reason in reasons.items() if not reason}
         node = next((name for name in reasons if name in fits and name in names), "")
         return node, sort_nodes(names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.shown)
 
@@ -680,8 +680,8 @@ class Scheduler:
             return Bound()
         if reserved.confirmed:
             return NotBound(why=OfPod.BOUND_ELSEWHERE.about(f"the pod is bound to {reserved.node}"))
-        why = f"the pod may be bound to {reserved.node}: the API server's answer is not known yet; nothing is sent twice"
-        return NotBound(why=OfBinding.BINDING_UNCLEAR.about(why))
+        reason = f"the pod may be bound to {reserved.node}: the API server's answer is not known yet; nothing is sent twice"
+        return NotBound(why=OfBinding.BINDING_UNCLEAR.about(reason))
 
 
 def _allow_all(evicted: Collection[PodUid]) -> bool:
@@ -692,5 +692,5 @@ def _as_text(conflict: Conflict, node: str) -> str:
     holders: Sequence[str] = [f"{holder.namespace}/{holder.name}" for holder in conflict.holders]
     by = f", held by {', '.join(holders[:4])}" if holders else ""
     device = f" {conflict.device}{by}" if conflict.device else ""
-    why = f"its devices on {node} cannot be taken: {conflict.obstacle}{device}; this is retried automatically"
-    return OfBinding.DEVICES_TAKEN.about(why)
+    reason = f"its devices on {node} cannot be taken: {conflict.obstacle}{device}; this is retried automatically"
+    return OfBinding.DEVICES_TAKEN.about(reason)

@@ -125,7 +125,7 @@ class Gang:
             wrong[member.uid] = _differs(first, least, terms)
             if not wrong[member.uid]:
                 least.update(terms.least)
-        changed = {uid: replace(members[uid], wrong=why) for uid, why in wrong.items() if why != members[uid].wrong}
+        changed = {uid: replace(members[uid], wrong=reason) for uid, reason in wrong.items() if reason != members[uid].wrong}
         roles = line[0].membership.roles if line else ("",)
         gang = replace(
             self,

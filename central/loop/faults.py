@@ -135,8 +135,10 @@ class Faults:
         self._quiet[where] = now + QUIET_S, 0
         text = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
         what = f"cannot handle {work} {name}".rstrip()
-        why = f"{what}: {type(error).__name__}: {error}; it is set aside for {pause_s:g} s; this is an error in lading-central"
-        self._log.error(Event.HANDLING_FAILED, why, work=work, object=name, unlogged=unlogged, traceback=text)
+        reason = (
+            f"{what}: {type(error).__name__}: {error}; it is set aside for {pause_s:g} s; this is an error in lading-central"
+        )
+        self._log.error(Event.HANDLING_FAILED, reason, work=work, object=name, unlogged=unlogged, traceback=text)
 
 
 def _where(error: Exception) -> str:

@@ -60,8 +60,8 @@ def check(
     if leaf is None:
         return None
     if leaf.is_parent or tree.groups.get(quota):
-        why = f"quota {quota} is divided among other quotas; name one of them in the label of the pod"
-        return QuotaRefusal(code=OfPod.QUOTA_INVALID, quota=quota, why=why)
+        reason = f"quota {quota} is divided among other quotas; name one of them in the label of the pod"
+        return QuotaRefusal(code=OfPod.QUOTA_INVALID, quota=quota, why=reason)
     more = {key: amount - own.get(key, 0) for key, amount in amounts.items()}
     limit = next(_limits(snapshot, leaf, more, preemptible=preemptible), None)
     return limit or next(_beyond_runtime(snapshot, leaf, more, amounts, gang=gang, has_turn=has_turn), None)
@@ -100,8 +100,8 @@ def _beyond_runtime(
             continue
         if larger:
             share = f"{as_text(key, whole[key])} together are more than its {bare(key, runtime)}"
-            why = f"quota {leaf.id}: {share}; it may borrow them when they are free and it is its turn"
-            yield QuotaRefusal(code=OfPod.QUOTA_TURN, quota=leaf.id, why=why)
+            reason = f"quota {leaf.id}: {share}; it may borrow them when they are free and it is its turn"
+            yield QuotaRefusal(code=OfPod.QUOTA_TURN, quota=leaf.id, why=reason)
         else:
             yield from _above(leaf, used, runtime, key, "what it may use now")
 

@@ -63,10 +63,10 @@ def read_quota(dialect: QuotaDialect, obj: ElasticQuota) -> Quota:
         return replace(quota, problem=str(e))
 
 
-def unreadable_quota(dialect: QuotaDialect, namespace: str, name: str, why: str) -> Quota:
+def unreadable_quota(dialect: QuotaDialect, namespace: str, name: str, reason: str) -> Quota:
     """Return a quota with a problem, for an object that cannot be decoded."""
     return replace(
-        _named(dialect, AnnotatedMetadata(namespace=namespace, name=name)), problem=f"its object cannot be read: {why}"
+        _named(dialect, AnnotatedMetadata(namespace=namespace, name=name)), problem=f"its object cannot be read: {reason}"
     )
 
 

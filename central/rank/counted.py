@@ -112,8 +112,8 @@ class CountedVerdicts(CachedVerdicts):
             self._close(names[row])
         turned = missing != self._missing[rows]
         self._missing[rows] = missing
-        for row, why in zip(rows[turned].tolist(), missing[turned].tolist(), strict=True):
-            self._show(row, why)
+        for row, reason in zip(rows[turned].tolist(), missing[turned].tolist(), strict=True):
+            self._show(row, reason)
 
     def fitting(self, rows: Ints) -> Ints:
         fitting: Ints = rows[self._missing[rows] == FITS]

@@ -121,14 +121,14 @@ def _why_short(columns: Columns, cards: Ints, wish: Wish) -> Ints:
         large = requested & (mib >= 1) & (mib <= cards[:, SIZE])
     usable = large & (cards[:, USABLE] > 0)
     least = wish.cards or 1
-    why = np.full(len(cards), NUMBER_OF[Missing.TOO_FEW_FREE_GPUS if wish.cards else Missing.NO_CARD_WITH_ROOM])
-    why[usable.sum(1) < least] = NUMBER_OF[Missing.UNHEALTHY]
-    why[large.sum(1) < least] = NUMBER_OF[Missing.NO_CARD_LARGE_ENOUGH]
-    why[requested.sum(1) < least] = NUMBER_OF[Missing.TOO_FEW_GPUS]
+    reason = np.full(len(cards), NUMBER_OF[Missing.TOO_FEW_FREE_GPUS if wish.cards else Missing.NO_CARD_WITH_ROOM])
+    reason[usable.sum(1) < least] = NUMBER_OF[Missing.UNHEALTHY]
+    reason[large.sum(1) < least] = NUMBER_OF[Missing.NO_CARD_LARGE_ENOUGH]
+    reason[requested.sum(1) < least] = NUMBER_OF[Missing.TOO_FEW_GPUS]
     if wish.models:
         has_model = columns.models_of(wish.models)[cards[:, ANY_MODEL]].any(1)
-        why[~requested.any(1) & ~has_model] = NUMBER_OF[Missing.NO_MODEL]
-    return why
+        reason[~requested.any(1) & ~has_model] = NUMBER_OF[Missing.NO_MODEL]
+    return reason
 
 
 _NO_SLOTS: Final[Ints] = np.zeros(0, np.int64)

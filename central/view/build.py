@@ -291,7 +291,7 @@ def _mig_state(card: CardCapacity, uuid: str, holders: Mapping[str, object], *, 
 
 def _pf(pf: Pf, holders: Holders, inventory: ReportedDevices, *, gives: bool) -> PfView:
     cordoned = inventory.cordon.covers(pf.bdf)
-    why = _why(pf, cordoned=cordoned)
+    reason = _why(pf, cordoned=cordoned)
     free = DeviceState.FREE if gives else DeviceState.WITHHELD
     vfs = sorted(pf.vfs, key=lambda one: pci_order(one.bdf))
     return PfView(
@@ -300,17 +300,17 @@ def _pf(pf: Pf, holders: Holders, inventory: ReportedDevices, *, gives: bool) ->
         netdev=pf.netdev,
         link_layer=pf.link_layer,
         rail=pf.rail,
-        why=why,
+        why=reason,
         cordoned=cordoned,
-        vfs=tuple(_vf(vf, why, holders.get(vf.bdf, ()), inventory, free) for vf in vfs),
+        vfs=tuple(_vf(vf, reason, holders.get(vf.bdf, ()), inventory, free) for vf in vfs),
     )
 
 
 def _vf(vf: Vf, why_pf: str, holders: tuple[HolderView, ...], inventory: ReportedDevices, free: DeviceState) -> VfView:
     """Build the view of a VF. `free`: the state of a healthy VF that no pod holds."""
-    why = _why(vf, cordoned=inventory.cordon.covers(vf.bdf)) or why_pf
+    reason = _why(vf, cordoned=inventory.cordon.covers(vf.bdf)) or why_pf
     return VfView(
-        bdf=vf.bdf, state=DeviceState.UNUSABLE if why else DeviceState.HELD if holders else free, why=why, holders=holders
+        bdf=vf.bdf, state=DeviceState.UNUSABLE if reason else DeviceState.HELD if holders else free, why=reason, holders=holders
     )
 
 

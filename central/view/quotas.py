@@ -53,7 +53,7 @@ def view_quotas(quotas: Quotas) -> QuotasView:
     by_id = {quota.id: quota for quota in quotas.quotas.values()}
     counted = [*_below(snapshot, ROOT), *_others(snapshot)]
     rows = [_view(snapshot, snapshot.tree.quotas[quota], level) for quota, level in counted]
-    refused = [_refused(by_id.get(quota), quota, why) for quota, why in sorted(snapshot.tree.problems.items())]
+    refused = [_refused(by_id.get(quota), quota, reason) for quota, reason in sorted(snapshot.tree.problems.items())]
     totals = snapshot.totals.get(ROOT, {})
     return QuotasView(quotas=(*rows, *refused), totals={key: _number(key, amount) for key, amount in sorted(totals.items())})
 
@@ -86,9 +86,9 @@ def _view(snapshot: QuotaSnapshot, quota: Quota, level: int) -> QuotaView:
     )
 
 
-def _refused(quota: Quota | None, name: QuotaId, why: str) -> QuotaView:
+def _refused(quota: Quota | None, name: QuotaId, reason: str) -> QuotaView:
     kind, namespace = (quota.dialect.value, quota.namespace) if quota is not None else ("", name.partition("/")[0])
-    return QuotaView(quota=name, kind=kind, namespace=namespace, problem=why)
+    return QuotaView(quota=name, kind=kind, namespace=namespace, problem=reason)
 
 
 def _amount(snapshot: QuotaSnapshot, quota: Quota, key: str) -> QuotaAmount:

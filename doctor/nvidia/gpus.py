@@ -62,10 +62,10 @@ def decide_gpus(reading: CardsReading) -> Iterator[Finding]:
     for gpu in reading.nvml.gpus:
         if gpu.unhealthy and not _only_its_node(gpu):
             unhealthy.setdefault(gpu.unhealthy, []).append(gpu)
-    for why, gpus in unhealthy.items():
+    for reason, gpus in unhealthy.items():
         bdfs = [gpu.bdf for gpu in gpus]
         who = f"GPU {gpus[0].uuid} ({bdfs[0]})" if len(gpus) == 1 else f"{len(gpus)} GPUs ({first_few(bdfs, _NAMED)})"
-        yield failed(f"{who}: {why}", mend=f"nvidia-smi -q -i {','.join(bdfs)}; dmesg | grep -i xid")
+        yield failed(f"{who}: {reason}", mend=f"nvidia-smi -q -i {','.join(bdfs)}; dmesg | grep -i xid")
     known = {gpu.bdf for gpu in reading.nvml.gpus}
     for bdf in (bdf for bdf in reading.on_bus if bdf not in known):
         what = f"card {bdf} is on the bus, and the driver does not have it"

@@ -125,8 +125,8 @@ class Attacher:
             if row is None or row.generation != generation:
                 return []
             text = plan.describe_release(row)
-            why = await self._release(row)
-            return [f"cannot release VF {vf}: {why}", *await self._give_up(row)] if why else text
+            reason = await self._release(row)
+            return [f"cannot release VF {vf}: {reason}", *await self._give_up(row)] if reason else text
 
     # ---- attaching
 
@@ -176,8 +176,8 @@ class Attacher:
         if row is not None and (self._is_over(work, row) or await self._is_undone(work, row)):
             if refusal := self._decide_held(work, row):
                 return refusal
-            if why := await self._release(row):
-                return refuse(work, Reason.ATTACH_FAILED, f"it has not come back from sandbox {row.sandbox} yet: {why}")
+            if reason := await self._release(row):
+                return refuse(work, Reason.ATTACH_FAILED, f"it has not come back from sandbox {row.sandbox} yet: {reason}")
             row = None
         if row is None:
             prepared = await self._preparing.prepare(work)
@@ -295,13 +295,13 @@ class Attacher:
         event = Event.VF_ATTACH_FAILED if isinstance(work, Attaching) else Event.VF_RELEASE_FAILED
         self._note_failure(work, event, f"{work.doing}: no answer from the kernel for {self._deadline_s:g} s")
 
-    def _note_failure(self, work: Work, event: Event, why: str) -> None:
+    def _note_failure(self, work: Work, event: Event, reason: str) -> None:
         row = self._journal.find(work.vf)
-        if row is None or row.generation != work.generation or row.failure == why:
+        if row is None or row.generation != work.generation or row.failure == reason:
             return
-        self._log.error(event, why, **_fields(row, row.bdf))
+        self._log.error(event, reason, **_fields(row, row.bdf))
         try:
-            self._journal.reach(row.bdf, row.generation, row.step, failure=why)
+            self._journal.reach(row.bdf, row.generation, row.step, failure=reason)
         except StateError as e:
             self._log.error(Event.LEDGER_FAILED, str(e))
 

@@ -271,8 +271,8 @@ async def read_in_time(settings: Settings) -> Inventory:
             return await in_thread(lambda: read_configured(settings, make_vendors(settings)))
     except TimeoutError as e:
         hint = "lading-doctor; dmesg | grep -i xid"
-        why = f"the driver gave no answer within {answer_s:.3g} s{describe_slowness(slowness)}"
-        raise HostError(f"cannot read the GPUs: {why}", hint=hint) from e
+        reason = f"the driver gave no answer within {answer_s:.3g} s{describe_slowness(slowness)}"
+        raise HostError(f"cannot read the GPUs: {reason}", hint=hint) from e
 
 
 def make_attacher(

@@ -255,9 +255,9 @@ def _check_front_end(settings: Settings) -> None:
         "rdma_ipc_lock": "NRI cannot add capabilities; rdma_memlock = true serves as well",
         "coexist": "NRI shows the environment of a container only after a device plugin's part of it was replaced",
     }
-    for key, why in lost.items():
+    for key, reason in lost.items():
         if getattr(settings, key):
-            raise ConfigError(f"{key} = true, and front_end = nri: {why}", hint=f"leave {key} out (or front_end = cri-hook)")
+            raise ConfigError(f"{key} = true, and front_end = nri: {reason}", hint=f"leave {key} out (or front_end = cri-hook)")
     if settings.attach is AttachBy.CNI:
         raise ConfigError(
             "attach = cni, and front_end = nri: NRI does not say when CNI has given VFs back",

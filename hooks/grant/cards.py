@@ -39,10 +39,10 @@ def find_cards(devices: GrantedDevices, inventory: Inventory) -> list[Card] | Re
         if gpu is None:
             return _missing_card(one.uuid)
         if gpu.unhealthy or gpu.node is None:
-            why = gpu.unhealthy or "it has no device node"
+            reason = gpu.unhealthy or "it has no device node"
             return Refusal(
                 reason=Reason.DEVICE_UNHEALTHY,
-                message=f"cannot give GPU {gpu.index} ({gpu.uuid}): it is not healthy: {why}",
+                message=f"cannot give GPU {gpu.index} ({gpu.uuid}): it is not healthy: {reason}",
             )
         mig = next((instance for instance in gpu.mig if instance.uuid == one.mig_uuid), None)
         if one.mig_uuid and mig is None:

@@ -263,8 +263,8 @@ def _check_number(one: _Wanted, holders: _Holders, inventory: Inventory) -> Refu
     if one.request.whole or len(sharers) < limit:
         return None
     which = _MOST_SHARERS[isolation] if limit < inventory.shares_per_gpu else "shares_per_gpu"
-    why = f"{len(sharers)} containers have one; {which} is {limit}"
-    return Refusal(reason=Reason.CAPACITY_EXCEEDED, message=f"cannot give a share of {_describe(one.gpu, None)}: {why}")
+    reason = f"{len(sharers)} containers have one; {which} is {limit}"
+    return Refusal(reason=Reason.CAPACITY_EXCEEDED, message=f"cannot give a share of {_describe(one.gpu, None)}: {reason}")
 
 
 def _holders(held: Sequence[Holding]) -> Mapping[GpuUuid, _Holders]:

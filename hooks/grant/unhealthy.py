@@ -26,7 +26,7 @@ def find_unhealthy(devices: GrantedDevices, inventory: Inventory) -> Mapping[str
     gpus, vfs = {gpu.uuid: gpu for gpu in inventory.gpus}, {vf.bdf: vf for vf in inventory.vfs}
     result = {gpu.mig_uuid or gpu.uuid: _gpu_problem(gpus.get(gpu.uuid), gpu.mig_uuid) for gpu in devices.gpus}
     result |= {vf.bdf: _vf_problem(vfs.get(vf.bdf)) for vf in devices.vfs}
-    return {device: why for device, why in result.items() if why}
+    return {device: reason for device, reason in result.items() if reason}
 
 
 def _gpu_problem(gpu: Gpu | None, mig_uuid: str) -> str:
@@ -46,11 +46,11 @@ def choose_again(
     by."""
     named, by_number = own.devices.vfs[: len(request.vfs)], own.devices.vfs[len(request.vfs) :]
     may_change = {vf.bdf for vf in by_number}
-    for device, why in unhealthy.items():
+    for device, reason in unhealthy.items():
         if device not in may_change:
             return Refusal(
                 reason=Reason.DEVICE_UNHEALTHY,
-                message=f"cannot give {device} again: {why}; it was assigned by name, so recreate the pod for another one",
+                message=f"cannot give {device} again: {reason}; it was assigned by name, so recreate the pod for another one",
             )
     vfs = choose_vfs(
         replace(request, gpus=(), vfs=()),
@@ -60,7 +60,7 @@ def choose_again(
         kept=may_change - unhealthy.keys(),
     )
     if isinstance(vfs, Refusal):
-        text = "; ".join(f"VF {device}: {why}" for device, why in unhealthy.items())
+        text = "; ".join(f"VF {device}: {reason}" for device, reason in unhealthy.items())
         return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {text}; and no other: {vfs.message}")
     return replace(own.devices, vfs=(*named, *_in_place(by_number, vfs)))
 

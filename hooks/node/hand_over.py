@@ -70,7 +70,7 @@ class HandOver:
     def waits(self) -> Mapping[GpuUuid, str]:
         """Return the cards that are not handed over yet, each with the missing step."""
         restoring = dict.fromkeys(self._restoring, "it is being handed over after its last holder")
-        failed = {card: f"the hand-over command fails: {why}" for card, why in self._failed.items()}
+        failed = {card: f"the hand-over command fails: {reason}" for card, reason in self._failed.items()}
         return dict.fromkeys(self._left, "it has not been read since its last holder was gone") | restoring | failed
 
     def not_given(self) -> Mapping[GpuUuid, str]:
@@ -101,9 +101,9 @@ class HandOver:
             try:
                 await self.command(card)
             except Exception as e:  # noqa: BLE001  the card stays closed, and says why, until the command succeeds
-                why = str(e) if isinstance(e, HostError) else f"internal error: {place_of(e)}"
-                self._failed[card] = why
-                self.log.warning(Event.DEVICE_NOT_RESTORED, f"the hand-over command fails: {why}", device=card)
+                reason = str(e) if isinstance(e, HostError) else f"internal error: {place_of(e)}"
+                self._failed[card] = reason
+                self.log.warning(Event.DEVICE_NOT_RESTORED, f"the hand-over command fails: {reason}", device=card)
                 await asyncio.sleep(AGAIN_S)
             else:
                 self._left[card] = self.clock()

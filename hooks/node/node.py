@@ -125,9 +125,9 @@ class Node:
         if inventory is None:
             return ()
         return tuple(
-            f"{device}, of {grant.namespace}/{grant.pod_name}/{grant.container}: {why}"
+            f"{device}, of {grant.namespace}/{grant.pod_name}/{grant.container}: {reason}"
             for grant in self.ledger.grants()
-            for device, why in find_unhealthy(grant.devices, inventory).items()
+            for device, reason in find_unhealthy(grant.devices, inventory).items()
         )
 
     # ---- requests of front ends
@@ -464,7 +464,7 @@ class Node:
                 self._work_due.set()
                 if self.watch is not None:
                     self.watch.request_scan()
-        self._node_log.missing({device: why for preparer in self.preparers for device, why in preparer.missing().items()})
+        self._node_log.missing({device: reason for preparer in self.preparers for device, reason in preparer.missing().items()})
 
     async def _read_again(self, wait_s: float) -> Inventory | None:
         """Read the devices again; return None if that fails or takes longer."""

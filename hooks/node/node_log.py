@@ -69,7 +69,7 @@ class NodeLog:
 
     def missing(self, devices: Mapping[str, str]) -> None:
         """Log the VFs that another process moved. A VF that came back is logged again if it is moved again."""
-        messages = {f"VF {device}: {why}": device for device, why in devices.items()}
+        messages = {f"VF {device}: {reason}": device for device, reason in devices.items()}
         outdated = {text for text in self._logged if text.startswith(Event.VF_UNKNOWN_HOLDER)}
         self._logged -= outdated - {f"{Event.VF_UNKNOWN_HOLDER} {message}" for message in messages}
         for message, device in sorted(messages.items()):

@@ -102,8 +102,8 @@ def find_alive(lists: Lists) -> Alive:
             ready[sandbox.id] = pods[sandbox.pod] = f"its sandbox {sandbox.id[:_SHORT]} is ready"
     for one in lists.containers:
         if one.state is not ContainerState.EXITED:
-            why = f"its container {one.name} ({one.id[:_SHORT]}) has not exited"
-            running[one.id] = ready[one.sandbox] = pods[one.pod] = why
+            reason = f"its container {one.name} ({one.id[:_SHORT]}) has not exited"
+            running[one.id] = ready[one.sandbox] = pods[one.pod] = reason
     return Alive(pods=pods, sandboxes=ready, containers=running)
 
 

@@ -229,11 +229,11 @@ class Reporter:
         self._applied, self._renew_at = None, float("-inf")
         if self._behind_since is None:
             self._behind_since = self._clock()
-        why = describe(error)
-        if why != self.failure:
+        reason = describe(error)
+        if reason != self.failure:
             passing = isinstance(error, (UnreachableError, UnclearError))
-            (self._log.warning if passing else self._log.error)(Event.REPORT_FAILED, why, node=self._node_name)
-        self.failure = why
+            (self._log.warning if passing else self._log.error)(Event.REPORT_FAILED, reason, node=self._node_name)
+        self.failure = reason
         return wait_after(error, self._backoff)
 
 

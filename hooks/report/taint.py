@@ -135,10 +135,10 @@ class Tainter:
     def _failed(self, error: Exception) -> float:
         """Return the seconds to wait. The Node's taints are unknown after the error, so the next check reads them."""
         self._is = None
-        why = describe(error)
-        if why != self.failure:
-            self._log.warning(Event.NODE_TAINT_FAILED, why, node=self._node_name)
-        self.failure = why
+        reason = describe(error)
+        if reason != self.failure:
+            self._log.warning(Event.NODE_TAINT_FAILED, reason, node=self._node_name)
+        self.failure = reason
         return wait_after(error, self._backoff)
 
 

@@ -287,8 +287,8 @@ class Dump:
         except ConfigError as e:
             text = Unread(why=e.message)
         match text:
-            case Unread(why=why):
-                self._failed(name, why)
+            case Unread(why=reason):
+                self._failed(name, reason)
                 return False
             case None:
                 self._log.append(f"{name}: central knows nothing of it")

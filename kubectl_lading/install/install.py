@@ -128,11 +128,11 @@ async def remove(client: KubeClient, objects: list[Manifest], options: Options) 
         if left and not options.force:
             for node in left:
                 await label(client, node, chosen[node])
-            why = "; ".join(f"{node}: {message}" for node, message in left.items())
-            raise LadingError(f"cannot clean these nodes, which go on as before: {why}", hint="--force leaves their files")
+            reason = "; ".join(f"{node}: {message}" for node, message in left.items())
+            raise LadingError(f"cannot clean these nodes, which go on as before: {reason}", hint="--force leaves their files")
     with Progress("removing") as progress:
         done = await delete(client, objects, dry_run=options.dry_run, announce=progress.show_count)
-    return done, [f"stays on {node}: /var/lib/lading, /run/lading: {why}" for node, why in left.items()]
+    return done, [f"stays on {node}: /var/lib/lading, /run/lading: {reason}" for node, reason in left.items()]
 
 
 def with_images(objects: list[Manifest], images: dict[str, str]) -> list[Manifest]:

@@ -43,7 +43,7 @@ def daemonsets_deployed(now: Installation) -> Iterator[Finding]:
             yield from _rolled_out(now, name, daemonset)
     missing = [name for name in (HOOKS, GUARD) if name not in now.daemonsets]
     if len(missing) == 1:
-        yield degraded(f"there is no DaemonSet {NODES_NAMESPACE}/{missing[0]}", why=_WHY[missing[0]], mend=_INSTALL)
+        yield degraded(f"there is no DaemonSet {NODES_NAMESPACE}/{missing[0]}", reason=_WHY[missing[0]], mend=_INSTALL)
     elif not missing and not _nodes(now, HOOKS):
         yield note(f"no node has the label {FRONT_END}={_ITS_LABEL[HOOKS]}", mend=f"kubectl label node NODE {FRONT_END}=nri")
 
@@ -57,7 +57,7 @@ def _rolled_out(now: Installation, name: str, daemonset: DaemonSet) -> Iterator[
         where = [_with_age(now, node) if name == HOOKS else node for node in lacking]
         yield degraded(
             f"{ready} of {wanted} pods of {name} are ready{': not on ' + listed(where) if where else ''}",
-            why=_WHY[name],
+            reason=_WHY[name],
             mend=f"{of} get pods -o wide -l {NAME_LABEL}={name}; {of} logs POD --all-containers --prefix",
         )
     if daemonset.rolling:
@@ -88,7 +88,7 @@ def daemonsets_in_step(now: Installation) -> Iterator[Finding]:
         if tag and not go_together(tag, now.cli):
             yield degraded(
                 f"the image of {listed(names)} is {tag}: it does not go with this kubectl-lading {now.cli}",
-                why="parts are at most one minor version apart",
+                reason="parts are at most one minor version apart",
                 mend="kubectl lading preflight",
             )
     if len(images(now)) > 1:
@@ -110,7 +110,7 @@ def nodes_chosen_report(now: Installation) -> list[Finding]:
     return several(
         sorted(silent) if HOOKS in now.daemonsets else [],
         f"(node runs|nodes run) {HOOKS} and do not report",
-        why="central assigns no devices there",
+        reason="central assigns no devices there",
         mend=f"kubectl -n {NODES_NAMESPACE} logs daemonset/{HOOKS} -c hooks | grep report; is report = true in hooks.toml?",
     )
 
@@ -119,7 +119,7 @@ def nodes_untainted(now: Installation) -> list[Finding]:
     return several(
         [name for name, node in sorted(now.nodes.items()) if any(taint.key == NOT_READY for taint in node.spec.taints)],
         f"(node has|nodes have) the taint {NOT_READY}",
-        why="no pod is placed there until its front end is ready: the plugin and the guard connected, the ledger compared",
+        reason="no pod is placed there until its front end is ready: the plugin and the guard connected, the ledger compared",
         mend="kubectl describe node {0}; curl -s http://127.0.0.1:9441/readyz, on the node",
     )
 

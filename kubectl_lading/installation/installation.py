@@ -141,16 +141,16 @@ def checks(part: Part, *decide: Callable[[Installation], Iterable[Finding]]) -> 
 
 
 def several(
-    names: Sequence[str], what: str, *, mend: str = "", why: str = "", finding: Callable[..., Finding] = degraded
+    names: Sequence[str], what: str, *, mend: str = "", reason: str = "", finding: Callable[..., Finding] = degraded
 ) -> list[Finding]:
     """Return one finding about all of `names`; none without names. "(node is|nodes are) not reachable" becomes "2 nodes are not
     reachable: n1, n2". `{0}` in `mend` stands for the first name."""
     if not names:
         return []
     numbered = _CHOICE.sub(lambda result: result[1] if len(names) == 1 else result[2], what)
-    return [finding(f"{len(names)} {numbered}: {listed(names)}", mend=mend.format(*names), why=why)]
+    return [finding(f"{len(names)} {numbered}: {listed(names)}", mend=mend.format(*names), why=reason)]
 
 
-def unreadable(what: str, why: str) -> Finding:
+def unreadable(what: str, reason: str) -> Finding:
     mend = "an administrator can bind you the rights of deploy/rbac/reader.yaml"
-    return unknown(f"cannot read {what}", mend=mend, why=why)
+    return unknown(f"cannot read {what}", mend=mend, reason=reason)

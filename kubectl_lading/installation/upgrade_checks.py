@@ -32,7 +32,7 @@ def parts_in_step(now: Installation) -> Iterator[Finding]:
     for skew in find_skews(running):
         yield degraded(
             f"{skew.parts[0]} and {skew.parts[1]} are more than one minor version apart",
-            why="these versions were not tested together",
+            reason="these versions were not tested together",
             mend="bring the older one to the minor version between them first",
         )
 
@@ -77,7 +77,7 @@ def resource_current(now: Installation) -> Iterator[Finding]:
     if missing:
         yield degraded(
             f"the resource NodeDevices lacks {count(len(missing), 'field')} of {now.cli}: {listed(missing)}",
-            why="the API server drops what a newer lading-hooks writes there",
+            reason="the API server drops what a newer lading-hooks writes there",
             mend="kubectl apply --server-side -k deploy/crds, before the nodes",
         )
     served = {one.name for one in crd.spec.versions if one.served}
@@ -114,7 +114,7 @@ def disks(now: Installation) -> list[Finding]:
     return several(
         [name for name in now.reporting if now.nodes[name].is_true("DiskPressure")],
         "(node has|nodes have) too little disk",
-        why="the new version is installed beside the old one, and the ledger is written on every grant",
+        reason="the new version is installed beside the old one, and the ledger is written on every grant",
         mend="kubectl describe node {0}; df -h /opt/lading /var/lib/lading, on the node",
     )
 
@@ -124,7 +124,7 @@ def vfs_back(now: Installation) -> list[Finding]:
     return several(
         sorted(f"{name} {vf.bdf} ({vf.unhealthy})" for name, vf in vfs if vf.unhealthy),
         "(VF|VFs) could not be attached or released, or are unhealthy",
-        why="only the running version knows how far the operation got",
+        reason="only the running version knows how far the operation got",
         mend="journalctl -t lading-hooks LADING_EVENT=vf.attach-failed + LADING_EVENT=vf.release-failed, on the node",
     )
 
@@ -142,7 +142,7 @@ def bindings_settled(now: Installation) -> Iterator[Finding]:
     if not any(one is not None for one in text):
         yield note(
             "no replica of central says whether Bindings are under way",
-            why="the next leader settles an unclear one; only the wait for it is longer",
+            reason="the next leader settles an unclear one; only the wait for it is longer",
         )
     elif bindings := sum(one or 0 for one in text):
         yield note(f"{count(bindings, 'Binding')} under way or unclear", mend="ask again: it takes seconds")

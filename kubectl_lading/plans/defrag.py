@@ -104,7 +104,7 @@ async def _advise(client: KubeClient, cluster: Cluster, waiting: Sequence[Pendin
             break
         for pod in _movable([uid for uid in beside if uid not in may_not], movers):
             may_not |= forbidden([pod], budgets)
-        stay |= {f"{movable[uid].namespace}/{movable[uid].name}": why for uid, why in may_not.items()}
+        stay |= {f"{movable[uid].namespace}/{movable[uid].name}": reason for uid, reason in may_not.items()}
         movable = {uid: pod for uid, pod in movable.items() if uid not in may_not}
     else:
         openings = [_without(opening, may_not) for opening in openings]
@@ -196,8 +196,8 @@ def forbidden(pods: Sequence[FullPod], budgets: Budgets) -> dict[PodUid, str]:
     taken: Counter[BudgetKey] = Counter()
     result = {}
     for pod in pods:
-        if why := pod.why_bound_to_its_node or budgets.refuse(pod.metadata.namespace, pod.metadata.labels, taken):
-            result[pod.metadata.uid] = why
+        if reason := pod.why_bound_to_its_node or budgets.refuse(pod.metadata.namespace, pod.metadata.labels, taken):
+            result[pod.metadata.uid] = reason
     return result
 
 
@@ -250,10 +250,10 @@ def _opening(opening: OpeningView) -> Iterator[RenderableType]:
 
 def _who_stays(stay: Mapping[str, str]) -> Iterator[tuple[str, Text]]:
     by_reason: dict[str, list[str]] = {}
-    for name, why in stay.items():
-        by_reason.setdefault(why, []).append(name)
-    for why, names in by_reason.items():
-        yield listed(names, _NAMED), text(why)
+    for name, reason in stay.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        yield listed(names, _NAMED), text(reason)
 
 
 def _closed(opening: OpeningView) -> Text:

@@ -198,19 +198,19 @@ class Trials:
         if kind not in self._nowhere:
             self._nowhere[kind] = self._explained(blank, pending, frozenset(able))
         known, text = self._nowhere[kind]
-        why = msgspec.structs.replace(text, namespace=pending.namespace, name=pending.name, uid=pending.uid)
-        return msgspec.structs.replace(known, namespace=blank.namespace, pod=blank.pod, notes=blank.notes, why=why)
+        reason = msgspec.structs.replace(text, namespace=pending.namespace, name=pending.name, uid=pending.uid)
+        return msgspec.structs.replace(known, namespace=blank.namespace, pod=blank.pod, notes=blank.notes, why=reason)
 
     def _explained(self, blank: Trial, pending: Pending, able: frozenset[str]) -> tuple[Trial, Why]:
         cluster = self._cluster
-        why = judge_rules(cluster, pending, why_pending(cluster.scheduler, pending, 0.0))
-        away = tuple(node.node for node in why.nodes if node.reason == NOT_ALLOWED)
-        lacks = tuple(node.node for node in why.nodes if node.reason == FITS and node.node not in able)
-        later = [node.node for node in why.nodes if node.reason in LATER and node.node in able]
+        reason = judge_rules(cluster, pending, why_pending(cluster.scheduler, pending, 0.0))
+        away = tuple(node.node for node in reason.nodes if node.reason == NOT_ALLOWED)
+        lacks = tuple(node.node for node in reason.nodes if node.reason == FITS and node.node not in able)
+        later = [node.node for node in reason.nodes if node.reason in LATER and node.node in able]
         *_, preemption = find_preemption(cluster.scheduler, pending, later)
-        numbers = tuple(self._numbers.setdefault(one, len(self._numbers)) for one in _verdicts(why.nodes))
+        numbers = tuple(self._numbers.setdefault(one, len(self._numbers)) for one in _verdicts(reason.nodes))
         found = msgspec.structs.replace(blank, verdicts=numbers, lacks_resources=lacks, not_allowed=away, preemption=preemption)
-        return found, msgspec.structs.replace(why, nodes=[])
+        return found, msgspec.structs.replace(reason, nodes=[])
 
 
 def _verdicts(nodes: Sequence[NodeWhy]) -> Iterator[Verdict]:

@@ -208,8 +208,8 @@ def _helps(wait: Wait) -> Iterator[tuple[str, Text]]:
         yield "preemption", text(f"evicts {wait.why.preempts}")
     elif wait.preemption is not None:
         yield "preemption", text(wait.preemption.as_text())
-    for why, pods in wait.why.protected.items():
-        yield "protected", text(f"{count(pods, 'pod')} of lower priority: {why}")
+    for reason, pods in wait.why.protected.items():
+        yield "protected", text(f"{count(pods, 'pod')} of lower priority: {reason}")
     some_would = any(one.together for one in wait.helps) or wait.not_looked_at
     if some_would and not wait.why.reasons.get(FITS):
         yield "moves", text("kubectl lading defrag says which pods could go elsewhere to make room")

@@ -87,7 +87,7 @@ def _on_its_node(pod: FullPod, requested: DeviceRequest | MalformedRequest | Non
         unhealthy = healthy.message if healthy is not None and healthy.status == "False" else ""
         text = f"runs on node {node}" + (", with devices that became unhealthy" if unhealthy else "")
         return Situation(stand=Stand.RUNNING, said=text, node=node, hint=unhealthy)
-    waits = tuple(f"{name}: {why}" for name, why in unstarted)
+    waits = tuple(f"{name}: {reason}" for name, reason in unstarted)
     return Situation(stand=Stand.STARTING, said=f"is bound to node {node}, and starts there", node=node, waits_for=waits)
 
 

@@ -156,10 +156,10 @@ def _gpu_holders(gpu: GpuView) -> Iterator[Text]:
             yield text(f"{pod_name(one)}{amount}{isolation}{_unsure(one)}")
 
 
-def _why(why: str, which: str = "") -> Iterator[Text]:
+def _why(reason: str, which: str = "") -> Iterator[Text]:
     """Yield the reason why no new pod gets a device; nothing if there is no reason."""
-    if why:
-        yield text(f"! {which}{why}", "warn" if why == "cordoned" else "bad")
+    if reason:
+        yield text(f"! {which}{reason}", "warn" if reason == "cordoned" else "bad")
 
 
 def _held(gpu: GpuView) -> Text:
@@ -237,5 +237,5 @@ def _why_vfs(pf: PfView) -> Iterator[Text]:
     for vf in () if pf.why else pf.vfs:
         reasons.setdefault(vf.why, []).append(short_bdf(vf.bdf))
     yield from _why(pf.why)
-    for why, bdfs in reasons.items():
-        yield from _why(why, f"{bdfs[0] if len(bdfs) == 1 else count(len(bdfs), 'VF')}: ")
+    for reason, bdfs in reasons.items():
+        yield from _why(reason, f"{bdfs[0] if len(bdfs) == 1 else count(len(bdfs), 'VF')}: ")

@@ -42,8 +42,8 @@ class _NoEvictions:
     def protection(self) -> Protection | None:
         return None
 
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
-        raise AssertionError(f"{victim.uid} is evicted {why}")
+    async def evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool:
+        raise AssertionError(f"{victim.uid} is evicted {cause}")
 
 
 class _Member(msgspec.Struct, frozen=True):

@@ -89,11 +89,11 @@ class KubeScheduler:
 
     async def _bind(self, name: str, node: str) -> None:
         try:
-            why = await self._one.bind(name, node)
+            reason = await self._one.bind(name, node)
         finally:
             del self._binding[name]
-        if why:
-            self.said[name] = why
+        if reason:
+            self.said[name] = reason
             self._due[name] = asyncio.get_running_loop().time() + RETRY_S
 
     async def end(self) -> None:

@@ -126,7 +126,7 @@ def test_restarts_under_load_lose_no_call(
         assert kubelet.lost == {}
         assert set(runtime.got.values()) == {1}  # nothing is made twice
         assert [request for request in strict.lost if request in runtime.got] == []
-        assert [why for why in strict.lost.values() if "GOAWAY received" not in why] == []
+        assert [reason for reason in strict.lost.values() if "GOAWAY received" not in reason] == []
         assert metric(manager.log, "lading_proxy_lost_calls_total") == 0
 
 

@@ -94,7 +94,7 @@ class Changes(RuleBasedStateMachine):
     def protection(self) -> Protection | None:
         return Protection()
 
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+    async def evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool:
         if reason == EventReason.GANG_INCOMPLETE:
             result = self.world.scheduler.gangs.of(victim.uid)
             assert result is not None

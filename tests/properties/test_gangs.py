@@ -74,7 +74,7 @@ class Play:
     def protection(self) -> Protection | None:
         return Protection()
 
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+    async def evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool:
         if not dry_run:
             self.evicted.add(victim.name)
         return True

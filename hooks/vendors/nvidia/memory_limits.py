@@ -69,7 +69,7 @@ class LimitProbe:
             self._tested |= {(version, card): one.why for card, one in tried.items() if one.lasts}
             result |= {card: one.why for card, one in tried.items()}
         limited = tuple(replace(gpu, limits_memory=result.get(gpu.uuid) == "") for gpu in gpus)
-        text = (f"the driver does not limit the memory of GPU {card}: {why}" for card, why in result.items() if why)
+        text = (f"the driver does not limit the memory of GPU {card}: {reason}" for card, reason in result.items() if reason)
         return limited, tuple(text) if self.required else ()
 
 

@@ -24,8 +24,8 @@ def test_a_pod_that_waits_is_told_why_and_gets_the_card_that_comes_free(world: W
     world.create(pods, "impossible", gpu=9)
     assert Missing.TOO_FEW_FREE_GPUS.shown in pods.wait_event("late", "FailedScheduling")
     assert Missing.TOO_FEW_GPUS.shown in pods.wait_event("impossible", "FailedScheduling")
-    why = world.why("late")
-    assert [(node["node"], node["reason"]) for node in why["nodes"]] == [(world.node, Missing.TOO_FEW_FREE_GPUS)]
+    reason = world.why("late")
+    assert [(node["node"], node["reason"]) for node in reason["nodes"]] == [(world.node, Missing.TOO_FEW_FREE_GPUS)]
     freed = world.assigned("full-3")
     pods.delete("full-3")
     pods.wait_ready("late")

@@ -69,8 +69,8 @@ def test_a_card_has_one_isolation_until_the_last_of_its_pods_ends() -> None:
     assert bind(made, "a", "n1", isolation="tokens") == {"isolation": "tokens"}
     create(made, "b")
     assert made.filter("b").fails == {"n1": Missing.OTHER_ISOLATION.shown}
-    (why,) = why_pending(made.scheduler, made.pending_pod("b"), now=0.0).nodes
-    assert (why.reason, "none" in why.detail) == (Missing.OTHER_ISOLATION, True)
+    (reason,) = why_pending(made.scheduler, made.pending_pod("b"), now=0.0).nodes
+    assert (reason.reason, "none" in reason.detail) == (Missing.OTHER_ISOLATION, True)
     bind(made, "c", "n1", isolation="tokens")
     made.deleted("a")
     assert made.filter("b").fails == {"n1": Missing.OTHER_ISOLATION.shown}

@@ -60,8 +60,8 @@ def test_small_instances_leave_room_for_large_ones(world: World) -> None:
     assert bind(world, "c", "4g.40gb") == ["4g.40gb@0"]
     create(world, "d", "1g.10gb")
     assert world.filter("d").fails == {"n1": Missing.TOO_FEW_FREE_MIG.shown}
-    (why,) = why_pending(world.scheduler, world.pending_pod("d"), now=0.0).nodes
-    assert "of 7 such 7 held" in why.detail
+    (reason,) = why_pending(world.scheduler, world.pending_pod("d"), now=0.0).nodes
+    assert "of 7 such 7 held" in reason.detail
 
 
 def test_a_position_is_free_again_when_the_last_pod_that_takes_its_memory_has_ended(world: World) -> None:

@@ -27,7 +27,7 @@ def gpu(number: int, unhealthy: str = "", *, mig: Sequence[str] = ()) -> Gpu:
 
 
 def port(unhealthy: str = "", *, vfs: Mapping[int, str]) -> Pf:
-    parts = tuple(Vf(bdf=vf_bdf(number), unhealthy=why) for number, why in vfs.items())
+    parts = tuple(Vf(bdf=vf_bdf(number), unhealthy=reason) for number, reason in vfs.items())
     return Pf(bdf=pf_bdf(0), unhealthy=unhealthy, vfs=parts)
 
 

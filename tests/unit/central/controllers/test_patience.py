@@ -502,7 +502,7 @@ def test_why_says_where(tmp_path: Path) -> None:
         await large_waits_for_small(one)
         pod = one.leadership.pending.get(one.uid("large"))
         assert pod is not None
-        why = why_pending(one.leadership.scheduler, pod, 0.0)
-        assert (why.making_room_on, why.keeping_room_on) == ("", "n1")
+        reason = why_pending(one.leadership.scheduler, pod, 0.0)
+        assert (reason.making_room_on, reason.keeping_room_on) == ("", "n1")
 
     play(story, tmp_path, patience_s=PATIENCE_S)

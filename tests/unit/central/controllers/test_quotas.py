@@ -129,9 +129,9 @@ def test_a_quota_that_cannot_be_read_refuses_its_pods(tmp_path: Path) -> None:
         await one.pause(2 * SCAN_S)
         await one.put_pod("a", labels=TEAM)
         result = one.leadership.scheduler.filter(one.shown("a"), one.node_names())
-        (why,) = result.never.values()
-        assert why.startswith("quota team is refused: its object cannot be read: ")
-        assert why.endswith(f"({OfPod.QUOTA_INVALID})")
+        (reason,) = result.never.values()
+        assert reason.startswith("quota team is refused: its object cannot be read: ")
+        assert reason.endswith(f"({OfPod.QUOTA_INVALID})")
 
     play(story, tmp_path)
 

@@ -121,8 +121,8 @@ def test_why_says_whose_pods_may_go() -> None:
     teams = Teams(cards("a"), nodes=1, cards_each=1)
     teams.run("low", "a")
     teams.ask("high", "a", priority=10)
-    why = why_pending(teams.world.scheduler, teams.world.pending_pod("high"), 0.0)
-    assert why.preempts == "only pods of lower priority of its quota a"
+    reason = why_pending(teams.world.scheduler, teams.world.pending_pod("high"), 0.0)
+    assert reason.preempts == "only pods of lower priority of its quota a"
     teams.world.show("without")
     result = why_pending(teams.world.scheduler, teams.world.pending_pod("without"), 0.0)
     assert result.preempts == "only pods of lower priority without a quota"

@@ -79,8 +79,8 @@ def test_a_bad_ask_is_told_for_every_node_and_waits_for_nothing() -> None:
     made.pods["b"] = pod("b", {"lading.dev/gpu": "1", "lading.dev/gpux": "1"}, version=made.next_version())
     answer = made.filter("b", "n1", "n2")
     assert set(answer.never) == {"n1", "n2"}
-    assert all("lading.dev/gpux" in why for why in answer.never.values())
-    assert all(OfPod.REQUEST_MALFORMED in why for why in answer.never.values())
+    assert all("lading.dev/gpux" in reason for reason in answer.never.values())
+    assert all(OfPod.REQUEST_MALFORMED in reason for reason in answer.never.values())
     assert (len(made.pending), predicted(made, "b")) == (0, "")
 
 

@@ -207,7 +207,7 @@ def test_what_is_wrong_with_an_ask_is_shown() -> None:
         status, answer = await one.post("filter", body)
         assert status == 200
         assert set(answer["FailedAndUnresolvableNodes"]) == {"n1", "n2"}
-        assert all("lading.dev/gpu-core" in why for why in answer["FailedAndUnresolvableNodes"].values())
+        assert all("lading.dev/gpu-core" in reason for reason in answer["FailedAndUnresolvableNodes"].values())
 
     play(story)
 

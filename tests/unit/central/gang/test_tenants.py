@@ -16,7 +16,7 @@ class NoEvictions:
     def protection(self) -> Protection | None:
         return None
 
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+    async def evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool:
         raise AssertionError
 
 

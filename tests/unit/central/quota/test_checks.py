@@ -95,13 +95,13 @@ def test_pods_that_are_never_preempted_stay_within_the_min() -> None:
 
 def test_a_quota_that_cannot_be_used_refuses_its_pods() -> None:
     now = snapshot([cards("a", 8, 4), cards("top", 0, 5, is_parent=True), cards("b", 0, 5, parent="top")], 16, {})
-    for name, why in {
+    for name, reason in {
         "a": "quota a is refused: min 8 GPUs is more than max 4 GPUs",
         "top": "quota top is divided among other quotas; name one of them in the label of the pod",
     }.items():
         refused = ask(now, name, 1)
         assert refused is not None
-        assert (refused.code, refused.why) == (OfPod.QUOTA_INVALID, why)
+        assert (refused.code, refused.why) == (OfPod.QUOTA_INVALID, reason)
 
 
 def test_no_quota_no_limit() -> None:

@@ -79,7 +79,7 @@ def test_verdicts_tell_apart_what_matters_to_their_ask() -> None:
 
     verdicts = Verdicts(since, lambda version: ([], version), policy=Policy.BINPACK)
     within = judged(verdicts, request(whole("c", 2), scope=Scope.SWITCH))
-    assert {name for name, why in within.reasons.items() if not why} == {"together", "elsewhere"}
+    assert {name for name, reason in within.reasons.items() if not reason} == {"together", "elsewhere"}
     assert judged(verdicts, request(whole("c", 2))).best(NO_CPU_MEMORY, [one.name for one in capacities]) == "elsewhere"
     assert judged(verdicts, request(whole("c"))).best(NO_CPU_MEMORY, [one.name for one in capacities]) == "apart"
 

@@ -119,8 +119,8 @@ def test_a_pod_beyond_its_quota_is_refused_on_every_node_for_good() -> None:
     teams.run("a", "team")
     teams.world.show("b", labels=of("team"))
     answer = teams.world.filter("b")
-    why = "quota team: 2 of 1 GPUs: its max (quota-exceeded)"
-    assert (list(answer.fitting), answer.fails, answer.never) == ([], {}, {"n0": why, "n1": why})
+    reason = "quota team: 2 of 1 GPUs: its max (quota-exceeded)"
+    assert (list(answer.fitting), answer.fails, answer.never) == ([], {}, {"n0": reason, "n1": reason})
     pod = teams.world.pending_pod("b")
     assert pod.refused_for is OfPod.QUOTA_EXCEEDED
     assert teams.world.scheduler.counts.refused == {OfPod.QUOTA_EXCEEDED: 1}

@@ -34,8 +34,8 @@ def test_what_cannot_be_released_now_is_kept_while_its_namespace_is_there() -> N
     async def live() -> None:
         (row,) = await node.attached("p1-s0", 0)
         node.kernel.fail("move_out")
-        (why, *_) = await node.attacher.force_release(row.bdf, row.generation)
-        assert "move_out" in why
+        (reason, *_) = await node.attacher.force_release(row.bdf, row.generation)
+        assert "move_out" in reason
         assert node.row() is not None
         await node.reconcile()
 

@@ -219,7 +219,7 @@ def test_who_bypasses_a_share(play: Play) -> None:
         node.share_bypasses = (one, replace(one, pod=PodUid("again")), replace(one, how=How.MEMORY))
         result = {name: value for name, value in samples(metrics).items() if "share_bypassed" in name}
         who = f"container=c,device={uuid(0)},kind=gpu,namespace=n,pod=a"
-        assert result == {f"lading_share_bypassed{{{who},why={why}}}": 1 for why in ("process", "memory")}
+        assert result == {f"lading_share_bypassed{{{who},why={reason}}}": 1 for reason in ("process", "memory")}
 
     play(scenario)
 

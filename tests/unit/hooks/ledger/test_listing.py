@@ -51,8 +51,8 @@ def test_a_node_of_which_no_one_holds_anything() -> None:
 
 def test_until_when_a_pod_holds_of_which_the_runtime_does_not_know_is_shown() -> None:
     content = LedgerContent(grants=[holders.grant("a", devices=WHOLE)], empty_until=60 * 60 * 13 + 5)
-    why = {entry.device: entry.why for entry in list_devices(NODE, content, unmanaged=Unmanaged())}
-    assert "free at 13:00:05 UTC" in why[uuid(0)]
+    reason = {entry.device: entry.why for entry in list_devices(NODE, content, unmanaged=Unmanaged())}
+    assert "free at 13:00:05 UTC" in reason[uuid(0)]
 
 
 @pytest.mark.parametrize(("devices", "state"), [(WHOLE, State.HELD), (SHARE, State.SHARED)])

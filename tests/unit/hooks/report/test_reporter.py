@@ -127,8 +127,8 @@ class World:
         self.connections += 1
         yield self.kube
 
-    def fall_ill(self, index: int, why: str) -> None:
-        gpus = [dataclasses.replace(gpu(i), unhealthy=why if i == index else "") for i in (0, 1)]
+    def fall_ill(self, index: int, reason: str) -> None:
+        gpus = [dataclasses.replace(gpu(i), unhealthy=reason if i == index else "") for i in (0, 1)]
         self.node.watch = Watch(inventory(gpus=tuple(gpus)))
 
 
@@ -199,8 +199,8 @@ def test_processes_come_and_go_and_are_no_news(play: Play) -> None:
 
 def test_health_goes_both_ways(play: Play) -> None:
     async def scenario(world: World) -> None:
-        for why in ("", "GPU is lost", ""):
-            world.fall_ill(1, why)
+        for reason in ("", "GPU is lost", ""):
+            world.fall_ill(1, reason)
             await world.scan()
         assert [status.gpus[1].unhealthy for status in world.kube.applied] == ["", "GPU is lost", ""]
 

@@ -148,8 +148,8 @@ def test_uninstall_cleans_the_nodes_and_deletes_all(cli: Cli, server: FakeKubeSe
 
 def test_a_node_that_cannot_be_cleaned_goes_on_as_before(cli: Cli, server: FakeKubeServer) -> None:
     run(cli)
-    why = {"initContainerStatuses": [{"lastState": {"terminated": {"message": "error: team/holder has a card"}}}]}
-    server.objects[REMOVER] = remover(why)
+    reason = {"initContainerStatuses": [{"lastState": {"terminated": {"message": "error: team/holder has a card"}}}]}
+    server.objects[REMOVER] = remover(reason)
     done = cli.run("install", "--uninstall", "--timeout", "0s")
     assert done.exit_code == 1
     assert "n1: error: team/holder has a card" in done.output

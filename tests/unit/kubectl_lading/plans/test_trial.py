@@ -40,9 +40,9 @@ def test_each_is_placed_beside_those_before_it() -> None:
     uuids = [gpu.uuid for trial in trials for given in trial.containers.values() for gpu in given.gpus]
     assert len(set(uuids)) == 3
     assert [bool(trial.node) for trial in trials] == [True, True, True, False]
-    why = trials[-1].why
-    assert why is not None
-    assert why.reasons == {Missing.TOO_FEW_FREE_GPUS: 2}
+    reason = trials[-1].why
+    assert reason is not None
+    assert reason.reasons == {Missing.TOO_FEW_FREE_GPUS: 2}
 
 
 def test_those_of_another_manifest_are_beside_them_too() -> None:

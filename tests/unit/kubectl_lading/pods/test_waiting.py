@@ -21,14 +21,14 @@ def wait(
     made: World,
     limits: Mapping[str, str] = WHOLE,
     *,
-    why: Why | None = None,
+    reason: Why | None = None,
     most: int = 9,
     budgets: Budgets = NO_BUDGETS,
     **text: Any,
 ) -> Wait:
     made.show("waits", limits, **text)
     *_, result = explain_wait(
-        cluster_of(made.ledger, made.pending, made.scheduler), made.pending_pod("waits"), why, most=most, budgets=budgets
+        cluster_of(made.ledger, made.pending, made.scheduler), made.pending_pod("waits"), reason, most=most, budgets=budgets
     )
     assert result is not None
     return result
@@ -106,8 +106,8 @@ def test_a_node_with_the_devices_and_without_the_cpu() -> None:
 
 def test_what_central_says_of_nodes_counts_first() -> None:
     made = full(1)
-    why = Why(namespace="default", name="waits", uid="uid-waits", state="pending", asks="x", making_room_on="n1")
-    result = wait(made, why=why, priority=5)
+    reason = Why(namespace="default", name="waits", uid="uid-waits", state="pending", asks="x", making_room_on="n1")
+    result = wait(made, reason=reason, priority=5)
     assert result.from_central
     assert result.why.nodes == []
     assert result.preemption is None  # it is under way

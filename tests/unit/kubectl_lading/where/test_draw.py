@@ -15,12 +15,12 @@ def a_gpu(
     held_mib: int = 0,
     state: DeviceState = DeviceState.FREE,
     holders: tuple[HolderView, ...] = (),
-    why: str = "",
+    reason: str = "",
 ) -> GpuView:
     bdf = f"0000:{0x10 + index:02x}:00.0"
     uuid = f"GPU-{index:08x}-0000-0000-0000-000000000000"
     return GpuView(
-        uuid=uuid, bdf=bdf, index=index, model="M", memory_mib=1000, state=state, held_mib=held_mib, holders=holders, why=why
+        uuid=uuid, bdf=bdf, index=index, model="M", memory_mib=1000, state=state, held_mib=held_mib, holders=holders, why=reason
     )
 
 

@@ -69,7 +69,7 @@ def test_a_bug_of_a_decision_is_a_finding_that_names_its_check() -> None:
 
 def test_a_subject_that_was_read_as_a_whole() -> None:
     def decide(text: str) -> list[Finding]:
-        return [ok(text), note(text, why="its own")]
+        return [ok(text), note(text, reason="its own")]
 
     checks: list[Check[str]] = [Check(name="one", group="g", why="of the check", decide=decide)]
     one, other = decide_all(checks, "fine")
