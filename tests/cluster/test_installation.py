@@ -40,7 +40,7 @@ def reader(deployed: ControlPlane) -> Path:
     return sign_in(deployed, "looker", "lading-reader")
 
 
-def test_status_may_read_all_that_it_looks_at(reader: Path) -> None:
+def test_status_may_read_all_that_it_checks(reader: Path) -> None:
     done = run(reader, "status", "-o", "json")
     assert done.exit_code == 1, done.output
     view = msgspec.json.decode(done.stdout, type=StatusView)

@@ -85,7 +85,7 @@ def test_a_pod_annotated_by_hand_gets_its_devices(pods: Pods, lading: LadingNode
     assert len(env["NCCL_IB_HCA"].split(",")) == 2
 
 
-def test_a_wrong_annotation_is_told_in_the_pods_events_and_the_right_one_runs(
+def test_a_wrong_annotation_is_notified_in_the_pods_events_and_the_right_one_runs(
     cluster: Cluster, pods: Pods, lading: LadingNode
 ) -> None:
     pods.create("typo", annotations={"lading.dev/gpus": "0,12"})
@@ -101,7 +101,7 @@ def test_a_wrong_annotation_is_told_in_the_pods_events_and_the_right_one_runs(
     assert pods.cards("typo") == sorted([card(lading, 0), card(lading, 1)])
 
 
-def test_a_card_is_one_pods_until_that_pod_is_gone(pods: Pods, lading: LadingNode) -> None:
+def test_a_card_is_one_pods_until_that_pod_is_deleted(pods: Pods, lading: LadingNode) -> None:
     pods.run("first", annotations={"lading.dev/gpus": "5"})
     pods.create("second", annotations={"lading.dev/gpus": "5"})
     assert f"lading: {Reason.DEVICE_HELD}: " in pods.wait_event("second", "lading: ")

@@ -174,7 +174,7 @@ def test_grants_come_and_go(reporting: Stage) -> None:
     assert all(0 <= one.until - one.since < 60 for one in past)
 
 
-def test_what_is_in_use_is_told_and_makes_no_event(reporting: Stage) -> None:
+def test_what_is_in_use_is_reported_and_makes_no_event(reporting: Stage) -> None:
     changes = len(logged(reporting.lading.hooks, Event.INVENTORY_CHANGED))
     reporting.set_nvml(used={0: (5000, 41)})
     reporting.reported(lambda status: status.use[0].busy_percent == 40, "a busy card")

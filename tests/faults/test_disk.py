@@ -200,7 +200,7 @@ def exchange(path: Path, other: Path) -> None:
         raise OSError(ctypes.get_errno(), "cannot exchange", str(path))
 
 
-def test_bad_registrations_are_said_and_the_last_good_one_stays(
+def test_bad_registrations_are_reported_and_the_last_good_one_stays(
     runtime: InMemoryRuntime, hooks: ScriptedHooks, short_folder: Path
 ) -> None:
     proxy = proxy_in(short_folder, runtime.path)

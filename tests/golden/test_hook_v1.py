@@ -47,7 +47,7 @@ def described(oneofs: Any, field: FieldDescriptorProto) -> tuple[Any, ...]:
     return field.name, field.number, field.type, field.label, field.type_name, oneof
 
 
-def test_a_change_would_be_seen() -> None:
+def test_a_change_would_be_observed() -> None:
     changed = today()
     changed.message_type[0].field[0].number += 500
     assert statements(today()) - statements(changed)

@@ -68,7 +68,7 @@ def test_helm_finds_no_fault_in_it(chart: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_values_go_where_they_are_said_to(chart: Path, tmp_path: Path) -> None:
+def test_values_go_where_they_are_reported_to(chart: Path, tmp_path: Path) -> None:
     values: Mapping[str, Any] = {
         "images": {"node": {"repository": "registry.test/lading-node", "tag": "9"}},
         "imagePullSecrets": [{"name": "pull"}],

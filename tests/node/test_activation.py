@@ -151,7 +151,7 @@ def said(log: Path, event: Event) -> list[str]:
 
 
 @pytest.mark.parametrize("as_the_runtime", [True, False])
-def test_owner_and_mode_are_those_of_the_runtime_or_it_is_said(
+def test_owner_and_mode_are_those_of_the_runtime_or_it_is_reported(
     short_folder: Path, runtime: CountingRuntime, as_the_runtime: bool
 ) -> None:
     mode = stat.S_IMODE(runtime.path.stat().st_mode)
@@ -196,7 +196,9 @@ def test_the_watchdog_is_fed_while_the_daemon_answers_itself(short_folder: Path,
         assert {"proxy": "runtime", "hooks": "reconciled"}[daemon] in failed_conditions(manager.log)
 
 
-def test_a_socket_whose_file_is_gone_is_said_and_feeds_the_watchdog(short_folder: Path, runtime: CountingRuntime) -> None:
+def test_a_socket_whose_file_is_deleted_is_reported_and_feeds_the_watchdog(
+    short_folder: Path, runtime: CountingRuntime
+) -> None:
     """Check that the daemon is not restarted: a restart would end the open connections, and only systemd can create the
     socket's file again."""
     path = short_folder / "run" / "cri.sock"

@@ -136,7 +136,7 @@ def test_a_ledger_that_is_rebuilt_goes_on_with_it(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_a_ledger_that_is_gone_begins_with_who_is_there(site: Site) -> None:
+def test_a_ledger_that_is_deleted_begins_with_who_is_there(site: Site) -> None:
     pod = run_assigned(site, {"train": gpus(site.gpu(6))})
     pod.run_container("train")
     (before,) = audit(site, pod.spec.uid)

@@ -307,7 +307,7 @@ def another_runtime(node: LadingNode, endpoint: Path) -> Iterator[None]:
         yield
 
 
-def test_a_runtime_that_is_away_is_said_once(node: LadingNode) -> None:
+def test_a_runtime_that_is_away_is_reported_once(node: LadingNode) -> None:
     with another_runtime(node, Path("/none.sock")):
         checks = found(node, "--only", "runtime,cdi,nri,memlock,cgroup-driver")
     assert [state for state, _ in checks["runtime"]] == ["failed"]

@@ -78,7 +78,7 @@ def test_a_pod_that_runs_keeps_its_vf(site: VfSite) -> None:
     assert site.inside(container, "rdma5") == INSIDE
 
 
-def test_what_a_pod_that_is_gone_left_is_given_back_when_a_person_says_so(site: VfSite) -> None:
+def test_what_a_pod_that_is_deleted_left_is_given_back_when_a_person_says_so(site: VfSite) -> None:
     """Remove the node's last pod while the daemon is stopped. For a minute after its start, the daemon does not believe an
     empty list. The removal bypasses the proxy, which would repeat the end of a pod to a daemon that is back within seconds.
 

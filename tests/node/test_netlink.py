@@ -37,7 +37,7 @@ _MAC = "02:00:5e:10:00:01"
 # ---- namespaces
 
 
-def test_a_namespace_is_told_by_its_file(pod: Netns, kernel: Kernel) -> None:
+def test_a_namespace_is_reported_by_its_file(pod: Netns, kernel: Kernel) -> None:
     result = Path(pod.path).stat()
     assert kernel.netns_id(pod.path) == NetnsId(device=result.st_dev, inode=result.st_ino) == pod.id
 
@@ -63,7 +63,7 @@ def test_what_is_no_network_namespace_is_none(tmp_path: Path, kernel: Kernel) ->
     assert {str(path): kernel.netns_id(str(path)) for path in paths} == {str(path): None for path in paths}
 
 
-def test_a_namespace_that_is_gone(host: Netns, pod: Netns, kernel: Kernel) -> None:
+def test_a_namespace_that_is_deleted(host: Netns, pod: Netns, kernel: Kernel) -> None:
     path, netns_id = pod.path, pod.id
     pod.close()
     assert kernel.netns_id(path) is None

@@ -220,7 +220,7 @@ def test_another_driver_is_in_the_spec_and_in_the_next_container(newer: PrivateC
 
 
 @pytest.mark.long
-def test_the_doctor_looks_at_the_specs_and_at_the_runtimes_folders(
+def test_the_doctor_checks_the_specs_and_at_the_runtimes_folders(
     newer: PrivateContainerd, start_lading: StartLading, tmp_path: Path
 ) -> None:
     lading = start(start_lading, newer)

@@ -168,7 +168,7 @@ def test_of_the_kernel_settings_only_those_of_networks_can_be_written(systemd: P
     assert (flags["/proc/sys"], flags["/proc/sys/net"]) == ("ro", "rw")
 
 
-def test_cdi_specs_can_be_written_where_runtimes_look_and_read_by_every_user(systemd: PrivateSystemd) -> None:
+def test_cdi_specs_can_be_written_where_runtimes_scan_and_read_by_every_user(systemd: PrivateSystemd) -> None:
     eventually(lambda: is_active(systemd, HOOKS), within_s=60)
     mounts = systemd.run("cat", f"/proc/{systemd.show(HOOKS, 'MainPID')}/mountinfo").splitlines()
     flags = {point: options.split(",")[0] for _, _, _, _, point, options, *_ in map(str.split, mounts)}

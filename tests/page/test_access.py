@@ -90,7 +90,7 @@ def test_everything_by_keys_alone(tab_on: OpenTab) -> None:
     tab.until(lambda: len(tab.rows()) == 3)
 
 
-def test_the_focus_can_be_seen(tab_on: OpenTab) -> None:
+def test_the_focus_can_be_observed(tab_on: OpenTab) -> None:
     tab = tab_on(small()).open_drawn()
     tab_to_map(tab)
     tab.press(Keys.ARROW_RIGHT)
@@ -138,7 +138,7 @@ def test_names_and_roles_around_the_map(tab_on: OpenTab) -> None:
     assert all(one.accessible_name for one in named)
 
 
-def test_changes_are_told(tab_on: OpenTab) -> None:
+def test_changes_are_reported(tab_on: OpenTab) -> None:
     cluster = small()
     tab = tab_on(cluster).open_drawn()
     news = tab.one("#news")

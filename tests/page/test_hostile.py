@@ -113,7 +113,7 @@ def test_the_policy_holds(tab_on: OpenTab) -> None:
     tab.console()  # empties the console, which is full of refusals
 
 
-def test_the_modules_say_what_cannot_be_seen(tab_on: OpenTab) -> None:
+def test_the_modules_say_what_cannot_be_observed(tab_on: OpenTab) -> None:
     tab = tab_on(SimCluster(1)).open_drawn()
     cleaned = tab.driver.execute_async_script(
         "const done = arguments[1]; import(new URL('words.js', location)).then((m) => done(arguments[0].map(m.clean)))",

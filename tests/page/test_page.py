@@ -66,7 +66,7 @@ def test_rows_that_no_one_sees_are_drawn_when_they_come_near(tab_on: OpenTab) ->
     tab.until(lambda: tab.all(f'.node[data-node="{last}"] [role=gridcell]'))
 
 
-def test_names_that_no_one_sees_come_after_what_is_seen(tab_on: OpenTab) -> None:
+def test_names_that_no_one_sees_come_after_what_is_observed(tab_on: OpenTab) -> None:
     tab = tab_on(SimCluster(500))
     held = "const real = setTimeout; window.later = []; window.setTimeout = (f, ms) => ms ? real(f, ms) : later.push(f);"
     added = tab.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": held})

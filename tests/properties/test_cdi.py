@@ -42,7 +42,7 @@ def devices(names: list[str]) -> list[CdiDevice]:
 
 
 @given(names=st.lists(hostile, max_size=6), kind=st.sampled_from(KINDS))
-def test_only_names_for_runtimes_are_written_and_each_other_one_is_said(names: list[str], kind: str) -> None:
+def test_only_names_for_runtimes_are_written_and_each_other_one_is_reported(names: list[str], kind: str) -> None:
     spec, problems = make_spec(kind, Edits(), devices(names))
     with tempfile.TemporaryDirectory() as folder:
         result, write_problems = write_specs(Path(folder), [spec] if spec else [])

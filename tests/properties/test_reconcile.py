@@ -136,7 +136,7 @@ def test_it_settles(
 
 
 @given(grants(), sandboxes(), containers(), busy)
-def test_two_pods_on_one_device_are_always_said(
+def test_two_pods_on_one_device_are_always_reported(
     held: list[Grant], boxes: list[ListedSandbox], listed: list[ListedContainer], pods: set[PodUid]
 ) -> None:
     actions = settle(held, {}, [*boxes, sandbox("pod-other")], listed, pods)

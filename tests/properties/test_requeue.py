@@ -101,7 +101,7 @@ class Story:
 @pytest.mark.repeats
 @settings(max_examples=repeats(20, long=500), deadline=None)
 @given(steps, st.sampled_from([Policy.BINPACK, Policy.FRAGMENTATION]), st.sampled_from([1, 256]))
-def test_who_fits_is_woken_at_last(said: Sequence[tuple[object, ...]], policy: Policy, kept: int) -> None:
+def test_who_fits_is_requeued_at_last(said: Sequence[tuple[object, ...]], policy: Policy, kept: int) -> None:
     with patch("central.rank.verdicts.REMEMBERED", kept):
         story = Story(policy)
         for step in said:

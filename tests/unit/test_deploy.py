@@ -278,7 +278,7 @@ def test_the_scheduler_that_the_policy_wants_is_the_profile() -> None:
         assert f"['{profile['schedulerName']}']" in (DEPLOY / f"admission/{policy}.yaml").read_text()
 
 
-def test_status_looks_for_every_policy() -> None:
+def test_status_searches_for_every_policy() -> None:
     names = [d["metadata"]["name"] for d in documents() if d["kind"] == "ValidatingAdmissionPolicy"]
     assert set(control_checks.POLICIES) == set(names) - {"lading-networks", "lading-flavors"}
 

@@ -97,7 +97,7 @@ def test_for_another_scheduler_no_node_has_what_is_asked(world: World, pods: Pod
     assert not world.bound("wrong")
 
 
-def test_a_pod_that_was_placed_by_hand_is_refused_or_seen(world: World, pods: Pods) -> None:
+def test_a_pod_that_was_placed_by_hand_is_refused_or_observed(world: World, pods: Pods) -> None:
     """Check a pod that names its node itself. CRI does not carry resource limits, so the node knows of the request only by an
     annotation."""
     with without_policies(world):

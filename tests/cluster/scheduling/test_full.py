@@ -18,7 +18,7 @@ REQUEUED_S = 2.0  # the time that the issue allows from central's look at a rele
 SMALL = 40
 
 
-def test_a_pod_that_waits_is_told_why_and_gets_the_card_that_comes_free(world: World, pods: Pods) -> None:
+def test_a_pod_that_waits_is_given_the_reason_and_gets_the_card_that_comes_free(world: World, pods: Pods) -> None:
     world.run(pods, *(f"full-{n}" for n in range(8)), gpu=1)
     world.create(pods, "late", gpu=1)
     world.create(pods, "impossible", gpu=9)

@@ -90,7 +90,7 @@ def test_a_job_without_room_is_sent_back_a_smaller_one_passes_and_it_is_admitted
     assert jobs.entry("second")["retryCount"] == 1
 
 
-def test_a_job_larger_than_the_cluster_is_deactivated_and_told_why(jobs: Kueueing, world: World) -> None:
+def test_a_job_larger_than_the_cluster_is_deactivated_and_given_the_reason(jobs: Kueueing, world: World) -> None:
     jobs.submit("huge", 3, 4)
     evicted = jobs.await_true("huge", "Evicted")
     assert evicted["reason"] == "DeactivatedDueToAdmissionCheck"

@@ -39,7 +39,7 @@ def test_cpu_and_memory_run_out() -> None:
     assert bound([node()], [much])[0] == pytest.approx(100 * 65_536 / 40_960 / 2)
 
 
-def test_models_are_kept_apart() -> None:
+def test_models_are_kept_separate() -> None:
     nodes = [node("a", 2, model="T4"), node("b", 2, model="A10")]
     assert bound(nodes, [pod(models=("T4",))], load=1.0) == pytest.approx((50, 50))
     assert bound(nodes, [pod(models=("A10", "T4"))]) == pytest.approx((100, 100))

@@ -60,7 +60,7 @@ def test_every_target_has_its_verdict() -> None:
         ("loop_stall_max_ms", 10.1),
     ],
 )
-def test_a_missed_target_is_said(part: str, worse: Results | float) -> None:
+def test_a_missed_target_is_reported(part: str, worse: Results | float) -> None:
     missed = [verdict for verdict in judge({part: worse}) if not verdict.met]
     assert len(missed) == 1
     assert "MISSED" in render({part: worse}, [])

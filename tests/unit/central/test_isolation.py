@@ -133,7 +133,7 @@ def test_an_isolation_that_this_version_does_not_know_is_not_given() -> None:
     assert bind(made, "a", "n2") == {}  # so that the node gives its default
 
 
-def test_pods_are_woken_by_the_end_of_shares_and_by_a_node_that_offers_more() -> None:
+def test_pods_are_requeued_by_the_end_of_shares_and_by_a_node_that_offers_more() -> None:
     made = world(n1=BOTH)
     bind(made, "a", "n1", isolation="tokens")
     create(made, "b", isolation="none")

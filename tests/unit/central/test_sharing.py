@@ -130,7 +130,7 @@ def test_a_namespace_has_its_own_labels(rule: str, at_home: set[str]) -> None:
 # anti-affinity and exclusion
 
 
-def test_pods_with_one_anti_affinity_are_apart_also_before_they_are_bound() -> None:
+def test_pods_with_one_anti_affinity_are_separate_also_before_they_are_bound() -> None:
     made = world(gpus=2, nodes=("n1",))
     for name in "abc":
         create(made, name, anti_affinity="x")
@@ -150,7 +150,7 @@ def test_an_exclusive_card_is_closed_to_all_others() -> None:
         assert answer.fails == ({} if fits else {"n1": Missing.KEPT_OFF.shown})
 
 
-def test_nodes_that_differ_in_labels_only_are_told_apart() -> None:
+def test_nodes_that_differ_in_labels_only_are_distinguished() -> None:
     made = world(gpus=1)
     bind(made, "a", "n1", exclusion="x")
     bind(made, "b", "n2")
@@ -230,7 +230,7 @@ def requeued(waker: Requeuer) -> list[str]:
     return [pod.name for pod in run_simulated(waker.scan())]
 
 
-def test_a_group_whose_last_pod_ends_is_woken_for_room_that_was_there_all_the_time() -> None:
+def test_a_group_whose_last_pod_ends_is_requeued_for_room_that_was_there_all_the_time() -> None:
     made = world(gpus=1)
     waker = Requeuer(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
     bind(made, "a", "n1", affinity="x")
@@ -258,7 +258,7 @@ def test_room_elsewhere_does_not_wake_a_group() -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [("x", "x"), ("x", "y")])
-def test_who_was_kept_off_is_woken_when_the_sharer_ends(one: str, other: str) -> None:
+def test_who_was_kept_off_is_requeued_when_the_sharer_ends(one: str, other: str) -> None:
     made = world(gpus=1, nodes=("n1",))
     waker = Requeuer(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
     bind(made, "a", "n1", anti_affinity="x", exclusion=one)

@@ -137,7 +137,7 @@ def test_a_step_ends_as_its_pods_say(step: str, status: int, stage: Stage) -> No
     assert ("FAIL" in ended.out) is (status != 0)
 
 
-def test_one_pod_that_fails_is_enough_and_the_other_is_looked_at_all_the_same(stage: Stage) -> None:
+def test_one_pod_that_fails_is_enough_and_the_other_is_checked_all_the_same(stage: Stage) -> None:
     stage.stand_in("kubectl", "[[ $* == *accept-client* ]]")
     ended = stage.run("link", "cards")
     assert ended.status == 1
@@ -263,7 +263,7 @@ def test_a_vf_is_held_against_what_was_configured(wanted: str, status: int, stag
     assert stage.run(f"vf:0000:3b:00.2:{wanted}").status == status
 
 
-def test_a_vf_that_was_reset_is_told_from_one_that_was_not(stage: Stage) -> None:
+def test_a_vf_that_was_reset_is_reported_from_one_that_was_not(stage: Stage) -> None:
     add_vf(stage, 0)
     pf_tells(stage, {"vf": 0} | QUIET)
     assert stage.run("vf:0000:3b:00.1:vlan=0,qos=0,spoofchk=false,max_tx_rate=0").status == 0
@@ -277,7 +277,7 @@ def test_a_pf_that_tells_nothing_of_a_vf_is_no_success(stage: Stage) -> None:
     assert stage.run("vf:0000:3b:00.5:vlan=0").status == 1
 
 
-def test_what_is_not_as_it_was_is_seen(stage: Stage, tmp_path: Path) -> None:
+def test_what_is_not_as_it_was_is_observed(stage: Stage, tmp_path: Path) -> None:
     add_vf(stage, 0, "ens1v0")
     add_vf(stage, 1, "ens1v1")
     pf_tells(stage, {"vf": 0} | QUIET, {"vf": 1} | QUIET)
@@ -344,7 +344,7 @@ _MEMORY = "cuda_total_mib {total}\\ncuda_free_mib 6100\\nnvidia_smi_mib 6144\\na
         (6144, "350", "150", "together"),
     ],
 )
-def test_shares_end_with_a_table_of_what_was_seen(total: int, seventy: str, thirty: str, wrong: str, stage: Stage) -> None:
+def test_shares_end_with_a_table_of_what_was_observed(total: int, seventy: str, thirty: str, wrong: str, stage: Stage) -> None:
     once = stage.root / "once"
     stage.stand_in(
         "kubectl",

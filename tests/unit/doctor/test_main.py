@@ -92,7 +92,7 @@ def test_a_check_that_there_is_not_is_named() -> None:
         ({"host_root": Path("/n")}, "lading-hooks ledger", "lading-hooks ledger --host-root /n"),
     ],
 )
-def test_printed_commands_repeat_the_flags_that_say_what_to_look_at(given: dict[str, Path], mend: str, repeated: str) -> None:
+def test_printed_commands_repeat_the_flags_that_say_what_to_check(given: dict[str, Path], mend: str, repeated: str) -> None:
     args = Namespace(**{"hooks_config": None, "proxy_config": None, "host_root": None, **given})
     assert main.repeat_flags(mend, args) == repeated
 

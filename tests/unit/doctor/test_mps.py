@@ -64,7 +64,7 @@ def test_a_daemon_is_asked_for_its_clients_and_a_fault(control: Control, tmp_pat
         assert "blocks" in only(decide_mps(reading(control, tmp_path))).what
 
 
-def test_a_daemon_that_hangs_or_is_gone_is_found(control: Control, tmp_path: Path) -> None:
+def test_a_daemon_that_hangs_or_is_deleted_is_found(control: Control, tmp_path: Path) -> None:
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     pid = control.pid()
     assert pid
@@ -91,7 +91,7 @@ def test_a_node_without_mps_needs_none_of_it() -> None:
         (replace(OFFERED, offered=False, daemons=(replace(WELL, runs=False),)), Verdict.FAILED, "does not run"),
     ],
 )
-def test_what_is_wrong_is_said(found: MpsReading, state: Verdict, words: str) -> None:
+def test_what_is_wrong_is_reported(found: MpsReading, state: Verdict, words: str) -> None:
     verdict = only(decide_mps(found))
     assert verdict.verdict is state
     assert words in verdict.what

@@ -17,7 +17,7 @@ def test_the_page_has_every_check() -> None:
     assert [row[:3] for row in rows] == list(dict.fromkeys((check.name, check.what, check.why) for check in CHECKS))
 
 
-def test_groups_stand_together_and_names_are_told_apart() -> None:
+def test_groups_stand_together_and_names_are_distinguished() -> None:
     assert len({(check.name, check.of) for check in CHECKS}) == len(CHECKS)
     groups = [check.group for check in CHECKS]
     assert groups == sorted(groups, key=groups.index)

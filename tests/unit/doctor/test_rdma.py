@@ -122,7 +122,7 @@ def test_a_pf_without_vfs_is_meant_where_others_have_some() -> None:
     assert states(decide_vfs(VfsReading(pfs=(PF, replace(PF, vfs=()))))) == [Verdict.OK]
 
 
-def test_what_could_not_be_read_is_said() -> None:
+def test_what_could_not_be_read_is_reported() -> None:
     assert states(decide_vfs(VfsReading(pfs=(PF,), problems=("cannot use /dev/infiniband/umad0",)))) == [
         Verdict.WARNING,
         Verdict.OK,

@@ -66,7 +66,7 @@ def test_one_unit(unit: Unit, state: Verdict, mend: str) -> None:
         (Unit(active="failed", result="trigger-limit-hit", code="", status=""), "trigger-limit-hit"),  # a socket ends so
     ],
 )
-def test_how_a_unit_ended_is_said(unit: Unit, ended: str) -> None:
+def test_how_a_unit_ended_is_reported(unit: Unit, ended: str) -> None:
     (verdict,) = decide_units(unit.shown())
     what, _, text = verdict.what.partition(": ")
     assert "x.service" in what

@@ -72,21 +72,21 @@ async def _read_without(resource: Resource, tmp_path: Path) -> None:
         await _read(server, tmp_path)
 
 
-def test_a_cluster_without_the_resource_is_told_how_to_get_it(tmp_path: Path) -> None:
+def test_a_cluster_without_the_resource_is_reported_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(NotInstalledError) as caught:
         asyncio.run(_read_without(NODE_DEVICES, tmp_path))
     assert "nodedevices.devices.lading.dev" in caught.value.message
     assert "deploy/crds" in caught.value.hint
 
 
-def test_what_knows_no_nodes_is_not_told_to_install_ours(tmp_path: Path) -> None:
+def test_what_knows_no_nodes_is_not_reported_to_install_ours(tmp_path: Path) -> None:
     """Check another server than an API server, as with a wrong path in the kubeconfig's server."""
     with pytest.raises(NotFoundError) as caught:
         asyncio.run(_read_without(NODES, tmp_path))
     assert NODES.path() in caught.value.message
 
 
-def test_what_cannot_be_understood_is_said_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_what_cannot_be_understood_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     async def scenario() -> Cluster:
         async with FakeKubeServer() as server:
             server.store.load(devices_path("n1"), devices("n1"))

@@ -25,7 +25,7 @@ def parse(*text: str) -> Flags:
     return flagses[0]
 
 
-def test_nothing_said_is_as_kubectl_has_it() -> None:
+def test_nothing_reported_is_as_kubectl_has_it() -> None:
     assert parse("look") == Flags(output=Output.TABLE, namespace="", all_namespaces=False, lading_namespace="lading-system")
 
 

@@ -88,7 +88,7 @@ def test_who_closes_without_a_word_is_silent(path: Path) -> None:
     assert str(path) in asyncio.run(ask())
 
 
-def test_a_socket_file_that_is_gone(path: Path) -> None:
+def test_a_socket_file_that_is_deleted(path: Path) -> None:
     """Check that the missing file counts as the silence of another program: a restart would not create systemd's socket
     again."""
     assert str(path) in asyncio.run(find_silence(path))

@@ -18,7 +18,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
 
 
 @pytest.mark.parametrize("manager", ["abstract", "path"], indirect=True)
-def test_the_manager_is_told(manager: tuple[str, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manager_is_reported(manager: tuple[str, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
     text, listening = manager
     monkeypatch.setenv("NOTIFY_SOCKET", text)
     notify("READY=1")

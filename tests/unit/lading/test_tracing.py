@@ -96,7 +96,7 @@ def end_with(endpoint: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20, env=env).stderr
 
 
-def test_a_collector_that_is_not_there_costs_spans_and_is_said() -> None:
+def test_a_collector_that_is_not_there_costs_spans_and_is_reported() -> None:
     assert end_with("http://127.0.0.1:9/v1/traces").count(f"event={Event.TRACES_FAILED}") == 1
 
 

@@ -162,7 +162,7 @@ def test_pages_are_of_one_moment() -> None:
     assert refusal(store, "GET", PODS.path(), **{"continue": "forgotten"}) == (410, "Expired")
 
 
-def test_what_was_loaded_is_listed_and_no_one_is_told() -> None:
+def test_what_was_loaded_is_listed_and_no_one_is_notified() -> None:
     store = Store(first_version=1000)
     store.load(NODES.path(name="n1"), {"metadata": {"uid": "u", "resourceVersion": "7"}})
     listed = ask(store, "GET", NODES.path())

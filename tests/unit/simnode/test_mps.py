@@ -114,7 +114,7 @@ def test_another_user_waits_for_the_first_ones_clients(card: Card) -> None:
         assert second.answer()[1] != server
 
 
-def test_a_fault_refuses_clients_until_those_of_the_fault_are_gone(card: Card) -> None:
+def test_a_fault_refuses_clients_until_those_of_the_fault_are_deleted(card: Card) -> None:
     card.start()
     with client(card.pipe) as one:
         server = one.answer()[1]

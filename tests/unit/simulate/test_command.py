@@ -253,7 +253,7 @@ def test_a_policy_by_its_key_in_the_bench(files: list[str], capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("prior", ["workload", "online"])
-def test_the_prior_is_told(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], prior: str) -> None:
+def test_the_prior_is_reported(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], prior: str) -> None:
     simulate([*files, "--policy", "fgd,fragmentation", "--prior", prior, "--pictures", str(tmp_path / "out"), "--jobs", "1"])
     assert f"prior {prior}" in capsys.readouterr().out.splitlines()[0]
     assert all(f"prior {prior}<" in path.read_text() for path in (tmp_path / "out").iterdir())
@@ -271,7 +271,7 @@ def test_the_pods_of_another_workload_as_prior(files: list[str], timed: Path, ca
         simulate([*files, "--prior-from", str(timed), "--prior", "online"])
 
 
-def test_a_model_that_no_node_has_is_told_once(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_no_node_has_is_reported_once(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with Path(files[3]).open("a") as pods:
         pods.write("\np,1000,1024,1,1000,H300\np,1000,1024,1,300,H300|\x1b[1m\n")
     simulate([*files, "--policy", "random,best-fit", "--seeds", "2", "-o", "json", "--jobs", "1"])

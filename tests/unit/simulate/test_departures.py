@@ -166,7 +166,7 @@ def test_a_policy_that_cheats_ends_the_replay(
         played(Baseline.FGD)
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     notified: list[int] = []
     replay_departures(TIMED, Baseline.FGD, 42, EXPONENTIAL, tell=notified.append)
     arrived = len(list(draw_stream(TIMED, EXPONENTIAL, 42)))

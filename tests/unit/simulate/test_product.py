@@ -175,6 +175,6 @@ def test_how_a_pod_of_the_trace_asks() -> None:
     assert (placed.rdma_policy, placed.scope) == (RdmaPolicy.PER_SWITCH, Scope.NUMA)
 
 
-def test_cards_are_told_apart() -> None:
+def test_cards_are_distinguished() -> None:
     assert card_of(gpu_uuid(1212, 7)) == 7
     assert len({gpu_uuid(node, card) for node in range(20) for card in range(16)}) == 320

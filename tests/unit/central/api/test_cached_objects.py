@@ -44,7 +44,7 @@ def test_late_and_repeated_events_are_dropped(version: str, deleted: bool) -> No
     assert one.reached == "100"
 
 
-def test_an_object_that_is_gone_does_not_come_back() -> None:
+def test_an_object_that_is_deleted_does_not_come_back() -> None:
     one = known(Meta("a", "100"))
     one.event(Meta("a", "105"), deleted=True)
     assert one.event(Meta("a", "104"), deleted=False) == NOTHING
@@ -78,7 +78,7 @@ def test_versions_grow_beyond_their_digits_and_beyond_64_bits() -> None:
     assert not one.event(Meta("a", "1001"), deleted=False).there
 
 
-def test_versions_that_are_no_numbers_are_only_told_apart() -> None:
+def test_versions_that_are_no_numbers_are_only_distinguished() -> None:
     one = known(version="abc")
     assert one.event(Meta("a", "aaa"), deleted=False).there
     assert not one.event(Meta("a", "aaa"), deleted=False).there

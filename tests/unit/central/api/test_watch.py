@@ -258,7 +258,7 @@ def test_a_needed_kind_that_the_server_does_not_know_is_a_failure(play: Play) ->
 
 
 @pytest.mark.parametrize("in_stream", [False, True])
-def test_gone_lists_again(play: Play, in_stream: bool) -> None:
+def test_deleted_lists_again(play: Play, in_stream: bool) -> None:
     async def story(one: Rig) -> None:
         await one.server.put(path("a"), {})
         await one.server.put(path("b"), {})
@@ -476,7 +476,7 @@ def test_a_watch_that_ends_at_once_is_a_failure(play: Play) -> None:
     play(story, prepare)
 
 
-def test_a_watch_that_never_said_a_word_lists_again(tmp_path: Path) -> None:
+def test_a_watch_that_never_reported_a_word_lists_again(tmp_path: Path) -> None:
     """Check a server that ends a watch without an event, as a real one does if its store was restored from a backup."""
 
     async def go() -> None:

@@ -76,14 +76,14 @@ def after(word: HealthChange) -> Conditions:
 
 
 @pytest.mark.parametrize("claim", [Claim.BOUND, Claim.GRANTED])
-def test_a_pod_is_told_which_device_on_which_node_and_why(claim: Claim) -> None:
+def test_a_pod_is_notified_which_device_on_which_node_and_why(claim: Claim) -> None:
     (word,) = words(capacity(gpu(0), gpu(1, LOST)), held(taken([0, 1]), claim))
     assert (word.pod.name, word.reason, word.healthy, word.turned) == ("a", EventReason.DEVICE_UNHEALTHY, False, True)
     assert all(part in word.message for part in (gpu_uuid(1), gpu_bdf(1), "n1", LOST))
     assert gpu_uuid(0) not in word.message
 
 
-def test_nothing_is_said_to_who_holds_something_else_or_only_in_a_plan_of_centrals() -> None:
+def test_nothing_is_reported_to_who_holds_something_else_or_only_in_a_plan_of_centrals() -> None:
     there = capacity(gpu(0), gpu(1, LOST))
     plans = [held(taken([1]), claim) for claim in Claim if claim not in (Claim.BOUND, Claim.GRANTED)]
     assert words(there, held(taken([0])), *plans) == []
@@ -137,7 +137,7 @@ def test_a_line_stays_a_line() -> None:
 # Once
 
 
-def test_the_same_is_not_said_again_and_another_device_or_reason_is() -> None:
+def test_the_same_is_not_reported_again_and_another_device_or_reason_is() -> None:
     (word,) = words(capacity(gpu(0, LOST), gpu(1)), held(taken([0, 1])))
     notified = after(word)
     assert words(capacity(gpu(0, LOST), gpu(1)), held(taken([0, 1])), conditions=notified) == []
@@ -147,7 +147,7 @@ def test_the_same_is_not_said_again_and_another_device_or_reason_is() -> None:
         assert "lastTransitionTime" not in other.render_condition("2026-11-21T00:00:00Z")
 
 
-def test_well_again_is_said_once() -> None:
+def test_well_again_is_reported_once() -> None:
     (word,) = words(capacity(gpu(0, LOST)), held(taken([0])))
     (well,) = words(capacity(gpu(0)), held(taken([0])), conditions=after(word))
     assert (well.reason, well.healthy, well.turned) == (EventReason.DEVICE_HEALTHY, True, True)
@@ -165,7 +165,7 @@ def test_who_holds_nothing_any_more_keeps_the_last_word() -> None:
 # Texts of conditions
 
 
-def test_a_late_look_at_a_pod_does_not_undo_what_was_said() -> None:
+def test_a_late_check_a_pod_does_not_undo_what_was_reported() -> None:
     (word,) = words(capacity(gpu(0, LOST)), held(taken([0])))
     conditions = Conditions()
     conditions.put(word, version=7)
@@ -176,7 +176,7 @@ def test_a_late_look_at_a_pod_does_not_undo_what_was_said() -> None:
     assert (conditions.is_written(word), conditions.take_changed(), conditions.take_changed()) == (False, ("n1",), ())
 
 
-def test_of_pods_that_are_gone_nothing_is_kept() -> None:
+def test_of_pods_that_are_deleted_nothing_is_kept() -> None:
     conditions = Conditions()
     for name in ("a", "b", "c"):
         conditions.show(shown("False", "m", name=name))

@@ -103,7 +103,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_once_for_a_change_and_not_for_a_report_or_a_look(tmp_path: Path) -> None:
+def test_once_for_a_change_and_not_for_a_report_or_a_scan(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await bound(one, "a")
@@ -158,7 +158,7 @@ def test_a_pf_a_vf_and_a_card_that_is_not_there_any_more(tmp_path: Path) -> None
     play(story, tmp_path)
 
 
-def test_a_pod_that_has_it_by_hand_is_told_too(tmp_path: Path) -> None:
+def test_a_pod_that_has_it_by_hand_is_notified_too(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         for name in ("a", "elsewhere"):
             await one.put_pod(name, {}, node="n1" if name == "a" else "n2", annotations={MANUAL_GPUS: "0"})
@@ -171,7 +171,7 @@ def test_a_pod_that_has_it_by_hand_is_told_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [{"phase": "Succeeded"}, {"deleting": True}])
-def test_nothing_is_said_to_a_pod_at_its_end(end: dict[str, Any], tmp_path: Path) -> None:
+def test_nothing_is_reported_to_a_pod_at_its_end(end: dict[str, Any], tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await bound(one, "a")
         (card,) = one.assigned("a")
@@ -184,7 +184,7 @@ def test_nothing_is_said_to_a_pod_at_its_end(end: dict[str, Any], tmp_path: Path
     play(story, tmp_path)
 
 
-def test_a_pod_that_is_being_bound_is_told_when_it_is(tmp_path: Path) -> None:
+def test_a_pod_that_is_being_bound_is_notified_when_it_is(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
         one.filter("a")  # it is predicted there
@@ -201,7 +201,7 @@ def test_a_pod_that_is_being_bound_is_told_when_it_is(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_a_hundred_pods_are_told_a_few_at_a_time(tmp_path: Path) -> None:
+def test_a_hundred_pods_are_notified_a_few_at_a_time(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 3)  # 48 pods share a card at the most
         for number in range(100):
@@ -237,7 +237,7 @@ def test_a_device_that_comes_and_goes_does_not_fill_the_list_of_events(tmp_path:
 
 
 @pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=429), Fault(status=403), Fault(hang=True)])
-def test_what_fails_is_tried_again_and_told_when_it_is_done(fault: Fault, tmp_path: Path) -> None:
+def test_what_fails_is_tried_again_and_reported_when_it_is_done(fault: Fault, tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await bound(one, "a")
@@ -267,7 +267,7 @@ def test_a_failure_of_one_pod_is_no_other_pods(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault(status=500, done=True), Fault(hang=True, done=True), Fault(hang=True, late_s=4.5)])
-def test_an_answer_that_gets_lost_is_told_once(fault: Fault, tmp_path: Path) -> None:
+def test_an_answer_that_gets_lost_is_reported_once(fault: Fault, tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await bound(one, "a")
@@ -291,7 +291,7 @@ def test_a_watch_that_is_late_makes_no_one_hear_it_again(tmp_path: Path, monkeyp
     play(story, tmp_path)
 
 
-def test_another_pod_of_that_name_is_told_nothing(tmp_path: Path) -> None:
+def test_another_pod_of_that_name_is_reported_nothing(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await bound(one, "a")

@@ -301,7 +301,7 @@ def test_without_the_right_to_read_budgets_pods_are_placed_and_none_is_evicted(t
     play(story, tmp_path)
 
 
-def test_who_is_gone_meanwhile_needs_no_victims(tmp_path: Path) -> None:
+def test_who_is_deleted_meanwhile_needs_no_victims(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_node("n1", 2)
         await bound(one, "low1", priority=1)
@@ -597,7 +597,7 @@ def test_a_node_with_nothing_to_say_has_the_card_back_soon(tmp_path: Path) -> No
     play(story, tmp_path)
 
 
-def test_no_pod_is_evicted_because_of_one_that_is_gone(tmp_path: Path) -> None:
+def test_no_pod_is_evicted_because_of_one_that_is_deleted(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await put_bound(one, "new")
         await one.report("n1", grants=[grant("uid-of-one-that-is-gone", "n1", 0)])

@@ -56,7 +56,7 @@ def test_a_bound_pod_holds_what_its_assignment_says_until_it_is_over() -> None:
     assert (free_cards(made), made.unassigned) == (2, [])
 
 
-def test_what_a_pod_says_of_its_devices_is_known_until_it_is_gone() -> None:
+def test_what_a_pod_says_of_its_devices_is_known_until_it_is_deleted() -> None:
     made = world()
     message = [{"type": "Ready", "status": "True"}, {"type": DEVICES_HEALTHY, "status": "False", "message": "m"}]
     for name in ("a", "b", "c", "d"):
@@ -75,7 +75,7 @@ def test_what_a_pod_says_of_its_devices_is_known_until_it_is_gone() -> None:
 
 
 @pytest.mark.parametrize("forged", [assignment("uid-b", "n1"), assignment(uid_of("a"), "n2"), {ASSIGNMENT: "{"}])
-def test_a_forged_or_unreadable_assignment_holds_nothing_and_is_said_once(forged: dict[str, str]) -> None:
+def test_a_forged_or_unreadable_assignment_holds_nothing_and_is_reported_once(forged: dict[str, str]) -> None:
     made = world()
     for _ in range(3):
         made.show("a", node="n1", annotations=forged)
@@ -127,7 +127,7 @@ def test_a_pod_whose_annotations_lost_their_meaning_waits_no_more() -> None:
     assert len(made.pending) == 0
 
 
-def test_a_pod_that_no_one_can_decode_is_not_gone() -> None:
+def test_a_pod_that_no_one_can_decode_is_not_deleted() -> None:
     made = world()
     made.bind("a", "n1")
     made.show("b")
@@ -334,7 +334,7 @@ def test_a_pod_that_waits_takes_nothing_yet() -> None:
     assert left_of(made) == (64_000, 256 * 1024)
 
 
-def test_a_relist_forgets_who_is_gone_and_keeps_who_cannot_be_read() -> None:
+def test_a_relist_forgets_who_is_deleted_and_keeps_who_cannot_be_read() -> None:
     made = with_load()
     plain(made, "a")
     plain(made, "b")
@@ -357,7 +357,7 @@ def test_a_node_says_what_it_has_or_does_not(allocatable: dict[str, str]) -> Non
     assert made.ledger.capacity("n1").resources_reported == (len(allocatable) == 2)
 
 
-def test_a_node_that_is_gone_has_no_cpu_to_tell_of() -> None:
+def test_a_node_that_is_deleted_has_no_cpu_to_tell_of() -> None:
     made = with_load()
     made.node_feed.removed(Ident("", "n1", "uid-n1"), str(made.next_version()))
     assert not made.ledger.capacity("n1").resources_reported

@@ -136,7 +136,7 @@ def test_a_node_stays_if_no_other_one_can_do(tmp_path: Path) -> None:
     play(story, tmp_path, patience_s=SHORT_S)
 
 
-def test_it_is_woken_when_its_room_is_there_and_nothing_is_kept_afterwards(tmp_path: Path) -> None:
+def test_it_is_requeued_when_its_room_is_there_and_nothing_is_kept_afterwards(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await large_waits_for_small(one)
         assert kept_on(one, "large") == "n1"

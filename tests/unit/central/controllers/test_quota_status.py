@@ -103,7 +103,7 @@ def test_a_status_of_a_resource_that_is_no_longer_limited_is_removed(tmp_path: P
     play(story, tmp_path)
 
 
-def test_so_many_objects_in_one_look(tmp_path: Path) -> None:
+def test_so_many_objects_in_one_scan(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         count = MAX_WRITES_PER_SCAN + 10
         for number in range(count):
@@ -117,7 +117,7 @@ def test_so_many_objects_in_one_look(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_without_the_right_it_is_said_once(tmp_path: Path) -> None:
+def test_without_the_right_it_is_reported_once(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         one.server.fail(Fault(status=403), when=is_patch, times=3)
         await one.put_quota("team")
@@ -131,7 +131,7 @@ def test_without_the_right_it_is_said_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("refused", [404, 409])
-def test_an_object_that_is_gone_holds_up_no_other(tmp_path: Path, refused: int) -> None:
+def test_an_object_that_is_deleted_holds_up_no_other(tmp_path: Path, refused: int) -> None:
     async def story(one: Led) -> None:
         one.server.fail(Fault(status=refused), when=is_patch)
         await one.put_quota("a")

@@ -66,7 +66,7 @@ def test_a_new_leader_places_no_pod_before_it_knows_the_quotas(tmp_path: Path) -
     play(story, tmp_path)
 
 
-def test_a_pod_is_woken_when_its_quota_has_room(tmp_path: Path) -> None:
+def test_a_pod_is_requeued_when_its_quota_has_room(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await cards(one)
         await one.put_quota("team", most=1)

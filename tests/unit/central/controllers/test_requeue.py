@@ -61,7 +61,7 @@ def cards(*numbers: int) -> Taken:
     return Taken(gpus={GpuUuid(gpu_uuid("n1", number)): Part(whole=True) for number in numbers})
 
 
-def test_no_one_is_woken_without_room() -> None:
+def test_no_one_is_requeued_without_room() -> None:
     one = Waking()
     one.refuse("a")
     assert one.scan() == []
@@ -110,7 +110,7 @@ def test_room_appears_in_many_ways(back: str) -> None:
     assert scan(waker) == ["a"]
 
 
-def test_a_pod_that_cannot_use_the_room_is_not_woken_in_a_loop() -> None:
+def test_a_pod_that_cannot_use_the_room_is_not_requeued_in_a_loop() -> None:
     one = Waking()
     one.refuse("a")
     one.world.deleted("full-n1")
@@ -181,7 +181,7 @@ def test_the_important_and_the_old_come_first_whatever_they_ask() -> None:
     assert one.scan()[:3] == ["high", "old", "young00"]
 
 
-def test_those_who_were_not_woken_yet_get_half_of_the_places() -> None:
+def test_those_who_were_not_requeued_yet_get_half_of_the_places() -> None:
     one = Waking(nodes=("n1", "n2"))
     names = [f"p{number:02}" for number in range(3 * FOR_EACH_NODE)]
     one.refuse(*names)
@@ -208,7 +208,7 @@ def test_room_that_was_made_for_a_pod_wakes_that_pod() -> None:
     assert world.filter("high").fitting == ["n1"]
 
 
-def test_a_nominated_pod_is_not_woken_before_all_of_its_room_is_there() -> None:
+def test_a_nominated_pod_is_not_requeued_before_all_of_its_room_is_there() -> None:
     one = Waking(gpus=2)
     world = one.world
     world.deleted("full-n1")
@@ -272,7 +272,7 @@ def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy
     assert fits == ["n3"] * 10
 
 
-def test_others_have_their_turn_within_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_have_their_turn_within_a_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [f"n{number}" for number in range(10)]
     one = Waking(nodes=nodes)
     one.refuse(*(f"p{number}" for number in range(200)))
@@ -295,7 +295,7 @@ def test_others_have_their_turn_within_a_look(monkeypatch: pytest.MonkeyPatch) -
     assert max(between) <= SLICE_S / 0.001 + 1
 
 
-def test_a_release_is_seen_soon_whatever_else_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_is_observed_soon_whatever_else_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [f"n{number}" for number in range(20)]
     one = with_a_larger_node(nodes)
     for node in nodes:
@@ -306,7 +306,7 @@ def test_a_release_is_seen_soon_whatever_else_waits(monkeypatch: pytest.MonkeyPa
     assert one.scan() + one.scan() == ["a"]
 
 
-def test_what_waits_for_long_is_seen_whatever_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_for_long_is_observed_whatever_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [f"n{number}" for number in range(20)]
     one = with_a_larger_node(nodes)
     one.world.deleted("full-large")
@@ -381,7 +381,7 @@ def test_who_is_refused_no_more_is_touched_no_more(end: str) -> None:
     assert one.touched == ["a"]
 
 
-def test_touches_that_fail_for_ever_keep_no_one_from_being_woken() -> None:
+def test_touches_that_fail_for_ever_keep_no_one_from_being_requeued() -> None:
     one = Waking(gpus=AT_ONCE)
 
     async def story() -> None:
@@ -435,7 +435,7 @@ def test_from_release_to_touch_p99() -> None:
 
 
 @pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])
-def test_a_pod_that_was_refused_before_all_nodes_were_judged_is_woken_once_they_are(policy: Policy) -> None:
+def test_a_pod_that_was_refused_before_all_nodes_were_judged_is_requeued_once_they_are(policy: Policy) -> None:
     world = World(policy=policy, slice_s=0.0)
     for name in ("n1", "n2"):
         world.node(name, 1, vfs=1)

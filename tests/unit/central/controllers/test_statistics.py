@@ -64,7 +64,7 @@ def test_what_is_free_on_a_node_that_does_not_serve_cannot_be_given() -> None:
     assert observed.places[1] == 0
 
 
-def test_the_next_look_sees_what_changed() -> None:
+def test_the_next_scan_sees_what_changed() -> None:
     made = World()
     for name in ("n1", "n2", "n3"):
         made.node(name, 2, 1)
@@ -113,7 +113,7 @@ def test_parts_add_up_to_the_whole_and_no_step_is_of_more_nodes(monkeypatch: pyt
     assert _look(statistics).gpus.free + _look(statistics).gpus.held + _look(statistics).gpus.unusable == 17
 
 
-def test_the_first_look_lists_no_loads_beside_the_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_scan_lists_no_loads_beside_the_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that no second list of loads is made: a node's capacity has its cpu and memory, and a list of all nodes is one long
     step."""
     made = World()

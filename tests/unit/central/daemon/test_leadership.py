@@ -47,7 +47,7 @@ def test_a_term_may_have_to_wait_before_it_reads(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_a_pod_without_its_assignment_is_told_once(tmp_path: Path) -> None:
+def test_a_pod_without_its_assignment_is_notified_once(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         for _ in range(3):
             await one.put_pod("a", node="n1", scheduler="default-scheduler")
@@ -71,7 +71,7 @@ def test_why_of_who_waits_and_of_no_one_else(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_others_have_their_turn_while_all_nodes_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_have_their_turn_while_all_nodes_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "SLICE_S", 0.0)
 
     async def story(one: Led) -> None:
@@ -130,7 +130,7 @@ def test_a_prediction_ends_by_itself(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_a_pod_is_woken_end_to_end(tmp_path: Path) -> None:
+def test_a_pod_is_requeued_end_to_end(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
         await one.put_pod("b")

@@ -292,7 +292,7 @@ def test_a_success_counts_from_before_it_was_sent() -> None:
     run_simulated(story())
 
 
-def test_lost_is_said_at_the_deadline_also_while_a_renewal_hangs() -> None:
+def test_lost_is_reported_at_the_deadline_also_while_a_renewal_hangs() -> None:
     async def story() -> None:
         slow = itertools.chain(itertools.repeat((0.01, 0.01, False), 12), itertools.repeat((100.0, 0.0, False)))
         async with candidates(SlowStore(slow), 1) as them:

@@ -36,7 +36,7 @@ def line_of(world: World, name: str) -> Line:
     return result
 
 
-def test_a_pod_is_told_what_is_ahead_and_why() -> None:
+def test_a_pod_is_notified_what_is_ahead_and_why() -> None:
     world = full()
     waits(world, "old", "a")
     waits(world, "less", "c", age=5)
@@ -68,7 +68,7 @@ def test_pods_that_a_quota_refuses_wait_in_its_line() -> None:
     assert line_of(world, "free").as_text() == "1st of 1 pod in line"
 
 
-def test_a_gang_is_told_what_is_ahead_and_why() -> None:
+def test_a_gang_is_reported_what_is_ahead_and_why() -> None:
     world = full()
     put_gang(world, "old", "a", age=0)
     put_gang(world, "less", "c", age=5)

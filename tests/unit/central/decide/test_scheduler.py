@@ -72,7 +72,7 @@ def test_a_pod_that_asks_for_nothing_may_go_anywhere() -> None:
     assert (len(made.pending), made.refused) == (0, [])
 
 
-def test_a_bad_ask_is_told_for_every_node_and_waits_for_nothing() -> None:
+def test_a_bad_ask_is_reported_for_every_node_and_waits_for_nothing() -> None:
     made = world()
     made.show("b")
     made.filter("b")
@@ -176,7 +176,7 @@ def test_a_bound_pod_is_only_where_it_is() -> None:
     assert len(made.pending) == 0
 
 
-def test_kube_scheduler_may_ask_for_a_pod_that_is_gone() -> None:
+def test_kube_scheduler_may_ask_for_a_pod_that_is_deleted() -> None:
     made = world()
     made.show("a")
     late = made.pods["a"]
@@ -186,7 +186,7 @@ def test_kube_scheduler_may_ask_for_a_pod_that_is_gone() -> None:
     assert (len(made.pending), made.is_free("n1")) == (0, True)
 
 
-def test_a_pod_whose_reserved_node_is_not_asked_about_is_woken_when_it_was_not_bound() -> None:
+def test_a_pod_whose_reserved_node_is_not_asked_about_is_requeued_when_it_was_not_bound() -> None:
     made = world(n1=1, n2=1)
     made.show("a")
     made.filter("a")
@@ -512,7 +512,7 @@ def test_pods_that_come_are_learned_from_once() -> None:
     assert made.scheduler.forecast.learned == 2
 
 
-def test_refusals_are_counted_by_what_most_nodes_said() -> None:
+def test_refusals_are_counted_by_what_most_nodes_reported() -> None:
     made = world(n1=1, n2=1)
     made.bind("a", "n1")
     made.bind("b", "n2")

@@ -253,7 +253,7 @@ def test_what_people_read_is_not_here_and_the_answer_says_where(path: str, page:
         ("bind", b'{"PodName": 7, "\\u001b[31m": 1}', "PodName"),
     ],
 )
-def test_a_bad_body_is_told_the_key(verb: str, body: object, key: str) -> None:
+def test_a_bad_body_is_reported_the_key(verb: str, body: object, key: str) -> None:
     async def story(one: Http) -> None:
         status, text = await one.post(verb, body)
         assert status == 400

@@ -42,7 +42,7 @@ def visits(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-def test_gangs_that_wait_are_not_looked_at_while_nothing_changes(tmp_path: Path, visits: Counter[str]) -> None:
+def test_gangs_that_wait_are_not_checked_while_nothing_changes(tmp_path: Path, visits: Counter[str]) -> None:
     async def story(one: Led) -> None:
         for number in range(GANGS):
             for name in await put_gang(one, f"g{number}x", 2):
@@ -56,7 +56,7 @@ def test_gangs_that_wait_are_not_looked_at_while_nothing_changes(tmp_path: Path,
     play(story, tmp_path)
 
 
-def test_gangs_whose_members_are_missing_are_not_looked_at(tmp_path: Path, visits: Counter[str]) -> None:
+def test_gangs_whose_members_are_missing_are_not_checked(tmp_path: Path, visits: Counter[str]) -> None:
     async def story(one: Led) -> None:
         for number in range(GANGS):
             await put_member(one, f"g{number}x0", f"g{number}x", "2")
@@ -69,7 +69,7 @@ def test_gangs_whose_members_are_missing_are_not_looked_at(tmp_path: Path, visit
     play(story, tmp_path)
 
 
-def test_the_gang_that_changed_is_looked_at_alone(tmp_path: Path, visits: Counter[str]) -> None:
+def test_the_gang_that_changed_is_checked_alone(tmp_path: Path, visits: Counter[str]) -> None:
     async def story(one: Led) -> None:
         for number in range(GANGS):
             await put_member(one, f"g{number}x0", f"g{number}x", "2")

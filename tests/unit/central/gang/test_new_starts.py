@@ -130,7 +130,7 @@ def test_one_member_that_is_left_is_enough_for_ordinary_replacements(tmp_path: P
     play(story, tmp_path)
 
 
-def test_a_start_whose_first_members_are_gone_begins_anew(tmp_path: Path) -> None:
+def test_a_start_whose_first_members_are_deleted_begins_anew(tmp_path: Path) -> None:
     """Bind two of four members, and delete them before the others follow: one of the others alone is no start."""
 
     async def story(one: Led) -> None:

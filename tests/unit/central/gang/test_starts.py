@@ -183,7 +183,7 @@ def test_a_member_that_is_deleted_before_the_first_binding_ends_the_plan_at_once
 
 
 @pytest.mark.parametrize("mode", ["strict", "non-strict"])
-def test_room_is_kept_for_a_member_that_is_gone_until_the_time_of_the_gang_is_over(tmp_path: Path, mode: str) -> None:
+def test_room_is_kept_for_a_member_that_is_deleted_until_the_time_of_the_gang_is_over(tmp_path: Path, mode: str) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 3)
         scheduler = KubeScheduler(one)

@@ -126,7 +126,7 @@ def test_a_rack_that_is_not_tried_any_more_is_not_planned_again(tmp_path: Path) 
     play(story, tmp_path)
 
 
-def test_a_gang_that_no_rack_holds_has_nothing_and_is_told_so(tmp_path: Path) -> None:
+def test_a_gang_that_no_rack_holds_has_nothing_and_is_reported(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await begin(one, 8, 4, 8, 4, 8, 4)
         for _ in range(3):

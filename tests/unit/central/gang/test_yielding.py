@@ -274,7 +274,7 @@ async def only_the_launcher(one: Led, scheduler: KubeScheduler) -> None:
     await one.pause(1)
 
 
-def test_room_of_members_that_are_gone_is_kept_for_seconds_whatever_the_pod_says(tmp_path: Path) -> None:
+def test_room_of_members_that_are_deleted_is_kept_for_seconds_whatever_the_pod_says(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         scheduler = KubeScheduler(one)
         await only_the_launcher(one, scheduler)
@@ -301,7 +301,7 @@ def test_the_operator_bounds_how_long_a_gang_is_waited_for(tmp_path: Path) -> No
     play(story, tmp_path, finish_s=5.0)
 
 
-def test_room_of_members_that_are_gone_is_taken_by_higher_priority(tmp_path: Path) -> None:
+def test_room_of_members_that_are_deleted_is_taken_by_higher_priority(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         scheduler = KubeScheduler(one)
         await only_the_launcher(one, scheduler)
@@ -313,7 +313,7 @@ def test_room_of_members_that_are_gone_is_taken_by_higher_priority(tmp_path: Pat
     play(story, tmp_path)
 
 
-def test_room_of_members_that_are_gone_counts_in_their_quota_and_not_beside_who_replaces_them(tmp_path: Path) -> None:
+def test_room_of_members_that_are_deleted_counts_in_their_quota_and_not_beside_who_replaces_them(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_node("n2", 8)
         await one.put_quota("a", least=8, most=8)

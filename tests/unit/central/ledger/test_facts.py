@@ -52,7 +52,7 @@ def test_a_pod_that_is_not_bound_or_has_no_assignment_holds_nothing() -> None:
     assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
-def test_a_pod_being_deleted_holds_until_it_is_gone() -> None:
+def test_a_pod_being_deleted_holds_until_it_is_deleted() -> None:
     ledger = ledger_of()
     ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0)))
     ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0), deleting=True))
@@ -110,7 +110,7 @@ def test_an_older_version_does_nothing() -> None:
     assert ledger.snapshot() == before
 
 
-def test_what_is_gone_does_not_come_back_by_a_late_event() -> None:
+def test_what_is_deleted_does_not_come_back_by_a_late_event() -> None:
     ledger = ledger_of()
     ledger.facts.remove_pod(uid("p"))
     ledger.facts.remove_report("n1", 2)
@@ -360,7 +360,7 @@ def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> Non
         pytest.param(report(pfs=[]), report(version=2), id="VFs"),
     ],
 )
-def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> None:
+def test_room_that_appears_is_reported(before: NodeDevices, after: NodeDevices) -> None:
     ledger = ledger_of(before)
     ledger.facts.set_report(after)
     assert ledger.take_freed() == ("n1",)
@@ -377,14 +377,14 @@ def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> N
         pytest.param(report(version=2, gpus=[msgspec.structs.replace(gpu(0), module_id=7)]), id="module"),
     ],
 )
-def test_a_device_that_is_described_otherwise_is_told(after: NodeDevices) -> None:
+def test_a_device_that_is_described_otherwise_is_reported(after: NodeDevices) -> None:
     """Check a changed description, by which a refused pod may fit."""
     ledger = ledger_of(report(gpus=[gpu(0)]))
     ledger.facts.set_report(after)
     assert ledger.take_freed() == ("n1",)
 
 
-def test_a_new_node_and_one_that_came_back_are_told() -> None:
+def test_a_new_node_and_one_that_came_back_are_reported() -> None:
     ledger = ledger_of()
     ledger.facts.set_node("n2", READY, 1)
     ledger.facts.set_report(report("n2"))
@@ -394,7 +394,7 @@ def test_a_new_node_and_one_that_came_back_are_told() -> None:
     assert ledger.take_freed() == ("n1",)
 
 
-def test_a_full_node_that_came_back_is_not_told() -> None:
+def test_a_full_node_that_came_back_is_not_reported() -> None:
     ledger = ledger_of(report(gpus=[gpu(0)], pfs=[]))
     ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     ledger.facts.set_node("n1", NOT_READY, 2)
@@ -402,7 +402,7 @@ def test_a_full_node_that_came_back_is_not_told() -> None:
     assert ledger.take_freed() == ()
 
 
-def test_room_on_a_node_that_gives_nothing_is_not_told() -> None:
+def test_room_on_a_node_that_gives_nothing_is_not_reported() -> None:
     ledger = ledger_of(report(reconciled=False))
     ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     ledger.facts.remove_pod(uid("p"))

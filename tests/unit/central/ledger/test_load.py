@@ -216,7 +216,7 @@ happenings = st.one_of(
 
 
 @given(st.lists(happenings, min_size=10, max_size=30))
-def test_a_prediction_without_devices_counts_until_the_pod_is_bound_gone_or_its_time_is_over(
+def test_a_prediction_without_devices_counts_until_the_pod_is_bound_deleted_or_its_time_is_over(
     happened: list[tuple[str, PodUid, str, CpuMemory, int]],
 ) -> None:
     books, now = Ledger(), 0

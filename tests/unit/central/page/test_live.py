@@ -40,7 +40,7 @@ def test_an_empty_cluster_is_no_node() -> None:
     assert (answer["nodes"], answer["pending"], answer["totals"]["nodes"]) == ([], [], 0)
 
 
-def test_only_what_changed_is_said_again() -> None:
+def test_only_what_changed_is_reported_again() -> None:
     shown = Shown()
     for name in ("n1", "n2"):
         shown.world.node(name, 1)
@@ -110,7 +110,7 @@ def test_a_heartbeat_is_none() -> None:
     assert shown.since(revision)["revision"] == revision
 
 
-def test_a_node_that_is_gone() -> None:
+def test_a_node_that_is_deleted() -> None:
     shown = Shown()
     shown.world.node("n1", 1)
     shown.world.node("n2", 1)
@@ -163,7 +163,7 @@ def test_it_is_caught_up_at_most_so_often(monkeypatch: pytest.MonkeyPatch) -> No
     assert observed == ["n1"]  # and never again without a reason
 
 
-def test_what_changes_during_the_look_is_looked_at_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changes_during_the_scan_is_checked_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Shown()
     for name in ("n1", "n2"):
         shown.world.node(name, 1)
@@ -185,7 +185,7 @@ def test_what_changes_during_the_look_is_looked_at_next_time(monkeypatch: pytest
     assert held == {"n1", "n2"}
 
 
-def test_those_who_ask_together_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_who_ask_together_share_one_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Shown()
     shown.world.node("n1", 1)
     scans: list[str] = []
@@ -281,7 +281,7 @@ def test_nothing_that_is_secret_is_in_it() -> None:
     assert not [word for word in ("c2VjcmV0", "hunter2", "assignment", "signature") if word in text]
 
 
-def test_a_look_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Shown()
     shown.world.node("n1", 1)
     with monkeypatch.context() as broken:

@@ -188,7 +188,7 @@ def test_those_who_open_it_together_are_answered_with_one_and_the_same(monkeypat
     play(story)
 
 
-def test_who_waits_is_told_anew_though_nothing_else_is_new() -> None:
+def test_who_waits_is_notified_anew_though_nothing_else_is_new() -> None:
     async def story(one: Http) -> None:
         one.shown.world.bind("holds", "n1")
         one.shown.world.bind("too", "n2")
@@ -275,7 +275,7 @@ def test_a_name_that_someone_made_point_here(host: str, status: int) -> None:
     play(story)
 
 
-def test_only_a_connection_from_here_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_connection_from_here_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that only connections from this machine are tested by name: the API server's proxy comes from elsewhere and
     forwards its own name."""
     monkeypatch.setattr(routes, "_is_loopback", lambda peer: False)

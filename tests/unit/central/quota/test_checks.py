@@ -60,7 +60,7 @@ def test_within_its_runtime() -> None:
     assert ask(now, "a", 7) is None  # b asks for nothing
 
 
-def test_the_numbers_are_said() -> None:
+def test_the_numbers_are_reported() -> None:
     now = snapshot([cards("a", 8), cards("b", 8)], 16, {"a": 8, "b": 6}, {"a": 4})
     refused = ask(now, "a", 4)
     assert refused is not None

@@ -115,7 +115,7 @@ def test_places_of_pods_and_what_is_free_of_a_model() -> None:
     assert free == [7500, 6500, 1000, 7500, 0]
 
 
-def test_load_is_told_by_itself() -> None:
+def test_load_is_reported_by_itself() -> None:
     columns = Columns()
     columns.put(sized(capacity(card(0))))
     tick = columns.tick

@@ -71,7 +71,7 @@ def judged(verdicts: Verdicts, requested: DeviceRequest) -> CachedVerdicts:
     return verdicts.of(requested)
 
 
-def test_verdicts_tell_apart_what_matters_to_their_ask() -> None:
+def test_verdicts_tell_separate_what_matters_to_their_ask() -> None:
     capacities = [free(0, 2, name="apart"), free(0, 1, name="together"), free(4, 5, name="elsewhere")]
 
     def since(version: int) -> tuple[list[tuple[str, NodeCapacity | None]], int]:

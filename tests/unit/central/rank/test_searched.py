@@ -68,7 +68,7 @@ change = st.tuples(names, st.none() | st.sets(st.integers(0, len(CARDS) - 1)))
 
 
 @given(st.lists(st.tuples(change, st.sampled_from(ASKS), st.sets(names)), max_size=30))
-def test_caught_up_it_says_what_a_look_at_all_says(
+def test_caught_up_it_says_what_a_check_all_says(
     steps: list[tuple[tuple[str, set[int] | None], DeviceRequest, set[str]]],
 ) -> None:
     capacities = Capacities()
@@ -107,7 +107,7 @@ def test_the_best_of_few_among_many() -> None:
     assert best(kept, ["elsewhere"]) is None
 
 
-def test_only_what_changed_is_looked_at_again() -> None:
+def test_only_what_changed_is_checked_again() -> None:
     capacities = Capacities()
     cache = verdicts_of(capacities)
     for number in range(50):

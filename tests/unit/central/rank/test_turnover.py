@@ -19,7 +19,7 @@ def test_a_cluster_is_expected_to_run_already() -> None:
     assert shares((0, 0)) == [1.0]
 
 
-def test_pods_that_were_there_before_the_first_look_do_not_count() -> None:
+def test_pods_that_were_there_before_the_first_scan_do_not_count() -> None:
     assert shares((20_000, 0), (20_000, 0)) == [1.0, 1.0]
     assert shares((20_000, 0), (20_100, 100)) == [1.0, 1.0]
 
@@ -45,7 +45,7 @@ def test_a_share_between_two_steps_stays_as_it_is() -> None:
     assert len(set(result)) == 1
 
 
-def test_a_new_share_is_told_once() -> None:
+def test_a_new_share_is_reported_once() -> None:
     turnover = TurnoverShare()
     turnover.scan(Turnover())
     assert turnover.scan(Turnover(bound=1000))

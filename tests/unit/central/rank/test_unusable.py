@@ -58,7 +58,7 @@ kinds = st.builds(
 
 @settings(max_examples=repeats(60, long=600))
 @given(some_capacities, kinds)
-def test_by_a_look_at_each_card(capacities: tuple[NodeCapacity, ...], kind: PodKind) -> None:
+def test_by_a_check_each_card(capacities: tuple[NodeCapacity, ...], kind: PodKind) -> None:
     columns, _ = columns_of(capacities)
     assert unusable(columns, kind) == (0 if kind.cpu_only else sum(_lost(one, kind) for one in capacities))
 

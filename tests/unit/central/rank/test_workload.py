@@ -27,7 +27,7 @@ SOME = CpuMemory(4000, 8192)
         (DeviceRequest(containers=()), PodKind(cpu_memory=SOME)),
     ],
 )
-def test_kinds_tell_apart_what_a_node_has_to(requested: DeviceRequest, kind: PodKind) -> None:
+def test_kinds_tell_separate_what_a_node_has_to(requested: DeviceRequest, kind: PodKind) -> None:
     assert kind_of(Shape(request=requested, cpu_memory=SOME)) == kind
 
 

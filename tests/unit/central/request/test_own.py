@@ -289,7 +289,7 @@ def test_an_annotation_that_does_not_exist_is_refused_with_the_nearest_that_does
     bad(pod(container("c", {"gpu-core": 30}), annotations={written: "x"}), f"lading.dev/{written}", f"lading.dev/{meant}")
 
 
-def test_annotations_of_other_systems_are_not_looked_at() -> None:
+def test_annotations_of_other_systems_are_not_checked() -> None:
     with_gpu = container("c", {"gpu": 1})
     other = pod(with_gpu)
     annotated = msgspec.structs.replace(other.metadata, annotations={"example.com/toplogy": "switch"})
@@ -408,7 +408,7 @@ def test_a_profile_makes_gpus_instances() -> None:
 
 
 @pytest.mark.parametrize("written", ["", "1g", "10gb", "1g.10GB", "mig-1g.10gb", "1g.10gb.me", "0g.10gb", "1g.10gb,2g.20gb"])
-def test_what_is_no_profile_is_told_with_one_that_is(written: str) -> None:
+def test_what_is_no_profile_is_reported_with_one_that_is(written: str) -> None:
     bad(pod(container("c", {"gpu": "1"}), annotations={"mig-profile": written}), "mig-profile", repr(written), "1g.10gb")
 
 

@@ -71,7 +71,7 @@ def test_the_shares_of_a_pod_add_up() -> None:
     assert missing(where, request(share("a", 1, 60), share("b", 1, 41))) is Missing.NODE_TOO_SMALL
 
 
-def test_whole_cards_and_shares_of_one_pod_are_apart() -> None:
+def test_whole_cards_and_shares_of_one_pod_are_separate() -> None:
     result = place(capacity(card(0), card(1)), request(whole("a"), share("b", 10)))
     assert result.containers["a"].gpus[0].uuid != result.containers["b"].gpus[0].uuid
     assert missing(capacity(card(0), held(1)), request(whole("a"), share("b", 10))) is Missing.SHARES_DO_NOT_FIT
@@ -159,14 +159,14 @@ def test_what_is_missing(where: NodeCapacity, pod: DeviceRequest, expected: Miss
     assert missing(where, pod) is expected
 
 
-def test_a_search_that_was_ended_is_said() -> None:
+def test_a_search_that_was_ended_is_reported() -> None:
     pod = request(share("a", 6), share("b", 5), share("c", 4), share("d", 3))
     where = capacity(card(0, usable_mib=9), card(1, usable_mib=9))
     assert isinstance(fit(where, pod, policy=Policy.BINPACK), Placement)
     assert fit(where, pod, policy=Policy.BINPACK, limits=Limits(search_steps=1)) == NoFit(missing=Missing.SEARCH_ENDED)
 
 
-def test_that_it_can_never_fit_is_not_said_after_half_a_search() -> None:
+def test_that_it_can_never_fit_is_not_reported_after_half_a_search() -> None:
     pod = request(share("a", 6), share("b", 5), share("c", 4), share("d", 3))
     where = capacity(card(0, usable_mib=9, free_mib=6), card(1, usable_mib=9, free_mib=5))
     result = fit(where, pod, policy=Policy.BINPACK, limits=Limits(search_steps=2))  # on the empty node it needs three

@@ -342,7 +342,7 @@ def test_what_is_within_a_scope(where: NodeCapacity, pod: DeviceRequest, expecte
         assert missing(where, pod) is expected
 
 
-def test_everything_of_a_container_is_within_the_scope_and_containers_may_be_apart() -> None:
+def test_everything_of_a_container_is_within_the_scope_and_containers_may_be_separate() -> None:
     where = eight_gpus(held_cards={0, 2})
     result = place(where, request(whole("a", 2, vfs=3), whole("b", vfs=2), scope=Scope.SWITCH))
     assert {len(set(switches(where, result, name))) for name in "ab"} == {1}
@@ -440,7 +440,7 @@ def test_of_too_many_sets_the_best_of_some_is_taken() -> None:
 
 
 @pytest.mark.usefixtures("one_set")
-def test_what_was_not_found_among_some_is_not_said_to_be_nowhere() -> None:
+def test_what_was_not_found_among_some_is_not_reported_to_be_nowhere() -> None:
     where = capacity(card(0, switch=0), card(1, switch=1), card(2, switch=2), card(3, switch=2))
     result = fit(where, request(whole("init", role=Role.INIT), whole("a", 2)), policy=Policy.BINPACK)
     assert result == NoFit(missing=Missing.SETS_ENDED)

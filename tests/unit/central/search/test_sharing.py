@@ -127,7 +127,7 @@ def test_what_would_not_fit_without_labels_has_that_reason() -> None:
     assert cards(capacity(shared(0, X)), request(whole("a"))) is Missing.TOO_FEW_FREE_GPUS
 
 
-def test_the_bound_of_the_search_is_said() -> None:
+def test_the_bound_of_the_search_is_reported() -> None:
     pod = request(*(share(f"c{n}", 1000 + n) for n in range(6)), sharing=labels("x"))
     where = capacity(*(card(n, free_mib=4000 + n) for n in range(8)))
     assert fit(where, pod, policy=Policy.BINPACK, limits=Limits(search_steps=1)) == NoFit(missing=Missing.SEARCH_ENDED)

@@ -147,7 +147,7 @@ def test_nodes_that_are_built_alike_have_one_topology() -> None:
     assert lay_out(eight_gpus(), vfs=True).topology is not lay_out(capacity(card(0)), vfs=True).topology
 
 
-def test_partitions_by_module_id_and_not_of_cards_that_are_gone() -> None:
+def test_partitions_by_module_id_and_not_of_cards_that_are_deleted() -> None:
     cards = [with_module(card(n), module) for n, module in enumerate((3, 1, 4))]
     parts = tuple(Partition(id=n, modules=modules) for n, modules in enumerate([(1, 3), (3, 4), (1, 2), (4,)]))
     topology = lay_out(replace(capacity(*cards), partitions=parts), vfs=False).topology

@@ -68,7 +68,7 @@ def test_a_settled_pod_is_not_waited_for() -> None:
     run_simulated(story())
 
 
-def test_a_pod_that_is_bound_or_gone_waits_no_more() -> None:
+def test_a_pod_that_is_bound_or_deleted_waits_no_more() -> None:
     observed = seen_pods()
     observed.changed(version(5))
     observed.changed(version(6, node="n1"))

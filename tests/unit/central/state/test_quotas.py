@@ -284,7 +284,7 @@ def test_a_new_node_wakes() -> None:
     assert teams.requeued() == ["b"]
 
 
-def test_a_pod_that_is_gone_is_not_woken() -> None:
+def test_a_pod_that_is_deleted_is_not_requeued() -> None:
     teams = Teams(cards("team", 0, 1))
     teams.run("a", "team")
     teams.ask("b", "team")

@@ -108,7 +108,7 @@ def test_an_unusable_card_says_why_and_keeps_its_holders(said: Json) -> None:
     assert (gpu.cordoned, [one.pod for one in gpu.holders]) == (False, ["train"])
 
 
-def test_a_cordoned_card_is_said_to_be() -> None:
+def test_a_cordoned_card_is_reported_to_be() -> None:
     node = Node(cordon=gpu_uuid("n1", 1))
     ready, cordoned = node.view.gpus
     assert (ready.cordoned, ready.state) == (False, DeviceState.FREE)
@@ -131,7 +131,7 @@ def test_use_is_beside_what_is_held_and_not_added_to_it() -> None:
     assert (used.held_mib, unknown.use) == (0, None)
 
 
-def test_what_a_pod_uses_of_a_card_is_the_sum_of_its_containers_if_each_is_told() -> None:
+def test_what_a_pod_uses_of_a_card_is_the_sum_of_its_containers_if_each_is_notified() -> None:
     node = Node(1)
     for pod in ("a", "b"):
         node.world.bind(pod, "n1", share("8Gi", 30))

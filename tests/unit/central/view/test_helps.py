@@ -107,7 +107,7 @@ def test_any_of_those_who_are_alike() -> None:
     assert (on.together, len(on.any_of), on.sets) == (2, 20, ())
 
 
-def test_no_more_sets_are_told_than_a_person_reads() -> None:
+def test_no_more_sets_are_reported_than_a_person_reads() -> None:
     """Check that both pods of each card have to end."""
     made = World()
     made.node("n1", 8)

@@ -117,7 +117,7 @@ def test_plans_hold_at_the_same_time() -> None:
     assert said(second) == ("", [])
 
 
-def test_a_pod_that_ends_already_is_taken_for_gone() -> None:
+def test_a_pod_that_ends_already_is_taken_for_deleted() -> None:
     made = halves()
     annotations = made.pods["a"]["metadata"]["annotations"]
     made.show("a", node="n1", deleting=True, annotations=annotations)
@@ -135,7 +135,7 @@ def test_a_node_without_the_cpu_is_no_place() -> None:
     assert [said(one) for one in plan(made, "waits")] == [("n2", [("b", "n1")])]
 
 
-def test_where_the_tries_end_that_is_said() -> None:
+def test_where_the_tries_end_that_is_reported() -> None:
     made = halves()
     (opening,) = plan(made, "waits", tries=0)
     assert opening.to is None

@@ -152,7 +152,7 @@ def test_a_unit_of_etc_stands_in_for_that_of_usr(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("argv", "verdict"), [([], Verdict.SKIPPED), (["kubelet", TO_US], Verdict.OK)])
-def test_without_systemd_what_cannot_be_known_is_said(tmp_path: Path, argv: list[str], verdict: Verdict) -> None:
+def test_without_systemd_what_cannot_be_known_is_reported(tmp_path: Path, argv: list[str], verdict: Verdict) -> None:
     """Check a node with unit files but without systemd: without the running kubelet's arguments, its endpoint is unknown."""
     node(tmp_path, PACKAGE, argv)
     finding = judged(read_kubelet(tmp_path, None))

@@ -123,13 +123,13 @@ def test_nodes(reading: CardsReading, state: Verdict, mend: str) -> None:
     assert mend in verdict.mend
 
 
-def test_a_removal_is_printed_only_for_what_was_seen_to_be_wrong() -> None:
+def test_a_removal_is_printed_only_for_what_was_observed_to_be_wrong() -> None:
     for cause in Cause:
         verdict = only(decide_gpu_nodes(with_nodes(replace(CARD, cause=cause))))
         assert ("rm " in verdict.mend) is (cause in {Cause.WRONG_NUMBER, Cause.NOT_A_CHAR_DEVICE})
 
 
-def test_what_is_wrong_with_several_nodes_is_said_once() -> None:
+def test_what_is_wrong_with_several_nodes_is_reported_once() -> None:
     cards = [replace(CARD, path=f"/dev/nvidia{n}", why=CARD.why.replace("5", str(n)), card=n) for n in range(8)]
     what = only(decide_gpu_nodes(with_nodes(*cards))).what
     assert what.count("there is no such node") == 1
@@ -143,7 +143,7 @@ def test_cards_that_are_ill_for_one_reason_are_one_finding() -> None:
     assert ill[3].uuid in one.what
 
 
-def test_without_a_session_only_what_needs_none_is_said(
+def test_without_a_session_only_what_needs_none_is_reported(
     build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check the most frequent failure: the driver was upgraded, and its device nodes are as before."""
@@ -237,7 +237,7 @@ def test_ladings_own_specs_are_those_of_this_moment(own: OwnSpecs, names: frozen
     assert bool(verdict.mend) is (state is Verdict.FAILED)
 
 
-def test_what_is_in_the_specs_is_looked_for(tmp_path: Path) -> None:
+def test_what_is_in_the_specs_is_searched(tmp_path: Path) -> None:
     settings = Settings(cdi_dir=str(tmp_path), cdi_hook="/usr/bin/h")
     assert read_own_specs(settings) == OwnSpecs(folder=str(tmp_path), hook="/usr/bin/h")
     there = tmp_path / "libcuda.so.1"

@@ -328,7 +328,7 @@ def test_a_namespace_that_is_not_found_is_refused(told: str | None) -> None:
     assert node.all_free()
 
 
-def test_a_device_that_someone_else_took_is_not_looked_for() -> None:
+def test_a_device_that_someone_else_took_is_not_searched() -> None:
     node = Node()
     node.run("p1-s0")
     link = node.kernel.host.links.pop(node.vfs[0].netdev)

@@ -8,7 +8,7 @@ from tests.fakes.simulated_time import run_simulated
 from tests.vfs.life import MODES, Node, path_of
 
 
-def test_a_person_is_told_what_a_release_would_do_and_what_it_did() -> None:
+def test_a_person_is_reported_what_a_release_would_do_and_what_it_did() -> None:
     node = Node()
     node.run("p1-s0")
     vf = node.vfs[0].bdf
@@ -44,7 +44,7 @@ def test_what_cannot_be_released_now_is_kept_while_its_namespace_is_there() -> N
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_what_is_gone_for_good_is_given_up_by_a_person(broken: bool) -> None:
+def test_what_is_deleted_for_good_is_given_up_by_a_person(broken: bool) -> None:
     node = Node()
     node.run("p1-s0")
     node.kernel.late = True

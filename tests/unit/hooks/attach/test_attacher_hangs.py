@@ -33,7 +33,7 @@ async def all_is_over() -> None:
         await asyncio.wait(others)
 
 
-def test_a_call_that_hangs_is_said_and_what_it_began_is_undone_when_it_returns() -> None:
+def test_a_call_that_hangs_is_reported_and_what_it_began_is_undone_when_it_returns() -> None:
     node, gate = hanging_node()
 
     async def live() -> None:
@@ -55,7 +55,7 @@ def test_a_call_that_hangs_is_said_and_what_it_began_is_undone_when_it_returns()
     assert node.all_free()
 
 
-def test_a_call_that_returns_in_time_is_not_said() -> None:
+def test_a_call_that_returns_in_time_is_not_reported() -> None:
     node, gate = hanging_node()
 
     async def live() -> None:

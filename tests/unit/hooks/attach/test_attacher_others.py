@@ -79,7 +79,7 @@ def test_an_address_that_is_the_kernels_own_is_not_set() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_namespace_that_is_gone_still_gets_all_reset(mode: RdmaMode) -> None:
+def test_a_namespace_that_is_deleted_still_gets_all_reset(mode: RdmaMode) -> None:
     node = Node(mode=mode)
     node.run("p1-s0")
     node.kernel.late = True

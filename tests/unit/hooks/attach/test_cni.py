@@ -40,7 +40,7 @@ def names(root: Path) -> set[str]:
     return {path.name for path in (root / FOLDER).iterdir()}
 
 
-def test_a_vf_with_an_rdma_device_is_told_as_the_specification_says() -> None:
+def test_a_vf_with_an_rdma_device_is_reported_as_the_specification_says() -> None:
     assert json.loads(render_device_info(vf(1))) == golden("rdma")
 
 
@@ -54,7 +54,7 @@ def test_a_file_is_named_by_resource_and_device() -> None:
 
 
 @pytest.mark.parametrize("ibdev", ["", "mlx5_\udcff"])  # the second is how Python has a name that is no UTF-8
-def test_a_vf_without_an_rdma_device_that_can_be_named_is_not_told_of(ibdev: str) -> None:
+def test_a_vf_without_an_rdma_device_that_can_be_named_is_not_reported(ibdev: str) -> None:
     given = inventory(vfs=(vf(0), replace(vf(1), ibdev=ibdev)))
     assert set(decide_files(given, RESOURCE)) == {file_name(RESOURCE, vf(0).bdf)}
 
@@ -85,7 +85,7 @@ def test_files_follow_the_inventory(tmp_path: Path) -> None:
     assert names(tmp_path) == set()
 
 
-def test_a_vf_whose_rdma_device_was_renamed_is_told_anew(tmp_path: Path) -> None:
+def test_a_vf_whose_rdma_device_was_renamed_is_reported_anew(tmp_path: Path) -> None:
     files = DeviceInfoFiles(tmp_path, RESOURCE)
     files.write(inventory(vfs=(vf(1),)))
     files.write(inventory(vfs=(replace(vf(1), ibdev="mlx5_9"),)))
@@ -193,7 +193,7 @@ def test_files_come_back_while_it_runs_and_go_when_it_stops(tmp_path: Path) -> N
     assert records.seen == []
 
 
-def test_a_failure_is_said_once_and_the_next_one_again(tmp_path: Path) -> None:
+def test_a_failure_is_reported_once_and_the_next_one_again(tmp_path: Path) -> None:
     records = Records()
     (tmp_path / "run").write_text("")
 

@@ -133,7 +133,7 @@ def test_what_a_driver_does_not_have_is_left_out() -> None:
     assert ethtool_ioctl.read("vf0", nic.ioctl) == {}
 
 
-def test_a_device_that_is_gone_is_an_error() -> None:
+def test_a_device_that_is_deleted_is_an_error() -> None:
     def deleted(*_: object) -> None:
         raise OSError(errno.ENODEV, "No such device")
 

@@ -147,7 +147,7 @@ def test_an_act_follows_from_where_the_devices_are(step: Step, seen: ObservedDev
 
 
 @pytest.mark.parametrize("step", [Step.CONFIGURING, Step.MOVING, Step.RDMA_MOVING, Step.RAISING])
-def test_nothing_is_brought_to_a_namespace_that_is_gone(step: Step) -> None:
+def test_nothing_is_brought_to_a_namespace_that_is_deleted(step: Step) -> None:
     assert isinstance(decide_act(at(step), ObservedDevices(host=HERE, rdma_host=IBDEV)), Stuck)
 
 
@@ -191,7 +191,7 @@ def test_a_parked_device_has_a_name_that_linux_takes(vf: str) -> None:
     assert parking_name(PciAddress(vf)).isalnum()
 
 
-def test_vfs_are_parked_apart() -> None:
+def test_vfs_are_parked_separate() -> None:
     names = {
         parking_name(PciAddress(f"{domain}:{bus}:00.{f}")) for domain in ("0000", "0001") for bus in ("3b", "3c") for f in "12"
     }
@@ -214,7 +214,7 @@ def test_only_what_was_changed_is_reset_to_what_it_was() -> None:
     assert reset_of(replace(FULL, settings=VfSettings(mtu=9000))).empty
 
 
-def test_what_was_not_told_becomes_neutral() -> None:
+def test_what_was_not_reported_becomes_neutral() -> None:
     reset = reset_of(replace(FULL, config=VfConfig()))
     assert reset == VfConfig(
         mac="00:00:00:00:00:00",

@@ -97,7 +97,7 @@ def test_the_address_of_an_infiniband_device_keeps_its_twenty_octets() -> None:
     assert parse_link(link_message((3, b"ib0\0"), (1, octets))).mac == octets.hex(":")
 
 
-def test_a_name_that_is_no_text_is_asked_for_as_it_was_told() -> None:
+def test_a_name_that_is_no_text_is_asked_for_as_it_was_reported() -> None:
     """Check a name that is no text: a pod that may configure its network can give its VF one, which the VF keeps when it
     returns."""
     name = parse_link(link_message((3, b"\xff\xfe\0"))).name

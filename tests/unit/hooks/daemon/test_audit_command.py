@@ -94,7 +94,7 @@ def test_a_card_has_an_address_too(
 
 
 @pytest.mark.parametrize("argv", [("--device", "card 7"), ("--since", "yesterday")])
-def test_what_cannot_be_looked_for_is_said(desk: Desk, argv: tuple[str, str]) -> None:
+def test_what_cannot_be_searched_is_reported(desk: Desk, argv: tuple[str, str]) -> None:
     status, out, err = desk.run(*argv)
     assert (status, out) == (2, "")
     assert argv[1] in err

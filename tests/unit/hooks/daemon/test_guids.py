@@ -80,7 +80,7 @@ def test_a_vf_that_fails_does_not_keep_the_next_from_its_guid(driver: Driver) ->
 
 
 @pytest.mark.parametrize("refused", ["node_guid", "port_guid", "link_state"])
-def test_what_the_pf_refuses_is_said_and_the_driver_stays_bound(driver: Driver, refused: str) -> None:
+def test_what_the_pf_refuses_is_reported_and_the_driver_stays_bound(driver: Driver, refused: str) -> None:
     driver.guid(FIRST).write_text(NONE)
     driver.table.change(PF, lambda pf: PfState(index=pf.index, vfs=pf.vfs, refuse={refused: "EPERM"}))
     (outcome,) = set_missing(driver.node.root, driver.kernel, granted=frozenset(), rebind=driver.bind)

@@ -19,7 +19,7 @@ def run(script: str, *, deadline_s: float = 10.0, as_service: bool = False) -> N
     asyncio.run(run_hand_over(CARD, command=command, deadline_s=deadline_s, as_service=as_service))
 
 
-def test_it_is_told_which_card_it_is(tmp_path: Path) -> None:
+def test_it_is_reported_which_card_it_is(tmp_path: Path) -> None:
     run(f'echo "$0 $1" >{tmp_path}/said')
     assert (tmp_path / "said").read_text().split() == [CARD.uuid, CARD.bdf]
 

@@ -218,7 +218,7 @@ def test_what_comes_back_while_the_devices_are_read_had_a_holder(desk: Desk, mon
 
 
 @pytest.mark.parametrize("command", [("ledger",), ("release", CARD), ("audit", "--device", "0000:1a:00.0")])
-def test_a_driver_that_hangs_is_said(desk: Desk, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+def test_a_driver_that_hangs_is_reported(desk: Desk, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     there = threading.Event()
     monkeypatch.setattr("hooks.daemon.daemon.ANSWER_S", 0.01)
     monkeypatch.setattr("hooks.daemon.daemon.read_configured", lambda *_: there.wait())
@@ -244,7 +244,7 @@ def test_a_ledger_that_cannot_be_read_is_no_empty_one(desk: Desk, break_it: str)
 # ---- release without a daemon
 
 
-def test_to_look_changes_nothing(desk: Desk) -> None:
+def test_to_scan_changes_nothing(desk: Desk) -> None:
     desk.remember(GRANT, row=row())
     before = desk.holds()
     status, out, err = desk.run("release", CARD)
@@ -254,7 +254,7 @@ def test_to_look_changes_nothing(desk: Desk) -> None:
     assert desk.holds() == before
 
 
-def test_forced_it_is_done_and_said(desk: Desk) -> None:
+def test_forced_it_is_done_and_reported(desk: Desk) -> None:
     desk.remember(GRANT, row=row())
     status, out, err = desk.run("release", VF, "--force", *JSON)
     assert status == 0

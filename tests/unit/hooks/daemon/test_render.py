@@ -114,7 +114,7 @@ def test_what_a_decision_depends_on_is_read() -> None:
     assert all(isinstance(one.result, Answer) and not one.result.adjustment.env for one in answers)
 
 
-def test_an_annotation_for_a_container_that_is_not_there_is_said() -> None:
+def test_an_annotation_for_a_container_that_is_not_there_is_reported() -> None:
     manifest = pod("lading.dev/gpus.trian: '0', lading.dev/vfs.side: '1', lading.dev/gpus: '1', lading.dev/vfs.prepare: '1'")
     (warning,) = render.warnings(manifest)
     for word in ("lading.dev/gpus.trian", "train"):
@@ -284,7 +284,7 @@ def test_no_node_is_status_1(command: Command, tmp_path: Path) -> None:
     assert str(tmp_path / "absent") in err
 
 
-def test_the_ledger_of_a_running_daemon_is_looked_at(command: Command, tmp_path: Path) -> None:
+def test_the_ledger_of_a_running_daemon_is_checked(command: Command, tmp_path: Path) -> None:
     other = rendered(pod("lading.dev/gpus.train: '0'", POD.replace("name: p\n", "name: p\n  uid: other\n")))["train"]
     assert isinstance(other, Answer)
     assert other.grant is not None

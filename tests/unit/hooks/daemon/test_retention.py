@@ -56,7 +56,7 @@ def test_where_there_is_much_a_pause_is_short(tmp_path: Path, log: Log) -> None:
         assert read_history(ledger.path) == ()
 
 
-def test_a_disk_that_takes_nothing_is_said_once_and_it_goes_on(tmp_path: Path, log: Log, records: Records) -> None:
+def test_a_disk_that_takes_nothing_is_reported_once_and_it_goes_on(tmp_path: Path, log: Log, records: Records) -> None:
     with Ledger.open(tmp_path / "state" / "node.db") as ledger, ExitStack() as disk:
         run(ledger, 1)
         disk.enter_context(full_disk(ledger.path))

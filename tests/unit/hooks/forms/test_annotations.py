@@ -93,7 +93,7 @@ def test_unsigned() -> None:
         assert (result.form, result.key_id) == (Form.UNSIGNED, "")
 
 
-def test_where_unsigned_is_enough_a_signature_is_not_looked_at() -> None:
+def test_where_unsigned_is_enough_a_signature_is_not_checked() -> None:
     result = parse(signed(signature="nonsense"), UNSIGNED)
     assert isinstance(result, Assignment)
     assert result.form == Form.UNSIGNED
@@ -167,7 +167,7 @@ def test_a_signature_alone() -> None:
         (".rdma", "resources.limits"),
     ],
 )
-def test_a_key_that_would_do_nothing_is_told_what_is_right(key: str, right: str) -> None:
+def test_a_key_that_would_do_nothing_is_reported_what_is_right(key: str, right: str) -> None:
     result = parse({key: "0"}, MANUAL)
     assert isinstance(result, Refusal)
     assert result.reason == Reason.ANNOTATION_MALFORMED

@@ -31,7 +31,7 @@ FULL: dict[str, Any] = {
 }
 
 
-def test_everything_that_can_be_said() -> None:
+def test_everything_that_can_be_reported() -> None:
     assert parse_settings(FULL) == VfSettings(
         config=VfConfig(
             mac="02:00:5e:10:00:01",
@@ -50,7 +50,7 @@ def test_everything_that_can_be_said() -> None:
     )
 
 
-def test_what_is_not_said_is_not_set() -> None:
+def test_what_is_not_reported_is_not_set() -> None:
     nothing: dict[str, Any] = {"bdf": "0000:3b:00.2", "of_a_newer_central": {}, **dict.fromkeys(FULL)}
     assert parse_settings(nothing) == VfSettings()
     assert parse_settings(nothing).config.empty

@@ -429,7 +429,7 @@ def test_a_card_that_is_not_clean_is_given_neither_whole_nor_as_a_first_share(
     assert isinstance(left(request_, rule=without, **DIRT[check]), GrantedDevices)
 
 
-def test_all_that_is_not_clean_is_said_and_since_when() -> None:
+def test_all_that_is_not_clean_is_reported_and_since_when() -> None:
     refusal = left(processes=[PYTHON], used_mib=80_000, compute_mode="PROHIBITED", uncorrected_errors=3, since=1_700_000_000)
     text = ("process 42 (python3)", "80000 MiB", "tolerates 64", "PROHIBITED", "3 uncorrected", "since 2023-11-14 22:13:20 UTC")
     assert reason(refusal, *text) is Reason.DEVICE_DIRTY

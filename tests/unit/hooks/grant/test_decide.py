@@ -107,7 +107,7 @@ def test_nothing_new_is_granted_from_an_old_inventory() -> None:
 # a new grant
 
 
-def test_the_key_that_signed_it_is_told_with_the_answer() -> None:
+def test_the_key_that_signed_it_is_reported_with_the_answer() -> None:
     key = Ed25519PrivateKey.generate()
     text = central(train=0)[ASSIGNMENT]
     signed = {ASSIGNMENT: text, ASSIGNMENT_SIGNATURE: sign(key, "k1", text)}

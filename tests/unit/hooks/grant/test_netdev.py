@@ -106,7 +106,7 @@ def test_in_the_hosts_network_an_rdma_device_is_where_it_should_be() -> None:
 # InfiniBand
 
 
-def test_whether_an_infiniband_vf_has_a_network_device_is_looked_at_late() -> None:
+def test_whether_an_infiniband_vf_has_a_network_device_is_checked_late() -> None:
     """Check that it is read late: the inventory may be from a moment at which the VF was in another pod."""
     assert [one.netdev for one in wanted(IPOIB, NO_IPOIB)] == [True, True]
 
@@ -133,5 +133,5 @@ def test_what_does_not_go_together_with_the_nodes_is_refused() -> None:
     assert reason(ETHERNET, settings=VfSettings(config=VfConfig(min_tx_rate=200)), policy=node) is Reason.ANNOTATION_MALFORMED
 
 
-def test_a_vf_that_is_gone_is_for_others_to_refuse() -> None:
+def test_a_vf_that_is_deleted_is_for_others_to_refuse() -> None:
     assert wanted(replace(vf(5), netdev="eth5")) == ()

@@ -91,7 +91,7 @@ def test_a_spec_that_is_not_valid_leaves_none_of_an_older_state(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_written_has_no_name_and_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_written_has_no_name_and_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "file"
     folder.write_text("")
     names, problems = write_specs(folder, [a_spec("a")])

@@ -160,7 +160,7 @@ def test_containers_of_other_pods_are_not_asked_about(sockets: Path) -> None:
     assert "ContainerStatus" not in listing.asked
 
 
-def test_a_container_whose_configuration_is_gone_is_neither_a_holder_nor_bypassed_and_is_asked_about_again(
+def test_a_container_whose_configuration_is_deleted_is_neither_a_holder_nor_bypassed_and_is_asked_about_again(
     sockets: Path,
 ) -> None:
     """Check a container whose configuration disappears while it is removed."""

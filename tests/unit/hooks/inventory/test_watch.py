@@ -71,7 +71,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
-def test_first_read_is_current_and_told_as_a_change() -> None:
+def test_first_read_is_current_and_reported_as_a_change() -> None:
     async def scenario() -> None:
         observed = Seen()
         watch = watching(script([named("a")]), observed)
@@ -192,7 +192,7 @@ def test_a_read_that_hangs_holds_nothing_up() -> None:
     run(scenario)
 
 
-def test_a_new_node_in_dev_is_seen_without_the_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_node_in_dev_is_observed_without_the_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "SETTLE_S", 0.0)
     (tmp_path / "dev").mkdir()
 

@@ -71,7 +71,7 @@ def test_a_retry_is_the_same_period_and_what_was_released_before_is_another(ledg
 
 
 @pytest.mark.parametrize("end", [End(at=NOW, how=Ended.FORCED, uid=1000), End(at=NOW, how=Ended.GIVEN_UP)])
-def test_how_it_began_and_ended_is_told(ledger: Ledger, end: End) -> None:
+def test_how_it_began_and_ended_is_reported(ledger: Ledger, end: End) -> None:
     ledger.record(grant(), began=Began.ADOPTED)
     ledger.release(POD, end=end)
     assert [(period.began, period.end) for period in read_history(ledger.path)] == [(Began.ADOPTED, end)]

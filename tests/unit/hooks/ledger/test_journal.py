@@ -51,7 +51,7 @@ def test_a_generation_is_never_used_again(ledger: Ledger) -> None:
         assert again.journal.begin(NEW).generation == 4
 
 
-def test_what_is_said_of_another_generation_is_refused(ledger: Ledger) -> None:
+def test_what_is_reported_of_another_generation_is_refused(ledger: Ledger) -> None:
     ledger.journal.begin(NEW)
     ledger.journal.forget(VF, 1)
     row = ledger.journal.begin(NEW)

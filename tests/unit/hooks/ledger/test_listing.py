@@ -96,7 +96,7 @@ def test_a_vf_is_where_the_journal_has_it_with_a_grant_or_without(step: Step, st
         assert (step.value in entry.why) is (step is not Step.ATTACHED)
 
 
-def test_why_a_vf_does_not_come_back_is_said_once() -> None:
+def test_why_a_vf_does_not_come_back_is_reported_once() -> None:
     """Check that the failure is shown once, although the overlay has it from the same row as the reason why the VF is
     unhealthy."""
     stuck = row(Step.RETURNING, failure="no answer from the firmware")
@@ -132,7 +132,7 @@ def test_a_card_that_a_pod_uses_without_a_grant() -> None:
     assert "process 42" in beside.why
 
 
-def test_a_process_of_no_pod_is_said_and_holds_nothing() -> None:
+def test_a_process_of_no_pod_is_reported_and_holds_nothing() -> None:
     entry = listed(unmanaged=Unmanaged(host={uuid(0): (7,)}))[uuid(0)]
     assert entry.state is State.FREE
     assert "7" in entry.why
@@ -146,7 +146,7 @@ def test_a_stray_has_an_unknown_holder() -> None:
     assert all("in another namespace" in entry.why for entry in entries.values())
 
 
-def test_that_the_sandbox_is_stopped_is_said_of_what_is_still_held() -> None:
+def test_that_the_sandbox_is_stopped_is_reported_of_what_is_still_held() -> None:
     grant = holders.grant(devices=VF)
     running, stopped = listed(grant)[vf(0).bdf], listed(grant, stopped=[grant.sandbox])[vf(0).bdf]
     assert [holder.stopped_at for holder in (*running.holders, *stopped.holders)] == [None, 1]
@@ -162,13 +162,13 @@ def test_that_the_sandbox_is_stopped_is_said_of_what_is_still_held() -> None:
         (holders.vfs(7), holders.vf_bdf(7), Kind.VF),
     ],
 )
-def test_what_is_held_and_gone_is_listed(devices: GrantedDevices, device: GpuUuid | PciAddress | str, kind: Kind) -> None:
+def test_what_is_held_and_deleted_is_listed(devices: GrantedDevices, device: GpuUuid | PciAddress | str, kind: Kind) -> None:
     entry = listed(holders.grant(devices=devices))[device]
     assert (entry.kind, entry.state) == (kind, State.HELD)
     assert entry.why
 
 
-def test_a_vf_that_is_gone_and_in_the_journal_is_listed_once() -> None:
+def test_a_vf_that_is_deleted_and_in_the_journal_is_listed_once() -> None:
     deleted = holders.row(5)
     for grants in ((), (holders.grant(devices=holders.vfs(5)),)):
         assert listed(*grants, rows=[deleted])[deleted.bdf].state is State.ATTACHED

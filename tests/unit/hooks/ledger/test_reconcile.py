@@ -50,7 +50,7 @@ def test_an_empty_node_is_in_order() -> None:
     assert settle([], [], []) == Actions()
 
 
-def test_a_grant_of_a_pod_that_is_gone_is_released() -> None:
+def test_a_grant_of_a_pod_that_is_deleted_is_released() -> None:
     deleted = grant()
     assert settle([deleted], [OTHER], [container("x", pod="pod-other")]).release == (deleted.key,)
 
@@ -106,7 +106,7 @@ def test_the_last_pod_of_a_node_may_end() -> None:
     assert kinds(settle([young, beside], [], [], stopped={young.pod})) == [ProblemKind.LIST_EMPTY]
 
 
-def test_a_pod_that_was_seen_to_stop_has_no_grace_and_every_other_right() -> None:
+def test_a_pod_that_was_observed_to_stop_has_no_grace_and_every_other_right() -> None:
     young = grant(granted_at=NOW)
     assert settle([young], [ENDED], [container(state=EXITED)], stopped={young.pod}).release == (young.key,)
     assert is_quiet(settle([young], [ENDED], [container()], stopped={young.pod}))

@@ -48,7 +48,7 @@ def find(
     return [(one.pod, one.container, one.how, one.process_ids) for one in share_bypasses]
 
 
-def test_only_cards_whose_shares_take_turns_are_looked_at() -> None:
+def test_only_cards_whose_shares_take_turns_are_checked() -> None:
     assert shared_cards([sharer("a"), grant("b", devices=whole(1))]) == {uuid(0)}
 
 
@@ -90,7 +90,7 @@ def test_more_memory_than_the_share_and_what_each_process_may_use_besides(used_m
     assert result == ([("a", "train", How.MEMORY, ())] if is_over else [])
 
 
-def test_memory_that_is_not_told_or_not_limited_is_not_over_a_limit() -> None:
+def test_memory_that_is_not_reported_or_not_limited_is_not_over_a_limit() -> None:
     cgroups = {1: cgroup("a")}
     assert find(running(1), cgroups, [known("a", 1)], sharer("a")) == []
     assert find(running(1, used_mib=80_000), cgroups, [known("a", 1)], sharer("a", memory_mib=None)) == []
@@ -110,14 +110,14 @@ def bypass(*pids: int) -> ShareBypass:
     )
 
 
-def test_a_suspicion_is_told_when_it_lasts() -> None:
+def test_a_suspicion_is_reported_when_it_lasts() -> None:
     suspicions = Suspicions()
     assert suspicions.settle([bypass(1)], 10.0) == ()
     assert suspicions.settle([bypass(1, 2)], 10.0 + SUSPECT_S) == (bypass(1),)
     assert suspicions.settle([bypass(1, 2)], 10.0 + 2 * SUSPECT_S) == (bypass(1, 2),)
 
 
-def test_a_suspicion_that_was_gone_begins_anew() -> None:
+def test_a_suspicion_that_was_deleted_begins_anew() -> None:
     suspicions = Suspicions()
     suspicions.settle([bypass(1)], 10.0)
     suspicions.settle([], 11.0)

@@ -147,7 +147,7 @@ def test_one_process_at_a_time(ledger: Ledger, path: Path) -> None:
     reopened(ledger).close()
 
 
-def test_a_person_may_look_meanwhile(ledger: Ledger, path: Path) -> None:
+def test_a_person_may_scan_meanwhile(ledger: Ledger, path: Path) -> None:
     ledger.record(grant())
     shell = sqlite3.connect(path)
     assert shell.execute("SELECT pod_uid, devices FROM grants").fetchall() == [

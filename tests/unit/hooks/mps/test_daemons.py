@@ -435,7 +435,7 @@ def test_a_program_that_never_starts_the_daemon_refuses(rig: Rig, records: Recor
     assert [fields["pod_uid"] for fields in records.fields(Event.MPS_FAILED)] == ["a"] * 3
 
 
-def test_a_card_that_was_never_changed_is_not_looked_at_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_that_was_never_changed_is_not_checked_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         rig.grants.append(share("a"))
 
@@ -486,7 +486,7 @@ def test_a_folder_of_another_user_is_not_used(rig: Rig) -> None:
     run(lambda: _refused_create(rig))
 
 
-def test_a_fault_makes_the_card_unhealthy_until_its_clients_are_gone(rig: Rig, records: Records) -> None:
+def test_a_fault_makes_the_card_unhealthy_until_its_clients_are_deleted(rig: Rig, records: Records) -> None:
     node = inventory(gpus=(gpu(0), gpu(1)))
 
     async def scenario() -> None:

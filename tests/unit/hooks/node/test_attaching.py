@@ -281,7 +281,7 @@ def test_a_pod_in_the_hosts_network_is_refused_before_it_has_a_grant(play: Play)
     play(scenario)
 
 
-def test_where_only_nodes_are_given_nothing_is_said_of_attachments(play: Play) -> None:
+def test_where_only_nodes_are_given_nothing_is_reported_of_attachments(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         rig.rules = replace(RULES, netdev=NetdevPolicy(attaches=True))
         async with rig.node() as node:
@@ -314,7 +314,7 @@ def test_a_vf_in_a_pod_is_well_and_its_container_may_restart(play: Play, records
     play(scenario)
 
 
-def test_a_vf_that_failed_is_told_with_its_reason(play: Play) -> None:
+def test_a_vf_that_failed_is_reported_with_its_reason(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
@@ -332,7 +332,7 @@ def test_a_vf_that_failed_is_told_with_its_reason(play: Play) -> None:
     play(scenario)
 
 
-def test_a_device_that_falls_ill_is_told_with_whose_it_is(play: Play, records: Records) -> None:
+def test_a_device_that_falls_ill_is_reported_with_whose_it_is(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
@@ -343,7 +343,7 @@ def test_a_device_that_falls_ill_is_told_with_whose_it_is(play: Play, records: R
     play(scenario)
 
 
-def test_what_someone_else_moved_is_looked_at_twice_and_then_not_given(play: Play, records: Records) -> None:
+def test_what_someone_else_moved_is_checked_twice_and_then_not_given(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await rig.read_inventory(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
@@ -485,7 +485,7 @@ def test_what_had_begun_to_be_released_needs_no_list(play: Play) -> None:
     play(scenario)
 
 
-def test_the_attacher_is_told_who_is_ready_and_who_lives(play: Play) -> None:
+def test_the_attacher_is_notified_who_is_ready_and_who_lives(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             one, other, empty = (rig.runtime.run(f"pod-{i}") for i in (1, 2, 3))

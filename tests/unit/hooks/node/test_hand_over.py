@@ -53,7 +53,7 @@ def play(log: Log) -> Play:
     return lambda scenario: asyncio.run(run(scenario))
 
 
-def test_a_card_waits_for_a_reading_that_began_after_its_last_holder_was_gone(play: Play) -> None:
+def test_a_card_waits_for_a_reading_that_began_after_its_last_holder_was_deleted(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.hand_over.left([CARD])
         assert (set(world.hand_over.waits()), world.reads) == ({CARD}, 1)
@@ -65,7 +65,7 @@ def test_a_card_waits_for_a_reading_that_began_after_its_last_holder_was_gone(pl
     play(scenario)
 
 
-def test_a_card_is_dirty_since_it_was_first_seen_so(play: Play) -> None:
+def test_a_card_is_dirty_since_it_was_first_observed_so(play: Play) -> None:
     async def scenario(world: World) -> None:
         for at, text in ((7, "a"), (8, "b"), (9, ""), (10, "c")):
             world.hand_over.read(1.0, {CARD: text, OTHER: ""}, at)

@@ -188,7 +188,7 @@ def test_what_a_stopped_sandbox_held_is_free_at_once(play: Play, records: Record
     assert records.fields(Event.GRANT_RELEASED)[0]["devices"] == uuid(0)
 
 
-def test_a_sandbox_that_was_not_seen_to_stop_has_its_grace(play: Play) -> None:
+def test_a_sandbox_that_was_not_observed_to_stop_has_its_grace(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await node.reconcile()
@@ -451,7 +451,7 @@ def test_the_comparison_runs_soon_after_a_stop(play: Play) -> None:
 # the start
 
 
-def test_each_outage_of_the_runtime_is_said_once(play: Play, records: Records) -> None:
+def test_each_outage_of_the_runtime_is_reported_once(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             for text in (1, 2):
@@ -549,7 +549,7 @@ def mounted(answer: Answer | Refusal) -> list[str]:
 
 
 @pytest.mark.parametrize("becomes", ["nothing", "folder"])
-def test_a_file_of_the_driver_that_is_gone_since_the_devices_were_read_is_not_mounted(play: Play, becomes: str) -> None:
+def test_a_file_of_the_driver_that_is_deleted_since_the_devices_were_read_is_not_mounted(play: Play, becomes: str) -> None:
     async def scenario(rig: Rig) -> None:
         devices = with_files(rig, "libcuda.so.1", "libnvidia-ml.so.1")
         async with rig.node(devices) as node:
@@ -629,7 +629,7 @@ CHECKED = replace(RULES, clean=CleanRule(checks=frozenset(CleanCheck), tolerance
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_a_card_whose_last_holder_is_gone_is_read_before_it_is_given(play: Play, by_hand: bool) -> None:
+def test_a_card_whose_last_holder_is_deleted_is_read_before_it_is_given(play: Play, by_hand: bool) -> None:
     """Check a card whose memory was free at a reading that is older than the last holder's work."""
 
     async def scenario(rig: Rig) -> None:
@@ -688,7 +688,7 @@ def test_a_share_beside_another_one_does_not_wait_for_a_reading(play: Play) -> N
     play(scenario)
 
 
-def test_cards_are_restored_at_the_start_and_when_their_last_holder_is_gone(play: Play) -> None:
+def test_cards_are_restored_at_the_start_and_when_their_last_holder_is_deleted(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         restored: list[frozenset[str]] = []
         go_on = threading.Event()
@@ -962,7 +962,7 @@ def test_whose_signature_gave_a_device_is_kept(play: Play) -> None:
 # the log
 
 
-def test_changes_of_the_inventory_are_said(play: Play, records: Records) -> None:
+def test_changes_of_the_inventory_are_reported(play: Play, records: Records) -> None:
     ill = inventory(gpus=(gpu(0, unhealthy="it fell off the bus"), gpu(1)), vfs=(vf(0), vf(1)))
 
     async def scenario(rig: Rig) -> None:

@@ -86,7 +86,7 @@ def room(tmp_path: Path, log: Log) -> Iterator[Room]:
         yield Room(ledger, log)
 
 
-def test_to_look_touches_nothing(room: Room) -> None:
+def test_to_scan_touches_nothing(room: Room) -> None:
     async def run() -> None:
         row = await room.given()
         changes = list(room.kernel.changes)
@@ -98,7 +98,7 @@ def test_to_look_touches_nothing(room: Room) -> None:
     asyncio.run(run())
 
 
-def test_what_was_looked_at_is_what_is_done(room: Room, records: Records) -> None:
+def test_what_was_checked_is_what_is_done(room: Room, records: Records) -> None:
     async def run() -> None:
         await room.given()
         result, outcome = await room.release()
@@ -136,7 +136,7 @@ def test_from_a_live_pod_nothing_is_taken(room: Room) -> None:
     asyncio.run(run())
 
 
-def test_while_the_runtime_does_not_answer_no_one_is_known_to_be_gone(room: Room) -> None:
+def test_while_the_runtime_does_not_answer_no_one_is_known_to_be_deleted(room: Room) -> None:
     async def run() -> None:
         await room.given()
         room.runtime.down = True
@@ -202,7 +202,7 @@ def test_a_vf_that_a_newer_sandbox_has_by_then_stays_there(room: Room) -> None:
     asyncio.run(run())
 
 
-def test_a_disk_that_takes_nothing_is_a_failure_that_is_told(room: Room) -> None:
+def test_a_disk_that_takes_nothing_is_a_failure_that_is_reported(room: Room) -> None:
     async def run() -> None:
         await room.given()
         release = await room.find_release()

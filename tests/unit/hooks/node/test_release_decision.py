@@ -63,13 +63,13 @@ def test_a_device_of_the_node_by_any_of_its_names(text: str, device: HeldDevice)
         ("a\x1bb", r"a\x1bb"),
     ],
 )
-def test_what_is_no_device_of_the_node_is_said(text: str, said: str) -> None:
+def test_what_is_no_device_of_the_node_is_reported(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as e:
         find_device(text, NODE, LedgerContent())
     assert said in e.value.message
 
 
-def test_what_is_gone_can_be_released_while_someone_holds_it() -> None:
+def test_what_is_deleted_can_be_released_while_someone_holds_it() -> None:
     content = LedgerContent(grants=[holders.grant(devices=holders.whole(9))], attachments=[holders.row(9)])
     assert find_device(holders.gpu_uuid(9), NODE, content) == HeldDevice(gpu=holders.gpu_uuid(9))
     assert find_device(holders.vf_bdf(9), NODE, content) == HeldDevice(vf=holders.vf_bdf(9))
@@ -105,7 +105,7 @@ def test_a_container_is_known_by_its_pod_or_its_id() -> None:
 # ---- what is done
 
 
-def test_of_a_pod_that_is_gone_the_vf_comes_back_before_the_grant_is_freed() -> None:
+def test_of_a_pod_that_is_deleted_the_vf_comes_back_before_the_grant_is_freed() -> None:
     grant, row = holders.grant(devices=BOTH), holders.row(1)
     for device in (CARD, FUNCTION):
         release = decided(device, [grant], [row])

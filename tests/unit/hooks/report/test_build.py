@@ -101,7 +101,7 @@ def test_partitions_are_those_of_which_every_gpu_is_there() -> None:
     assert status(dataclasses.replace(result, gpus=on_board[2:])).partitions == ()
 
 
-def test_every_kind_of_share_is_told_apart() -> None:
+def test_every_kind_of_share_is_distinguished() -> None:
     held = GrantedDevices(
         gpus=(
             GrantedGpu(uuid=uuid(0)),
@@ -137,18 +137,18 @@ def test_who_held_what_before() -> None:
 
 @pytest.mark.parametrize(("used_mib", "told_mib"), [(0, 0), (127, 0), (128, 256), (383, 256), (384, 512), (81559, 81559)])
 @pytest.mark.parametrize(("busy", "told"), [(0, 0), (2, 0), (3, 5), (97, 95), (98, 100), (100, 100)])
-def test_what_is_in_use_is_told_in_steps(used_mib: int, told_mib: int, busy: int, told: int) -> None:
+def test_what_is_in_use_is_reported_in_steps(used_mib: int, told_mib: int, busy: int, told: int) -> None:
     card = dataclasses.replace(gpu(0), used_mib=used_mib, busy_percent=busy)
     assert coarse_use(inventory(gpus=(card,)), {}) == (Use(uuid=uuid(0), memory_used_mib=told_mib, busy_percent=told),)
 
 
-def test_of_what_a_card_does_not_tell_nothing_is_said() -> None:
+def test_of_what_a_card_does_not_tell_nothing_is_reported() -> None:
     cards = (gpu(0), dataclasses.replace(gpu(1), used_mib=512), dataclasses.replace(gpu(2), busy_percent=50))
     assert coarse_use(inventory(gpus=cards), {}) == (Use(uuid=uuid(1), memory_used_mib=512), Use(uuid=uuid(2), busy_percent=50))
     assert status(inventory(gpus=cards)).use == ()  # the reporter adds the use
 
 
-def test_the_use_of_containers_is_told_beside_their_cards() -> None:
+def test_the_use_of_containers_is_reported_beside_their_cards() -> None:
     parts = {Part(uuid(0), GrantKey(PodUid("b"), "x")): 3000, Part(uuid(0), GrantKey(PodUid("a"), "y")): 100}
     instance = {Part(mig_uuid(11), GrantKey(PodUid("c"), "z")): 10_000}
     card, split, other = coarse_use(
@@ -162,13 +162,13 @@ def test_the_use_of_containers_is_told_beside_their_cards() -> None:
     assert other.containers == ()
 
 
-def test_no_more_containers_are_told_than_are_taken() -> None:
+def test_no_more_containers_are_reported_than_are_taken() -> None:
     many = {Part(uuid(0), GrantKey(PodUid("a"), f"c{number:03}")): 1 for number in range(MAX_CONTAINERS + 1)}
     (card,) = coarse_use(inventory(gpus=(gpu(0),)), many)
     assert len(card.containers) == MAX_CONTAINERS
 
 
-def test_bypasses_of_shares_are_told_with_their_pods() -> None:
+def test_bypasses_of_shares_are_reported_with_their_pods() -> None:
     one = ShareBypass(
         pod=PodUid("a"), container="c", namespace="n", pod_name="p", card=uuid(0), how=How.PROCESS, process_ids=(7,)
     )

@@ -222,7 +222,7 @@ def test_grants_and_reconciliation_are_news(play: Play) -> None:
     play(scenario)
 
 
-def test_before_the_first_inventory_nothing_is_said(play: Play) -> None:
+def test_before_the_first_inventory_nothing_is_reported(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.node.watch = None
         world.now += 90
@@ -274,7 +274,7 @@ def test_a_bypass_of_a_share_is_news(play: Play) -> None:
     play(scenario)
 
 
-def test_a_card_is_reported_as_dirty_from_the_report_on_in_which_its_last_grant_is_gone(play: Play) -> None:
+def test_a_card_is_reported_as_dirty_from_the_report_on_in_which_its_last_grant_is_deleted(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.node.ledger.record(grant("p", "c", whole(0)))
         await world.scan()
@@ -399,7 +399,7 @@ def test_where_it_is_off_or_no_card_tells_there_is_none(play: Play, play_use: Pl
 # ---- failures
 
 
-def test_a_failure_is_said_once_counted_and_made_up_for(play: Play) -> None:
+def test_a_failure_is_reported_once_counted_and_made_up_for(play: Play) -> None:
     async def scenario(world: World) -> None:
         await world.scan()
         world.fall_ill(0, "lost")
@@ -524,7 +524,7 @@ async def keep(world: World) -> None:
         await world.reporter.keep_reporting()
 
 
-def test_it_keeps_one_connection_and_looks_again_and_again(play: Play) -> None:
+def test_it_keeps_one_connection_and_scans_again_and_again(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.kube.failures.append(DOWN)
         await keep(world)

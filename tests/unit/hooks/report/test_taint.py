@@ -145,7 +145,7 @@ def test_a_node_that_has_it_keeps_it_until_it_is_ready(tmp_path: Path) -> None:
     play(World(OURS, mark=tmp_path / "was-ready"), act)
 
 
-def test_while_nothing_changes_the_node_is_looked_at_now_and_then_only(tmp_path: Path) -> None:
+def test_while_nothing_changes_the_node_is_checked_now_and_then_only(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         for _ in range(5):
             await world.scan()
@@ -172,7 +172,7 @@ def test_another_writer_of_the_node_is_no_failure(tmp_path: Path) -> None:
     play(World(OURS, mark=tmp_path / "was-ready"), act)
 
 
-def test_without_an_api_server_it_is_tried_again_and_said_once(tmp_path: Path) -> None:
+def test_without_an_api_server_it_is_tried_again_and_reported_once(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         assert world.tainter.failure != ""
         world.kube.down = True

@@ -142,7 +142,7 @@ def test_a_folder_that_is_there_is_not_written_to(cli: Cli, tmp_path: Path) -> N
     assert (done.exit_code, list((tmp_path / "dump").iterdir())) == (1, [])
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_is_there(cluster: InstalledCluster, cli: Cli, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_and_the_rest_is_there(cluster: InstalledCluster, cli: Cli, tmp_path: Path) -> None:
     cluster.pages[NODES.path()] = 403
     cluster.pages[cluster.log_of(LEADER)] = 403
     cluster.pages[f"{CENTRAL_API}/v1/cluster"] = 403

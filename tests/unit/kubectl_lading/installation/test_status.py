@@ -224,6 +224,6 @@ def test_it_waits_no_longer_than_it_may(last: StatusView | Unread) -> None:
     assert scans.now <= 7
 
 
-def test_without_waiting_it_looks_once() -> None:
+def test_without_waiting_it_scans_once() -> None:
     scans = Looks(ILL, WELL)
     assert (scans.wait(0), scans.now, scans.told) == (ILL, 0.0, [])

@@ -200,7 +200,7 @@ def test_nodes_that_are_set_up_by_units_need_no_daemonsets() -> None:
     assert [one.what for one in view.parts if one.part is Part.DAEMONSETS] == ["none"]
 
 
-def test_a_node_that_is_not_reachable_is_said_once() -> None:
+def test_a_node_that_is_not_reachable_is_reported_once() -> None:
     nodes = {"n1": node(), "n2": node("n2", ready="Unknown")}
     (result,) = view_status(installation(daemonsets=HALF, node_pods=[node_pod(HOOKS, "n1")], nodes=nodes)).findings
     assert result.check == "nodes-reachable"
@@ -241,7 +241,7 @@ def test_one_that_runs_elsewhere_needs_no_deployment_where_a_person_says_that_it
 
 
 @pytest.mark.parametrize("changes", [{"central": None}, {"replicas": {}}, {}])
-def test_the_logs_of_all_replicas_are_looked_at_however_they_were_made(changes: dict[str, Any]) -> None:
+def test_the_logs_of_all_replicas_are_checked_however_they_were_made(changes: dict[str, Any]) -> None:
     findings = view_status(installation(lease=None, **changes)).findings
     (mend,) = [one.mend for one in findings if one.check == "central-leads"]
     assert f"logs -l app.kubernetes.io/name={CENTRAL}" in mend

@@ -59,7 +59,7 @@ def test_a_pod_that_runs_without_a_grant() -> None:
     assert workload(cluster).ungranted == ("team-a/train-0",)
 
 
-def test_of_a_node_that_cannot_know_nothing_is_said() -> None:
+def test_of_a_node_that_cannot_know_nothing_is_reported() -> None:
     cluster = InstalledCluster()
     for node in ("h100-1", "h100-2"):
         forget_grants(cluster, node)

@@ -104,7 +104,7 @@ def test_a_reader_has_the_right_to_read_classes() -> None:
     assert any(CLASSES.plural in rule["resources"] and "list" in rule["verbs"] for rule in role["rules"])
 
 
-def test_what_nodes_lack_is_said_once_for_all_pods_that_wait(cli: Cli) -> None:
+def test_what_nodes_lack_is_reported_once_for_all_pods_that_wait(cli: Cli) -> None:
     one, many = (
         simulated(cli, f"kind: Deployment\nmetadata: {{name: x}}\nspec: {{replicas: {count}, template: {EIGHT}}}")
         for count in (1, 200)

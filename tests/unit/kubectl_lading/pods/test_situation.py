@@ -66,7 +66,7 @@ def test_the_number_of_times_is_that_of_the_same_reason() -> None:
     assert [one.times for one in result.refusals] == [7]
 
 
-def test_what_is_said_of_a_container_is_not_said_of_the_pod_too() -> None:
+def test_what_is_reported_of_a_container_is_not_reported_of_the_pod_too() -> None:
     states = [waits("main", "CreateContainerError", HELD)]
     (refusal,) = situation(bound(), event(HELD, container="", count=5), containerStatuses=states).refusals
     assert (refusal.container, refusal.code, refusal.times) == ("main", Reason.DEVICE_HELD, 5)

@@ -60,7 +60,7 @@ def test_what_it_says_of_another_pod_of_that_name_is_not_used(cli: Cli, monkeypa
     assert not answer(cli, "team-a/eight")["wait"]["from_central"]
 
 
-def test_that_it_is_silent_is_said_once_and_beside_the_answer(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_it_is_silent_is_reported_once_and_beside_the_answer(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     central_says(monkeypatch, Unread(why="it is away"))
     done = cli.run("why", "team-a/eight")
     assert done.exit_code == 0

@@ -32,7 +32,7 @@ def rows(names: list[str], *text: str, wide: bool = False) -> list[tuple[str, st
     return [(left, right.plain) for left, right in of_nodes(names, [Text(one) for one in text], wide=wide)]
 
 
-def test_few_stand_beside_what_is_said_of_them() -> None:
+def test_few_stand_beside_what_is_reported_of_them() -> None:
     assert rows(["a", "b"], "full", "fits later") == [("a, b", "full"), ("", "fits later")]
 
 
@@ -43,6 +43,6 @@ def test_many_are_counted_and_named_below(wide: bool) -> None:
     assert (MANY[0] in second[1], MANY[-1] in second[1]) == (True, wide)
 
 
-def test_of_those_of_which_nothing_is_said_the_names_are() -> None:
+def test_of_those_of_which_nothing_is_reported_the_names_are() -> None:
     ((_, text),) = rows(["a", "b"], "")
     assert text == "a, b"

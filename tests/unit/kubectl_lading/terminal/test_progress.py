@@ -30,7 +30,7 @@ def test_what_lasts_says_how_far_it_is_and_again_whenever_the_time_has_doubled(c
     assert said(capsys, lasts_s=4 * ON_A_PIPE_S + 1) == ["reading: 7 pods"] * 3
 
 
-def test_without_anything_to_count_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_anything_to_count_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, lasts_s=100, pods=0) == []
 
 
@@ -60,7 +60,7 @@ def test_who_answers_is_not_spoken_of() -> None:
     assert told(*((f"get /{n}", n * (SILENT_S - 0.1)) for n in range(9))) == []  # an answer now and then
 
 
-def test_a_silence_is_told_and_again_whenever_it_has_doubled() -> None:
+def test_a_silence_is_reported_and_again_whenever_it_has_doubled() -> None:
     text = told(("get /a", 25.0), ("get /b", 25.0))
     assert len(text) == 4  # after 3, 6, 12 and 24 s
     assert all(SERVER in message and "get /a" in message for message in text)

@@ -98,7 +98,7 @@ def test_who_may_not_learns_of_the_role(server: FakeKubeServer, cli: Cli) -> Non
 
 
 @pytest.mark.parametrize("words", [[], ["--all"], ["--all", "--node", "h100-1", "GPU-1"]])
-def test_which_devices_has_to_be_said(cli: Cli, words: list[str]) -> None:
+def test_which_devices_has_to_be_reported(cli: Cli, words: list[str]) -> None:
     assert cli.run("cordon", *words).exit_code == 2
 
 

@@ -76,7 +76,7 @@ def test_the_rail_of_a_nic_is_beside_its_address() -> None:
     assert text.count("rail") == 1
 
 
-def test_what_is_true_of_all_vfs_is_said_once() -> None:
+def test_what_is_true_of_all_vfs_is_reported_once() -> None:
     vfs = tuple(VfView(bdf=f"0000:60:00.{n}", state=DeviceState.UNUSABLE, why="link is down") for n in range(3))
     view = a_node(a_gpu(), pfs=(PfView(bdf="0000:60:00.0", ibdev="mlx5_0", why="link is down", vfs=vfs),))
     assert sum(line.count("link is down") for line in drawn(view)) == 1

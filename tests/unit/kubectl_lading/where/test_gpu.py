@@ -29,7 +29,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory, card: Json) -> Iterator[Cli]:
         yield made
 
 
-def test_what_could_be_made_on_demand_is_said(tmp_path: Path, card: Json) -> None:
+def test_what_could_be_made_on_demand_is_reported(tmp_path: Path, card: Json) -> None:
     cluster = SmallCluster()
     (on_demand, _) = msgspec.to_builtins(read_status("mig-on-demand"))["gpus"]
     cluster.objects[NODE_DEVICES.path(name="mig-1")]["status"]["gpus"] = [on_demand]

@@ -85,7 +85,7 @@ def test_one_that_hangs_has_failed_and_holds_no_one_up() -> None:
     assert fine == Finding(check="well", group="g", verdict=Verdict.OK, what="fine", why="why")
 
 
-def test_a_slow_node_is_told_from_one_on_which_something_hangs() -> None:
+def test_a_slow_node_is_reported_from_one_on_which_something_hangs() -> None:
     (hung,) = asyncio.run(run_checks([check("hangs", hangs)], None, deadline_s=0.05, slowness=4.2))
     assert hung.verdict is Verdict.FAILED
     assert "4.2 times" in hung.what
@@ -114,7 +114,7 @@ def test_a_reading_is_made_once_also_where_the_first_who_asked_gave_up() -> None
 
 
 @pytest.mark.parametrize("error", [HostError("x"), PermissionError(13, "Permission denied"), IsADirectoryError(21, "no file")])
-def test_a_failure_is_said_by_one_check(error: Exception) -> None:
+def test_a_failure_is_reported_by_one_check(error: Exception) -> None:
     async def broken() -> int:
         raise error
 

@@ -138,7 +138,7 @@ def test_however_the_bytes_are_cut(size: int) -> None:
     assert exchange.answer == Reply(status=GrpcStatus.OK, content=b"a" * 5000)
 
 
-def test_an_error_says_what_the_server_said() -> None:
+def test_an_error_says_what_the_server_reported() -> None:
     exchange, server = asked()
     exchange.receive(server.fails(1, ("grpc-status", "7"), ("grpc-message", "not%20yours: %C3%A9")))
     assert exchange.answer == Reply(status=7, message="not yours: é")

@@ -63,7 +63,7 @@ def test_frames_as_large_as_the_peer_takes_them() -> None:
     assert sizes(sender.data(outgoing(sender, 30_000), end_stream=True)) == [20_000, 10_000]
 
 
-def test_a_peer_that_shrinks_its_table_is_told_once_that_this_was_heard() -> None:
+def test_a_peer_that_shrinks_its_table_is_reported_once_that_this_was_heard() -> None:
     sender, decoder = Sender(), hpack.Decoder()
     sender.announced(announce(frames.HEADER_TABLE_SIZE, 0), [])
     decoder.max_allowed_table_size = 0

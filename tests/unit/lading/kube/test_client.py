@@ -319,7 +319,7 @@ async def watched(client: KubeClient, version: str, count: int) -> list[tuple[st
     return observed
 
 
-def test_a_watch_goes_on_where_it_is_told(play: Play) -> None:
+def test_a_watch_goes_on_where_it_is_reported(play: Play) -> None:
     async def story(server: FakeKubeServer, client: KubeClient) -> None:
         first = await server.put(POD, {})
         await server.put(PODS.path("other", "p2"), {})

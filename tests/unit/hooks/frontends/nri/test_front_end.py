@@ -322,7 +322,7 @@ def test_preparation_that_is_done_within_the_budget_is_waited_for(scenario: Scen
     scenario(act)
 
 
-def test_preparation_goes_on_when_the_runtime_is_gone(scenario: Scenario) -> None:
+def test_preparation_goes_on_when_the_runtime_is_deleted(scenario: Scenario) -> None:
     async def act(rig: Rig) -> None:
         plugin = await rig.runtime.registered()
         rig.node.prepares = True
@@ -373,7 +373,7 @@ def test_the_life_of_a_sandbox_is_the_nodes(scenario: Scenario, by_method: bool)
 @pytest.mark.parametrize(
     ("of_pod", "ended"), [({}, set()), ({"lading.dev/gpus": "0"}, {"s"}), ({"lading.dev/gpus": "0"}, set())]
 )
-def test_when_a_container_of_a_guarded_pod_is_removed_its_sandbox_is_looked_at(
+def test_when_a_container_of_a_guarded_pod_is_removed_its_sandbox_is_checked(
     scenario: Scenario, of_pod: dict[str, str], ended: set[str]
 ) -> None:
     """Check that the end of the sandbox is noticed: for one from before a restart of containerd there is no other event."""

@@ -128,7 +128,7 @@ def hooks_of(nvidia: Nvidia, node: SimNode) -> tuple[Hook, ...]:
 @pytest.mark.parametrize(
     "broken", ["#!/bin/sh\nexit 3\n", "#!/bin/sh\necho '   chmod     Change modes'\n", "#!/no/such/interpreter\n"]
 )
-def test_a_program_of_no_use_is_said_and_links_are_mounts(build_node: BuildNode, fake_nvml: Path, broken: str) -> None:
+def test_a_program_of_no_use_is_reported_and_links_are_mounts(build_node: BuildNode, fake_nvml: Path, broken: str) -> None:
     node = with_files(build_node("demo-8gpu"), hook=False)
     program = node.root / "usr/bin/nvidia-cdi-hook"
     program.write_text(broken)

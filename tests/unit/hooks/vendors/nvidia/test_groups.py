@@ -290,7 +290,7 @@ def test_without_the_drivers_own_files_there_are_none(root: Path) -> None:
     assert (driver.mounts, driver.group_mounts) == ((), ())
 
 
-def test_a_file_of_a_group_that_is_gone_is_left_out(root: Path) -> None:
+def test_a_file_of_a_group_that_is_deleted_is_left_out(root: Path) -> None:
     """Compare with the driver's own files, whose absence is a refusal."""
     name = "usr/share/glvnd/egl_vendor.d/10_nvidia.json"
     driver_root = a_driver_root(root / "driver", name, "usr/share/nvidia/nvoptix.bin")

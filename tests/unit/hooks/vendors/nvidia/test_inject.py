@@ -172,7 +172,7 @@ def test_nvidia_runtime_mode_names_by_uuid() -> None:
 
 
 @pytest.mark.parametrize("injection", EVERY_MODE)
-def test_shares_are_told_in_the_order_of_pci_addresses(injection: Nvidia) -> None:
+def test_shares_are_reported_in_the_order_of_pci_addresses(injection: Nvidia) -> None:
     """Check the order of PCI addresses, by which a program counts its devices, whatever the order of the assignment is."""
     share = GrantedGpu(uuid=uuid(1), memory_mib=8138)
     cores = GrantedGpu(uuid=uuid(0), core_percent=30)

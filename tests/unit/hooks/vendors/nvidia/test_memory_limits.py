@@ -80,7 +80,7 @@ def test_a_limit_that_is_not_kept_is_an_error(driver: Driver, state: dict[str, o
         driver.limit(0, driver.cgroup("pod"), 1024)
 
 
-def test_a_cgroup_that_is_gone_is_an_error(driver: Driver) -> None:
+def test_a_cgroup_that_is_deleted_is_an_error(driver: Driver) -> None:
     driver.says(memory_limits={0: 0})
     with pytest.raises(HostError, match="cannot limit"):
         driver.limit(0, driver.cgroups / "gone", 1024)

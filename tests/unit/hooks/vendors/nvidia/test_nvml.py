@@ -180,7 +180,7 @@ def test_a_card_that_does_not_tell_its_use_is_well(build_node: BuildNode, fake_n
     assert (gpu.used_mib, gpu.busy_percent, gpu.unhealthy, problems) == (512, None, "", ())
 
 
-def test_a_use_that_cannot_be_is_not_told(build_node: BuildNode, fake_nvml: Path) -> None:
+def test_a_use_that_cannot_be_is_not_reported(build_node: BuildNode, fake_nvml: Path) -> None:
     node = build_node("workstation")
     _, (gpu,), problems = read(node, fake_nvml, NvmlState(profile=node.profile, used={0: (2**43, 2**32 - 1)}))
     assert (gpu.used_mib, gpu.busy_percent, gpu.unhealthy, problems) == (None, None, "", ())

@@ -128,7 +128,7 @@ def test_a_gpu_instance_that_was_left_without_a_compute_instance_is_used_or_remo
     assert card.divide("7g.80gb@0") == []
 
 
-def test_a_position_that_the_card_does_not_have_is_said(card: Card) -> None:
+def test_a_position_that_the_card_does_not_have_is_reported(card: Card) -> None:
     (problem,) = card.divide("9g.90gb@0")
     assert "its card has no such position" in problem
 
@@ -157,7 +157,7 @@ def test_a_driver_that_does_not_answer_is_an_error(card: Card) -> None:
         divide_card(card.node.root, gpu, set(), library=card.library)
 
 
-def test_a_node_that_cannot_be_made_is_said_for_its_place(card: Card) -> None:
+def test_a_node_that_cannot_be_made_is_reported_for_its_place(card: Card) -> None:
     (card.node.root / "dev" / "nvidia-caps").write_text("in the way")
     (problem,) = card.divide("1g.10gb@0")
     assert "/dev/nvidia-caps" in problem

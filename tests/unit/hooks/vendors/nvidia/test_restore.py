@@ -58,7 +58,7 @@ def test_what_a_card_does_not_support_is_no_problem(cards: Cards) -> None:
     assert sorted(cards.done) == sorted([f"{call} 3" for call in CLOCKS] + [f"{POWER} 0"])
 
 
-def test_what_could_not_be_set_is_said_and_the_rest_is_done(cards: Cards) -> None:
+def test_what_could_not_be_set_is_reported_and_the_rest_is_done(cards: Cards) -> None:
     failures = (
         Failure(gpu=0, function=CLOCKS[0], status=NO_PERMISSION),
         Failure(gpu=1, function="*", status=GPU_IS_LOST),

@@ -260,7 +260,7 @@ def test_a_configuration_that_is_no_file_is_refused(handler: Handler, there: str
         "--log /dev/null -- run -b BUNDLE id",
     ],
 )
-def test_a_container_is_looked_at_however_it_is_made(handler: Handler, words: str) -> None:
+def test_a_container_is_checked_however_it_is_made(handler: Handler, words: str) -> None:
     argv = words.replace("BUNDLE", str(handler.bundle)).split()
     (handler.bundle / "config.json").write_bytes(config(GUARDED))
     done = handler.run(*argv)
