@@ -105,12 +105,12 @@ def decide_servers(servers: Sequence[ServerReading]) -> Iterator[Finding]:
 
 
 def _problem(reading: SocketReading) -> str:
-    if reading.found is None:
+    if reading.access is None:
         return f"{reading.path} is not there"
     if not reading.is_socket:
         return f"{reading.path} is not a socket"
-    if reading.found.uid != reading.wanted.uid:
-        return f"{reading.path} belongs to uid {reading.found.uid}, not to root: the proxy does not use it"
+    if reading.access.uid != reading.wanted.uid:
+        return f"{reading.path} belongs to uid {reading.access.uid}, not to root: the proxy does not use it"
     return f"no process listens at {reading.path}" if reading.holder is None else reading.silence
 
 

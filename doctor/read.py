@@ -64,7 +64,7 @@ def _read_file(nothing: SocketReading, answer_s: float) -> SocketReading:
     is_socket = stat.S_ISSOCK(there.st_mode)
     pid = read_listener(path, answer_s) if is_socket else None
     holder = None if pid is None else read_process(PROC, pid)
-    return replace(nothing, found=Access.of(there), is_socket=is_socket, folder=Access.of(folder), holder=holder)
+    return replace(nothing, access=Access.of(there), is_socket=is_socket, folder=Access.of(folder), holder=holder)
 
 
 def read_listener(path: Path, answer_s: float = ANSWER_S) -> int | None:

@@ -25,7 +25,7 @@ class SocketReading:
     path: Path
     daemon: str  # name of the daemon that should serve the socket, such as lading-hooks
     wanted: Access
-    found: Access | None = None  # None: the path does not exist
+    access: Access | None = None  # None: the path does not exist
     is_socket: bool = False
     folder: Access | None = None
     holder: Process | None = None  # process that listens; None: no process does
@@ -34,13 +34,13 @@ class SocketReading:
 
 def decide_socket(reading: SocketReading) -> Iterator[Finding]:
     restart = f"systemctl restart {reading.daemon}.socket {reading.daemon}"
-    if reading.found is None:
+    if reading.access is None:
         yield failed(f"{reading.path} is not there", mend=restart)
         return
     if not reading.is_socket:
         yield failed(f"{reading.path} is not a socket", mend=f"ls -l {reading.path}, move it away; {restart}")
         return
-    yield from _trust(reading, reading.found)
+    yield from _trust(reading, reading.access)
     if reading.holder is None:
         yield failed(f"no process listens at {reading.path}", mend=f"{restart}; journalctl -t {reading.daemon} -n 50")
     elif reading.silence:

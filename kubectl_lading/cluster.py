@@ -122,7 +122,7 @@ def compute(
     PodFeed(ledger, pending, Conditions(), log=log, unassigned=unassigned.append).replaced(*pods)
     GangFeed(scheduler.starts, ledger).replaced(*pods)
     for kind, (objects, _) in (("NodeDevices", devices), ("Node", nodes), ("Pod", pods)):
-        problems.said += [_unreadable(kind, one) for one in objects if isinstance(one, Unreadable)]
+        problems.messages += [_unreadable(kind, one) for one in objects if isinstance(one, Unreadable)]
     return Cluster(
         ledger=ledger,
         pending=pending,
@@ -133,7 +133,7 @@ def compute(
         hosts=hosts,
         planner=GangPlanner(scheduler, hosts),
         unassigned=unassigned,
-        problems=problems.said,
+        problems=problems.messages,
     )
 
 
@@ -151,12 +151,12 @@ class _Problems:
     """Collect the informers' errors as lines for the user."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
         if event is Event.ASSIGNMENT_UNREADABLE:
             whose = f"{fields['namespace']}/{fields['pod']}"
-            self.said.append(f"the assignment of pod {whose} on node {fields['node']} cannot be read: {message}")
+            self.messages.append(f"the assignment of pod {whose} on node {fields['node']} cannot be read: {message}")
 
 
 def _unreadable(kind: str, one: Unreadable) -> str:

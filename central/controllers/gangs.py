@@ -487,8 +487,8 @@ class GangKeeper:
         """Requeue the waiting members: once for each reason, so that the members' Events report it; and when the number of
         nodes changed, because kube-scheduler has not judged new nodes yet."""
         notified = gang.search.reason, len(self._ledger.nodes())
-        if gang.search.told != notified:
-            gang = self._gangs.note(gang, told=notified)
+        if gang.search.notified != notified:
+            gang = self._gangs.note(gang, notified=notified)
             self._requeue(member.uid for member in gang.waiting())
         return gang
 
@@ -499,7 +499,7 @@ class GangKeeper:
             until = now + (finish_s(gang.terms.wait_s, self._finish_s) if finishing else PLAN_S)
         if not self._planner.apply(gang, result, until=until, counts=not finishing):
             return False
-        gang = self._gangs.note(gang, tried=None, told=None)
+        gang = self._gangs.note(gang, tried=None, notified=None)
         if not finishing:
             self._planned_on[gang.key] = gang.life.nodes
         self._log.info(Event.GANG_PLANNED, gang=str(gang.key), members=len(gang.plan), nodes=len(gang.life.nodes))

@@ -96,7 +96,7 @@ class BypassEnder:
         now = self._clock()
         self._quiet = {key: until for key, until in self._quiet.items() if until > now}
         self._evicted = {uid for uid in self._evicted if self._ledger.pod(uid) is not None}
-        for record, one in list(self._found()):
+        for record, one in list(self._find_bypasses()):
             if not self._leads():
                 return
             name = f"{record.namespace}/{record.name}"
@@ -114,7 +114,7 @@ class BypassEnder:
         if ends and await self._evict(record, EventReason.SHARE_BYPASSED, reason):
             self._evicted.add(record.uid)
 
-    def _found(self) -> Iterable[tuple[PodRecord, ShareBypass]]:
+    def _find_bypasses(self) -> Iterable[tuple[PodRecord, ShareBypass]]:
         """Yield the reports about pods that are bound to the reporting node and are not ending."""
         for node, reported in self._feed.reported.items():
             for one in reported:

@@ -43,7 +43,7 @@ REMEMBERED: Final = 64  # maximum remembered pods that fit nowhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Choice:
     pieces: tuple[Piece, ...]
     node: str
 
@@ -130,14 +130,14 @@ class TakeBack:
         if protection is None or not self._may_claim([pod]):
             return False
         names = self._names[pod.uid]
-        found = await result_in_slices(self._finding(pod, names, due, protection), self._clock)
+        choice = await result_in_slices(self._finding(pod, names, due, protection), self._clock)
         now, snapshot = self._scheduler.pending.get_refused(pod.uid), self._quotas.snapshot()
-        if found is None or now is None or now.quota is not None or snapshot is None:
+        if choice is None or now is None or now.quota is not None or snapshot is None:
             return False
-        plan = self._renewed(now, found, snapshot, due, protection)
+        plan = self._renewed(now, choice, snapshot, due, protection)
         if plan is None:
             return False
-        quotas = sorted({piece.unit.quota for piece in found.pieces})
+        quotas = sorted({piece.unit.quota for piece in choice.pieces})
         reason = f"quota {', '.join(quotas)} uses more than it may, and {pod.namespace}/{pod.name} of another quota needs it"
         fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": plan.node}
         self._log.info(Event.QUOTA_TAKEN_BACK, f"evicting {len(plan.victims)} pods of quota {', '.join(quotas)}", **fields)
@@ -161,31 +161,31 @@ class TakeBack:
 
     def _finding(
         self, pod: Pending, names: Sequence[str], due: AbstractSet[QuotaId], protection: Protection
-    ) -> Generator[None, None, _Found | None]:
+    ) -> Generator[None, None, _Choice | None]:
         """Search the node with the least important victims, in steps."""
-        best: _Found | None = None
+        best: _Choice | None = None
         for name, units in self._on_nodes(names, due, protection).items():
             snapshot = self._quotas.snapshot()
             if snapshot is None:
                 return None
             pieces = yield from choosing(snapshot, units, self._enough(pod, name))
-            if pieces and (best is None or _Found(pieces=pieces, node=name).cost < best.cost):
-                best = _Found(pieces=pieces, node=name)
+            if pieces and (best is None or _Choice(pieces=pieces, node=name).cost < best.cost):
+                best = _Choice(pieces=pieces, node=name)
         return best
 
     def _renewed(
-        self, pod: Pending, found: _Found, snapshot: QuotaSnapshot, due: AbstractSet[QuotaId], protection: Protection
+        self, pod: Pending, choice: _Choice, snapshot: QuotaSnapshot, due: AbstractSet[QuotaId], protection: Protection
     ) -> Plan | None:
         """Choose again on the same node, in the current state. None: evictions there do not suffice any more, or are not
         needed."""
-        units = self._on_nodes([found.node], due, protection).get(found.node, [])
-        uids = uids_of(result(choosing(snapshot, units, self._enough(pod, found.node))))
+        units = self._on_nodes([choice.node], due, protection).get(choice.node, [])
+        uids = uids_of(result(choosing(snapshot, units, self._enough(pod, choice.node))))
         victims = [record for uid in uids if (record := self._scheduler.ledger.pod(uid)) is not None]
-        placement = self._placement(pod, found.node, uids)
+        placement = self._placement(pod, choice.node, uids)
         if not uids or placement is None or protection.forbids(victims):
             return None
         ordered = sorted(victims, key=lambda victim: (victim.priority, -victim.created, victim.uid))
-        return Plan(node=found.node, victims=tuple(ordered), placement=placement)
+        return Plan(node=choice.node, victims=tuple(ordered), placement=placement)
 
     def _on_nodes(
         self, names: Collection[str], due: AbstractSet[QuotaId], protection: Protection
@@ -197,15 +197,15 @@ class TakeBack:
             for quota in counted.quotas:
                 if quota in due:
                     by_quota.setdefault(quota, []).append((record, counted))
-        wanted, found = set(names), dict[str, list[QuotaUnit]]()
+        wanted, choice = set(names), dict[str, list[QuotaUnit]]()
         for quota, holding in by_quota.items():
             record_of = {record.uid: record for record, _ in holding}
             for unit in self._units(quota, holding):
                 records = [record_of[member.uid] for member in unit.members]
                 if not any(map(protection.covers, records)):
                     for name in wanted.intersection(record.node for record in records):
-                        found.setdefault(name, []).append(unit)
-        return {name: sorted(units, key=importance) for name, units in sorted(found.items())}
+                        choice.setdefault(name, []).append(unit)
+        return {name: sorted(units, key=importance) for name, units in sorted(choice.items())}
 
     def _enough(self, pod: Pending, name: str) -> Enough:
         def enough(ended: Collection[PodUid]) -> Generator[None, None, bool]:

@@ -82,7 +82,7 @@ class Replica:
     # ---- central.extender.server.Verbs
 
     async def find(self, sent: Pod) -> Pod | None:
-        return await self._now.seen.find(sent)
+        return await self._now.observed_pods.find(sent)
 
     @property
     def _now(self) -> Leadership:

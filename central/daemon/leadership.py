@@ -201,12 +201,17 @@ class Leadership:
         queued = Queued(WorkloadPlaces(self.ledger, clock=clock))
         accepts = signer.accepts if signer else lambda text, signature: True
         feed = PodFeed(self.ledger, self.pending, conditions, log=log, unassigned=self._unassigned, accepts=accepts)
-        self.seen = ObservedPods(self.ledger.is_settled)
+        self.observed_pods = ObservedPods(self.ledger.is_settled)
         self._pods = Reflector(
             client,
             PODS,
             Pod,
-            Sinks(feed, GangFeed(self.scheduler.starts, self.ledger, finish_s=finish_s), PlaceFeed(queued.places), self.seen),
+            Sinks(
+                feed,
+                GangFeed(self.scheduler.starts, self.ledger, finish_s=finish_s),
+                PlaceFeed(queued.places),
+                self.observed_pods,
+            ),
             log=log,
             read=lambda pod: without_annotations(pod, foreign),
             prepare=feed.verify,
@@ -408,7 +413,7 @@ class Leadership:
         of 0."""
         if reason := await self._gang_keeper.arrive(uid, node):
             return reason
-        pod = self.seen.get(uid)
+        pod = self.observed_pods.get(uid)
         request = None if pod is None else parse_request(pod)
         if pod is not None and (request is None or (isinstance(request, DeviceRequest) and not request.containers)):
             return await self._binder.bind_plainly(pod, node)

@@ -132,5 +132,5 @@ class Victims:
         if pod.priority >= self._priority:
             return f"its priority is {pod.priority}"
         if not (pod.deleting or self._rule.takes(pod.uid)):
-            return "its quota does not allow it" + (f": evicted are {self._rule.said}" if self._rule.said else "")
+            return "its quota does not allow it" + (f": evicted are {self._rule.victims}" if self._rule.victims else "")
         return self._protection.covers(pod)

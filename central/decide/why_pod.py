@@ -165,7 +165,7 @@ def why_by_nodes(
         gang=why_gang(scheduler, pod.uid),
         quota=pod.quota.shown if pod.quota is not None else "",
         line=pod_line(scheduler, pod),
-        preempts=scheduler.preemption([pod]).said,
+        preempts=scheduler.preemption([pod]).victims,
         protected={} if protection is None else _protected(scheduler, pod, [one.node for one in nodes], protection),
         reasons=dict(Counter(node.reason for node in nodes).most_common()),
         nodes=nodes,

@@ -75,7 +75,9 @@ class Search:
     size: Size | None = None
     evicting: bool = False  # pods are being evicted for the gang
     no_victims: object = None  # last state in which no eviction would have helped
-    told: tuple[OfPod, int] | None = None  # the reason that kube-scheduler was last requeued to show, and the number of nodes
+    notified: tuple[OfPod, int] | None = (
+        None  # the reason that kube-scheduler was last requeued to show, and the number of nodes
+    )
     tried: object = None  # last state of ledger and members for which no plan existed
     guesses: bool = True  # members without a call from kube-scheduler are planned on nodes of equal members
     judged_at: tuple[int, float] = (0, -math.inf)  # the last number of kube-scheduler's calls, and the time when it changed

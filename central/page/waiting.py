@@ -55,7 +55,7 @@ async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Wait
         await slices.pause()
     lines, gangs = pod_lines(scheduler, first, waiting), gang_lines(scheduler)
     await slices.pause()
-    counts, said_of = dict[DeviceRequest, dict[str, int]](), dict[GangKey, str]()
+    counts, text_of = dict[DeviceRequest, dict[str, int]](), dict[GangKey, str]()
     views = []
     for pod in first:
         if pod.request.sharing is not None:  # the pod's reasons may depend on its own affinity group
@@ -66,9 +66,9 @@ async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Wait
             reasons = counts[pod.request]
         result = scheduler.gangs.of(pod.uid)
         gang = result[0] if result is not None and not result[0].ordinary else None
-        if gang is not None and gang.key not in said_of:
-            said_of[gang.key] = view_gang(scheduler, gang, gangs.get(gang.key)).as_text()
-        views.append(_view(scheduler, pod, reasons, now, lines.get(pod.uid), said_of[gang.key] if gang is not None else ""))
+        if gang is not None and gang.key not in text_of:
+            text_of[gang.key] = view_gang(scheduler, gang, gangs.get(gang.key)).as_text()
+        views.append(_view(scheduler, pod, reasons, now, lines.get(pod.uid), text_of[gang.key] if gang is not None else ""))
         await slices.pause()
     return Waiting(tuple(views), len(everybody))
 

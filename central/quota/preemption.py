@@ -30,7 +30,7 @@ class Preemption:
     lowest: int | None  # the lowest priority of possible victims; None: there are none
     takes: Callable[[PodUid], bool]  # whether the pod is a possible victim, regardless of its priority
     allows: Callable[[Collection[PodUid]], bool]  # whether the quotas allow the waiting pods after the eviction of these pods
-    said: str = ""  # the possible victims, as text; empty: quotas make no difference
+    victims: str = ""  # the possible victims, as text; empty: quotas make no difference
 
 
 def guaranteed_by(snapshot: QuotaSnapshot, quotas: Sequence[QuotaId], more: Amounts) -> QuotaId | None:

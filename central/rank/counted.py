@@ -39,7 +39,7 @@ class CountedVerdicts(CachedVerdicts):
 
         def search(capacity: NodeCapacity, brief: bool) -> ScoredNode | Missing:
             result = fit(capacity, request, policy=Policy.FRAGMENTATION, limits=limits, brief=brief)
-            return result.missing if isinstance(result, NoFit) else _found(capacity, result)
+            return result.missing if isinstance(result, NoFit) else _scored(capacity, result)
 
         super().__init__(search, equivalence_for(demand))
         self.wish = wish_of(request)
@@ -210,7 +210,7 @@ class CountedVerdicts(CachedVerdicts):
             self._store(name, REASONS[missing])
 
 
-def _found(capacity: NodeCapacity, placed: Placement) -> ScoredNode:
+def _scored(capacity: NodeCapacity, placed: Placement) -> ScoredNode:
     left = tuple(left_of(card, placed.taken.gpus.get(card.gpu.uuid)) for card in capacity.cards)
     return ScoredNode((placed.distances.level,), left)
 
@@ -233,5 +233,5 @@ def levels_of(columns: Columns, rows: Ints, cards: Bools, count: int, partition:
 def _level(layout: Layout, cards: bytes, query: Query) -> int:
     topology = layout.topology
     mask = sum(cards[slot] << number for number, slot in enumerate(layout.cards))
-    result = find(topology, query, DeviceMasks((1 << query.cards) - 1 if topology.even else mask)).found
+    result = find(topology, query, DeviceMasks((1 << query.cards) - 1 if topology.even else mask)).choice
     return FARTHEST if result is None else result.distances.level  # None: the search reached its limit, on a very large node

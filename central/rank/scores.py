@@ -38,7 +38,7 @@ class _Scores:
     """Hold the scores of one shape, by row."""
 
     scoring: Scoring
-    seen: int = -1  # tick of the columns that the scores reflect
+    tick: int = -1  # tick of the columns that the scores reflect
     judged: int = 0  # tick of the verdicts that the scores reflect
     scores: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # for one share: the slot of the best card
@@ -70,16 +70,16 @@ class ShapeScores:
         if scoring is not self._now.scoring:
             self._renew(scoring)
         now, columns = self._now, self._columns
-        if (now.seen, now.judged) != (columns.tick, self._verdicts.tick):
+        if (now.tick, now.judged) != (columns.tick, self._verdicts.tick):
             now.make_room(len(columns.changed))
-            changed = (columns.changed > now.seen) | (self._verdicts.judged > now.judged)
+            changed = (columns.changed > now.tick) | (self._verdicts.judged > now.judged)
             rows = self._with_room(changed.nonzero()[0], now)
             if len(rows) > FEW:
                 self._score(rows, now)
             elif new := self._recall(rows.tolist(), now):
                 self._score(np.array(new), now)
                 self._remember(new, now)
-            now.seen, now.judged = columns.tick, self._verdicts.tick
+            now.tick, now.judged = columns.tick, self._verdicts.tick
 
     def _recall(self, rows: Sequence[int], scores: _Scores) -> list[int]:
         """Copy the scores of rows that are equal to scored ones, and return the other rows."""
@@ -142,7 +142,7 @@ class ShapeScores:
     def slot(self, row: int, scoring: Scoring) -> int | None:
         """Return the best card of the row for one share; None if no current one is cached."""
         now = self._now
-        if now.scoring is not scoring or now.seen != self._columns.tick or now.slots[row] == NO_SLOT:
+        if now.scoring is not scoring or now.tick != self._columns.tick or now.slots[row] == NO_SLOT:
             return None
         return int(now.slots[row])
 
@@ -214,7 +214,7 @@ class Counting:
         wish = wish_of(shape.request)
         if wish is None or wish.cards or len(capacity.cards) == 1:
             return capacity
-        columns, row = self._found(capacity)
+        columns, row = self._row_of(capacity)
         slot = self._cached_slot(columns, row[0], verdicts, shape.cpu_memory)
         if slot is None:
             result = fits(columns, row, wish)
@@ -233,7 +233,7 @@ class Counting:
         scores = self._shapes.get((verdicts, cpu_memory)) if verdicts is not None else None
         return scores.slot(row, self.scoring) if scores is not None and columns is self.columns else None
 
-    def _found(self, capacity: NodeCapacity) -> tuple[Columns, Ints]:
+    def _row_of(self, capacity: NodeCapacity) -> tuple[Columns, Ints]:
         """Return the columns and the row of this `NodeCapacity`; it differs from the ledger's if some pod's claims are left
         out."""
         columns = self.columns

@@ -209,7 +209,7 @@ class _Search:
             raise SearchEndedError(Missing.SETS_ENDED)
         if self._backtracked:
             self._step(answer.sets)
-        return self._chosen(wanted, answer.found) if answer.found else None
+        return self._chosen(wanted, answer.choice) if answer.choice else None
 
     def _ways(self, wanted: Wanted, having: Sequence[Card]) -> Iterator[Chosen]:
         """Yield the best choice, then the other choices that are not equivalent for the following containers."""
@@ -232,7 +232,7 @@ class _Search:
             if every is None:
                 raise SearchEndedError
             self._step(every.sets)
-            result = every.found
+            result = every.choices
         tried = {self._kind(state, first)}
         for one in result:
             choice = self._chosen(wanted, one)

@@ -83,7 +83,7 @@ class JointChoice(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    found: JointChoice | None
+    choice: JointChoice | None
     sets: int  # number of tried sets of cards, the cost of the search
     ended: bool = False  # True if none of the first MOST_SETS sets does, and there are more
 
@@ -97,7 +97,7 @@ def find(topology: NodeTopology, query: Query, state: DeviceMasks) -> SearchResu
 
 
 class Alternatives(NamedTuple):
-    found: Sequence[JointChoice]
+    choices: Sequence[JointChoice]
     sets: int  # number of tried sets of cards
 
 

@@ -27,12 +27,12 @@ def explain_scope(capacity: NodeCapacity, demand: Demand, *, now: bool) -> str:
     layout = lay_out(capacity, vfs=True)
     sites = sites_of(layout.topology, demand.scope)
 
-    def found(wanted: Wanted, site: Site) -> tuple[int, int]:
+    def nearest_counts(wanted: Wanted, site: Site) -> tuple[int, int]:
         cards = sum(_would_do(_card(capacity, layout, number), demand, wanted, now=now) for number in bits(site.cards))
         return cards, sum(_vf_would_do(capacity, layout, number, site, now=now) for number in range(len(layout.vfs)))
 
     def met(wanted: Wanted, site: Site) -> int:
-        cards, vfs = found(wanted, site)
+        cards, vfs = nearest_counts(wanted, site)
         return min(cards, wanted.count) + min(vfs, wanted.vfs)
 
     requested = sorted(demand.wanted, key=lambda one: max((met(one, site) for site in sites), default=0) - one.count - one.vfs)[
@@ -43,7 +43,7 @@ def explain_scope(capacity: NodeCapacity, demand: Demand, *, now: bool) -> str:
     if not sites:
         return text
     best = max(sites, key=lambda site: met(requested, site))
-    cards, vfs = found(requested, best)
+    cards, vfs = nearest_counts(requested, best)
     have = " and ".join(
         count_of(n, of) for n, of, wants in ((cards, "GPU", requested.count), (vfs, "VF", requested.vfs)) if wants
     )

@@ -290,7 +290,7 @@ class Quotas:
             return not any(self._check(quota, own, gang=len(pods) > 1, beside=back) for quota, own in each.items())
 
         lowest = min(self._priorities.get(quotas or (), ()), default=None) if takes else None
-        return Preemption(lowest=lowest, takes=may_go, allows=allows, said=as_text(quotas, guaranteed))
+        return Preemption(lowest=lowest, takes=may_go, allows=allows, victims=as_text(quotas, guaranteed))
 
     def turn(self, uid: PodUid) -> Key:
         """Return the sort key of a pod's quota in the queue of gangs. The quota with the least used part of its guarantee is

@@ -245,7 +245,7 @@ def _connect_metrics(host: Host, node: Node, metrics: Metrics) -> None:
     node.answered = lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds)
     if host.settings.front_end is FrontEndName.NRI:
         stop, stopped = host.runtime.stop_container, metrics.bypassed_stopped
-        node.bypass_found = BareStopper(compare_soon=node.compare_soon, stop=stop, log=host.log, stopped=stopped).found
+        node.bypass_found = BareStopper(compare_soon=node.compare_soon, stop=stop, log=host.log, stopped=stopped).handle
 
 
 def _hand_over_command(settings: Settings) -> Callable[[Gpu], Awaitable[None]] | None:

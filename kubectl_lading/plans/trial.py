@@ -102,9 +102,9 @@ class Trials:
         for pod in pods:
             requested = parse_request(pod)
             self._feed.changed(pod)
-            if isinstance(requested, DeviceRequest) and (found := gangs.of(pod.metadata.uid)) is not None:
+            if isinstance(requested, DeviceRequest) and (membership := gangs.of(pod.metadata.uid)) is not None:
                 self._cluster.pending.add(pending_of(pod, requested))
-                members.setdefault(found[0].key, []).append(pod)
+                members.setdefault(membership[0].key, []).append(pod)
         starting = {key: some for key, some in members.items() if self._cluster.scheduler.waits_for_gang(some[0].metadata.uid)}
         return {pod.metadata.uid: some for some in starting.values() for pod in some}
 
@@ -112,10 +112,10 @@ class Trials:
         """Yield the trials of the pods of one gang, placed by a plan as central would do."""
         cluster = self._cluster
         gangs = cluster.scheduler.gangs
-        found = gangs.of(pods[0].metadata.uid)
-        if found is None:
+        membership = gangs.of(pods[0].metadata.uid)
+        if membership is None:
             raise AssertionError("a pod that was made a member of a gang is one")
-        gang, _ = found
+        gang, _ = membership
         for member in gang.waiting():
             if (pending := cluster.pending.get(member.uid)) is not None:
                 gangs.calls.record(member.uid, EVERYWHERE, self._able(pending))
@@ -209,8 +209,10 @@ class Trials:
         later = [node.node for node in reason.nodes if node.reason in LATER and node.node in able]
         *_, preemption = find_preemption(cluster.scheduler, pending, later)
         numbers = tuple(self._numbers.setdefault(one, len(self._numbers)) for one in _verdicts(reason.nodes))
-        found = msgspec.structs.replace(blank, verdicts=numbers, lacks_resources=lacks, not_allowed=away, preemption=preemption)
-        return found, msgspec.structs.replace(reason, nodes=[])
+        membership = msgspec.structs.replace(
+            blank, verdicts=numbers, lacks_resources=lacks, not_allowed=away, preemption=preemption
+        )
+        return membership, msgspec.structs.replace(reason, nodes=[])
 
 
 def _verdicts(nodes: Sequence[NodeWhy]) -> Iterator[Verdict]:

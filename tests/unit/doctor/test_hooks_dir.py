@@ -90,7 +90,7 @@ WELL = SocketReading(
     path=Path("/run/x.sock"),
     daemon="50.json",
     wanted=Access(0, 0, 0o600),
-    found=Access(0, 0, 0o660),
+    access=Access(0, 0, 0o660),
     is_socket=True,
     holder=Process(pid=1, argv=("/sbin/init",)),
 )

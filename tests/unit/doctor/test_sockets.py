@@ -18,7 +18,7 @@ WELL = SocketReading(
     path=Path("/run/lading/x.sock"),
     daemon="lading-x",
     wanted=Access(0, 0, 0o600),
-    found=Access(0, 0, 0o600),
+    access=Access(0, 0, 0o600),
     is_socket=True,
     folder=Access(0, 0, 0o700),
     holder=Process(pid=77, argv=("/opt/lading/bin/python3", "/opt/lading/bin/lading-x")),
@@ -71,7 +71,7 @@ def reading(path: Path) -> SocketReading:
 
 
 def test_what_is_at_a_path(tmp_path: Path) -> None:
-    assert reading(tmp_path / "none").found is None
+    assert reading(tmp_path / "none").access is None
     (tmp_path / "file").touch()
     assert reading(tmp_path / "file").is_socket is False
 
