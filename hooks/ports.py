@@ -44,7 +44,7 @@ class Dialect(Protocol):
         ...
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Return a description of the dialect's annotations for messages that list some of them: "written by hand"."""
         ...
 

@@ -56,7 +56,7 @@ def parse_assignment(annotations: Mapping[str, str], *, pod: PodUid, node: str, 
         case [(dialect, keys)]:
             return dialect.parse(annotations, keys, pod=pod, node=node, trust=trust)
         case _:
-            between = ", and ".join(f"{listed_keys(keys)}, {dialect.words}" for dialect, keys in result)
+            between = ", and ".join(f"{listed_keys(keys)}, {dialect.text}" for dialect, keys in result)
             return Refusal(reason=Reason.ANNOTATION_CONFLICT, message=f"cannot choose between {between}: keep one")
 
 
