@@ -5,7 +5,7 @@ PYTHON ?= python3
 PIP    := $(VENV)/bin/pip --disable-pip-version-check install
 GET    := $(PYTHON) simnode/progress.py
 
-ON_MACHINE := $(addprefix tests/,install page peers shares demos faults node hostile cluster)
+ON_MACHINE := $(addprefix tests/,install page peers shares demos faults node hostile cluster gpu)
 IN_PROCESS := $(filter-out $(ON_MACHINE),$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
 CORES      := $(shell nproc)
 WORKERS    ?= $(CORES)
@@ -28,7 +28,7 @@ ON_MACHINE_RUN = run() { $(PYTEST) --no-loadscope-reorder "$$@" $(ON_MACHINE); }
 # Each test that starts a daemon would otherwise compile all of its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup share-library launched-guard wheel image chart release demo demo-central demo-page check test test-long machine test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt docs proto requirements
+.PHONY: setup share-library launched-guard wheel image chart release demo demo-central demo-page check test test-long machine test-cluster test-gpu bench-gpu gpu-kit bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt docs proto requirements
 
 setup: $(VENV)/.done
 
@@ -146,6 +146,19 @@ machine: setup $(VENV)/.compiler
 test-cluster: setup
 	@$(PY) -m simnode.install
 	$(VENV)/bin/pytest tests/cluster
+
+# Tests on the card of this machine, under five minutes: shares with the driver's own library, a node's path, frameworks. Without a
+# network: PY=python3 takes a Python that has the packages, and gpu-kit, made elsewhere, is what a compiler makes (CONTRIBUTING.md).
+test-gpu:
+	$(PY) -m tests.gpu
+
+# How programs share the card of this machine, by tokens, time slices, MPS, and the HAMi-core that LADING_HAMI names:
+# bench/out/gpu.json. Under four minutes.
+bench-gpu:
+	$(PY) -m bench.gpu
+
+gpu-kit: setup $(VENV)/.compiler
+	@$(PY) -m tests.gpu.kit
 
 # Compare the proxy and NRI with a direct connection and with a plain gRPC proxy, in one run: bench/out/proxy.json. About 10
 # minutes.

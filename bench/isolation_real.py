@@ -1,6 +1,7 @@
-"""Measure shares that are kept by real processes on the fake card: programs in containers' folders, and a real share server.
+"""Measure shares that are kept by real processes: programs in containers' folders, and a real share server.
 
-`gpu-work` is a program in C, for what a launch costs; tests/shares/program.py makes what calls a measurement needs.
+`gpu-work` is a program in C, for loads and for what a call costs; tests/shares/program.py makes what calls a measurement needs.
+The card is the fake one, or that of the machine (tests/shares/card.py).
 """
 
 import os
@@ -17,15 +18,13 @@ from statistics import median
 from typing import Final
 
 from bench.figures import percentile
-from lading.compiling import find_compiler
 from lading.errors import LadingError
-from shares.library.build import CUDA, build
 from shares.wire import Kind
-from simnode.cuda import compile_fake_cuda
+from simnode.images import compile_c, read_gpu_work
 from tests.fakes.share_rig import MIB, Client
+from tests.shares.card import KIT, choose_card, make_library
 from tests.shares.site import SOCKET, Container, Process, Site, eventually
 
-GPU_WORK: Final = Path(__file__).parents[1] / "simnode" / "gpu_work.c"
 KERNEL_US: Final = 5000
 NEVER: Final = 0  # in place of the number of kernels after which a process synchronises
 CLIENTS: Final = 16  # maximum number of containers that take turns of a card
@@ -34,38 +33,33 @@ Results = dict[str, "float | Results"]
 
 
 class Real:
-    """Run programs on one fake card, each with or without the library."""
+    """Run programs on one card, each with or without the library."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.real = compile_fake_cuda(folder / "real")
-        self.library = folder / "shown" / CUDA
-        build(self.library, find_compiler(), real=self.real, socket=SOCKET)
-        self._work = folder / "gpu-work"
-        subprocess.run([*find_compiler(), "-O2", str(GPU_WORK), "-o", str(self._work), "-ldl"], check=True)
+        self.driver = choose_card().driver(folder / "real")
+        self.library = make_library(self.driver, folder / "shown")
+        self.work = folder / "gpu-work"
+        kit = os.environ.get(KIT)
+        self.work.write_bytes(Path(kit, "gpu-work").read_bytes() if kit else compile_c(read_gpu_work(), static=False))
+        self.work.chmod(0o755)
 
     def start(self, site: Site, container: Container, *arguments: str, library: bool = True) -> "subprocess.Popen[str]":
         """Start gpu-work in a container. It begins once the server can see whose it is."""
-        env = {**site.environment(), **({} if library else {"LD_LIBRARY_PATH": str(self.real.parent)})}
-        waiting = ["/bin/sh", "-c", 'read _; exec "$0" "$@"', str(self._work), *arguments]
-        program = subprocess.Popen(
-            waiting, cwd=container.folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        site.admit(program.pid)
-        assert program.stdin
-        program.stdin.write("\n")
-        program.stdin.flush()
-        return program
+        env = site.environment()
+        if not library:
+            env |= {"LD_LIBRARY_PATH": str(self.driver)}
+        return site.launch(container.folder, [str(self.work), *arguments], env)
 
     def site(self) -> Site:
         return Site(Path(tempfile.mkdtemp(dir=self._folder)), self.library)
 
 
 def said_by(program: "subprocess.Popen[str]") -> list[str]:
-    words = program.communicate()[0].split()
+    out, errors = program.communicate()
     if program.returncode:
-        raise LadingError(f"gpu-work ended with status {program.returncode}")
-    return words
+        raise LadingError(f"gpu-work ended with status {program.returncode}: {errors.strip()}")
+    return out.split()
 
 
 def begin(site: Site, requests: Mapping[str, float], each: Mapping[str, int]) -> dict[str, Process]:

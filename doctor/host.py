@@ -53,10 +53,11 @@ from hooks.host.rdma import read_rdma
 from hooks.ledger.store import read_journal
 from hooks.model.inventory import Inventory
 from hooks.mps.control import ANSWER_S as MPS_ANSWER_S
-from hooks.vendors.nvidia.driver import find_nvml, read_driver_mounts, read_driver_versions
+from hooks.vendors.nvidia.driver import read_driver_mounts, read_driver_versions
 from lading import __version__
 from lading.checks.reading import ElsewhereError, Readings, read_shared
 from lading.devices.isolation import IsolationName
+from lading.driverfiles import find_nvml
 from lading.errors import HostError, StateError
 from lading.log import Event, Level, Log
 from lading.runtime import CdiSupport, decide_cdi_support

@@ -30,6 +30,7 @@ class ShareUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     waiters: int  # other containers that want the card
     memory_used_mib: int = msgspec.field(name="memoryUsedMiB")
     memory_limit_mib: int = msgspec.field(name="memoryLimitMiB")
+    context_mib: int = msgspec.field(name="contextMiB", default=0)  # memory that a context of the card takes; 0: not known yet
     processes: int
     process_ids: tuple[int, ...] | None = msgspec.field(name="processIDs", default=None)  # host's ids; None: an older server
 

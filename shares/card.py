@@ -1,27 +1,29 @@
 """Give turns of one card to containers, one container at a time, and count each container's time. Pure, in nanoseconds.
 
-A container's processes share its turn: each process that wants to launch work gets the rest of the turn. The turn is over when
-the last of them has released it, and a process releases it when its work on the device is done. So a GPU kernel that outlasts
-the turn is charged to its container, and no other container runs meanwhile. A silent process loses its turn at the end of the
-lease; time that it reports later is charged then.
+A container's processes share its turn: each process that wants to launch work gets the rest of the turn. A turn ends when the
+last of them has released it, or by the clock: a process sees its end on its page, and launches nothing after it. Work that is
+queued on the device then runs on, beside the next container's work; the driver divides the device between the two.
 
-The lease is longer for a container whose work ran for long after its last turns, because it paid for that time. Estimates of a
-client do not count. For example, after 500 ms the next lease ends 1 s after the turn, and the one after it 500 ms.
+A process may also work as a *guest*, outside its container's turns, for a time that the library counts. It reports the device
+time of such work, which is charged to its container, and taken off the holder's turn. A guest that was idle may pause the
+holder for a moment.
 
     free ─ choose ─▶ held ─ all processes released or ended ─▶ free
-                       └─── no frame until the lease ends ───▶ free, the owner is late
+                       └─── the turn's end ───────────────▶ free; who wants to go on waits for another turn
 """
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from shares.policy.model import MS, SHORTEST_NS, TURN_NS, NotBefore, Policy, Share
+from shares.policy.model import MS, NO_END, PAUSE_NS, NotBefore, Policy, Share
 
-NO_END: Final = 2**63 - 1
-GRACE_NS: Final = 300 * MS  # least time from the end of a turn to the end of its lease, for the last GPU kernel
-MAX_GRACE_NS: Final = 2_000 * MS  # greatest such time: a silent process keeps the card from other containers no longer
-MAX_ESTIMATE_NS: Final = 2_000 * MS  # greatest estimate of a burst, because the policy `window` makes turns as long as bursts
+MAX_ESTIMATE_NS: Final = 2_000 * MS  # greatest estimate of the next work: a silent process has a turn for no longer
+LOOK_NS: Final = (
+    10 * MS
+)  # interval of looks at a turn while others wait, because those that their limits hold back may be ready
+EXTENDED_NS: Final = MS // 2  # a turn that reached its end goes on if its end would now be later by more than this
+NEIGHBOUR_NS: Final = 1_000 * MS  # a container is a neighbour of others for so long after its last frame
 
 P = TypeVar("P", bound=Hashable)  # type of the values that identify processes
 
@@ -34,13 +36,15 @@ class Token(Generic[P]):
     until_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageUpdate:
-    """Write the end of a container's turn (0: it has none), and the number of waiting containers, into the container's page."""
+    """Write what a container's processes see without a frame into the container's page."""
 
     container: str
-    until_ns: int
-    waiters: int
+    until_ns: int  # end of the container's turn, or of its last one; 0: it had none
+    waiters: int  # number of other containers that wait for a turn
+    neighbours: bool  # other containers have used the card within the last second
+    pause: int  # number of the pause in which the container should launch nothing; 0: there is none
 
 
 Effects = list[Token[P] | PageUpdate]
@@ -48,14 +52,18 @@ Effects = list[Token[P] | PageUpdate]
 
 @dataclass(slots=True, kw_only=True)
 class _Container(Generic[P]):
-    wanting: dict[P, None] = field(default_factory=dict)  # processes that want the card, in the order of their frames
+    wanting: dict[P, int] = field(default_factory=dict)  # processes that want the card, and the time that they estimate
     holding: dict[P, None] = field(default_factory=dict)  # processes that have a token
     held_ns: int = 0  # charged time since the container joined
-    overrun_ns: int = 0  # charged time from the end of this turn to the last frame of a process that had a token
-    longest_ns: int = 0  # the greatest overrun of the last turns; each turn halves it
-    late_from_ns: int | None = None  # end of the turn whose lease the container lost; None: it lost none
-    late_to_ns: int = 0  # time up to which the lost turn was charged
+    heard_ns: int | None = None  # time of the last frame
+    ended_ns: int = 0  # end of the last turn
     shown: PageUpdate | None = None
+
+
+class _Pause(NamedTuple, Generic[P]):
+    container: str
+    process: P
+    began_ns: int
 
 
 class Card(Generic[P]):
@@ -65,8 +73,11 @@ class Card(Generic[P]):
         self._holder = ""
         self._until_ns = 0
         self._counted_ns = 0  # time up to which the turn is charged
+        self._beside_ns = 0  # device time of other containers during the turn, which is not charged to the holder
         self._began_ns = 0
         self._wake_ns = NO_END
+        self._pause: _Pause[P] | None = None
+        self._pauses = 0  # number of pauses up to now
 
     @property
     def holder(self) -> str:
@@ -75,7 +86,7 @@ class Card(Generic[P]):
 
     def held_ns(self, container: str, now_ns: int) -> int:
         """Return for how long this container has had the card since it joined."""
-        running = now_ns - self._counted_ns if container == self._holder else 0
+        running = max(0, now_ns - self._counted_ns - self._beside_ns) if container == self._holder else 0
         return self._containers[container].held_ns + running
 
     def count_waiters(self, container: str) -> int:
@@ -90,33 +101,40 @@ class Card(Generic[P]):
         """Forget a container whose grant ended."""
         if container not in self._containers:
             return []
+        self._settle(now_ns)
+        if self._pause and self._pause.container == container:
+            self._end_pause(now_ns)
         if self._holder == container:
             self._free(now_ns)
         del self._containers[container]
         self._policy.leave(container)
         return self.look(now_ns)
 
-    def want(self, container: str, process: P, estimate_ns: int, late_ns: int, now_ns: int) -> Effects[P]:
-        """Note that this process wants to launch work; a process that holds the turn renews it."""
-        its = self._containers[container]
-        self._settle(now_ns)
-        self._charge_late(container, late_ns, now_ns)
-        if not (its.wanting or its.holding):
-            self._policy.begin(container, min(estimate_ns, MAX_ESTIMATE_NS), now_ns)
-        self._take_back(its, process, now_ns)
-        its.wanting[process] = None
+    def want(self, container: str, process: P, estimate_ns: int, used_ns: int, now_ns: int) -> Effects[P]:
+        """Note that this process wants a turn. `used_ns`: device time that it had outside turns since its last frame."""
+        its = self._count(container, process, used_ns, now_ns)
+        its.holding.pop(process, None)
+        its.wanting[process] = min(estimate_ns, MAX_ESTIMATE_NS)
+        self._policy.begin(container, max(its.wanting.values()), now_ns)
         return self.look(now_ns)
 
-    def release(self, container: str, process: P, late_ns: int, now_ns: int) -> Effects[P]:
-        """Note that this process has no work on the device, and wants to launch none now."""
-        its = self._containers[container]
-        self._settle(now_ns)
-        self._charge_late(container, late_ns, now_ns)
+    def release(self, container: str, process: P, used_ns: int, now_ns: int) -> Effects[P]:
+        """Note that this process wants no turn now. `used_ns`: device time that it had outside turns since its last frame."""
+        its = self._count(container, process, used_ns, now_ns)
         was = bool(its.wanting or its.holding)
-        self._take_back(its, process, now_ns)
+        its.holding.pop(process, None)
         its.wanting.pop(process, None)
         if was and not its.wanting and not its.holding:
             self._policy.end(container, now_ns)
+        return self.look(now_ns)
+
+    def use(self, container: str, process: P, used_ns: int, now_ns: int, *, pause: bool) -> Effects[P]:
+        """Count device time that this process had outside turns since its last frame. `pause`: pause the holder for the process
+        from now on; otherwise, such a pause ends."""
+        self._count(container, process, used_ns, now_ns)
+        if pause and not self._pause and self._holder not in ("", container) and self._policy.may_pause(container, now_ns):
+            self._pause = _Pause(container, process, now_ns)
+            self._pauses += 1
         return self.look(now_ns)
 
     def gone(self, container: str, process: P, now_ns: int) -> Effects[P]:
@@ -126,110 +144,116 @@ class Card(Generic[P]):
     def look(self, now_ns: int) -> Effects[P]:
         """Charge and check the turn, choose the next turn if it is over, and return the effects."""
         self._settle(now_ns)
-        effects: Effects[P] = []
+        if self._pause and now_ns - self._pause.began_ns >= PAUSE_NS:
+            self._end_pause(now_ns)
+        self._wake_ns = NO_END
         if self._holder:
             self._check_turn(now_ns)
         if not self._holder:
             self._choose(now_ns)
+        tokens: Effects[P] = []
         if self._holder:
             its = self._containers[self._holder]
-            if now_ns < self._until_ns:  # else the processes that want the card wait for the next turn
-                its.holding |= its.wanting
-                effects += [Token(process, self._until_ns) for process in its.wanting]
-                its.wanting = {}
-        return [*self._pages(), *effects]  # pages first, because a process with a token reads its page
+            for process in [process for process, estimate_ns in its.wanting.items() if self._until_ns - now_ns >= estimate_ns]:
+                del its.wanting[process]
+                its.holding[process] = None
+                tokens.append(Token(process, self._until_ns))
+            self._wake_ns = min(self._until_ns, now_ns + LOOK_NS if self._waiting() else NO_END)
+        if self._pause:
+            self._wake_ns = min(self._wake_ns, self._pause.began_ns + PAUSE_NS)
+        return [*self._pages(now_ns), *tokens]  # pages first, because a process with a token reads its page
 
     def stalled(self, now_ns: int) -> Effects[P]:
         """Start the turn anew, uncharged, after a time in which the server did not run: no process could renew or release."""
         self._policy.forgive(now_ns)
         self._began_ns = self._counted_ns = now_ns
-        if self._holder and self._until_ns != NO_END:
-            self._until_ns = now_ns + TURN_NS
+        self._until_ns = NO_END if self._holder else 0
         return self.look(now_ns)
 
     def wake_ns(self) -> int:
         """Return the latest time for the next call of `look`."""
         return self._wake_ns
 
+    def _count(self, container: str, process: P, used_ns: int, now_ns: int) -> _Container[P]:
+        """Count what a process reports in a frame, which ends its pause of the holder."""
+        its = self._containers[container]
+        self._settle(now_ns)
+        its.heard_ns = now_ns
+        if self._pause and self._pause.process == process:
+            self._end_pause(now_ns)
+        if used_ns:
+            its.held_ns += used_ns
+            beside_ns = self._policy.use(container, used_ns, now_ns)
+            if self._holder not in ("", container):
+                self._beside_ns += beside_ns
+        return its
+
+    def _end_pause(self, now_ns: int) -> None:
+        if self._pause:
+            self._policy.paused(self._pause.container, now_ns - self._pause.began_ns)
+            self._pause = None
+
     def _check_turn(self, now_ns: int) -> None:
-        its, others = self._containers[self._holder], self._waiting()
-        if not its.holding:
+        its = self._containers[self._holder]
+        if not its.holding:  # those that want the card, for longer than the rest of this turn, wait for the next one
             self._free(now_ns)
             return
-        longest = self._policy.longest(self._holder, now_ns)
-        if self._until_ns == NO_END and (others or longest is not None):
-            self._until_ns = max(now_ns, self._began_ns + TURN_NS)
-        had_enough = now_ns - self._began_ns >= SHORTEST_NS
-        if others and now_ns < self._until_ns and had_enough and self._policy.is_due(others, self._holder, now_ns):
-            self._until_ns = now_ns
-        grace_ns = min(max(GRACE_NS, 2 * its.longest_ns), MAX_GRACE_NS)
-        lease_ns = NO_END if self._until_ns == NO_END else self._until_ns + grace_ns
-        if now_ns >= lease_ns:
-            its.late_from_ns, its.late_to_ns = self._until_ns, now_ns
+        ends_ns = self._policy.ends_ns(self._holder, self._began_ns, self._waiting(), now_ns)
+        if now_ns < self._until_ns:
+            self._until_ns = min(self._until_ns, max(ends_ns, now_ns))
+        elif ends_ns > now_ns + EXTENDED_NS:
+            self._until_ns = ends_ns
+        if now_ns >= self._until_ns:
             its.holding = {}
             if not its.wanting:
                 self._policy.end(self._holder, now_ns)
             self._free(now_ns)
-            return
-        # A waiting container may become due before the turn ends, and another check after the shortest turn costs little.
-        due_ns = max(self._began_ns, now_ns) + SHORTEST_NS if others else NO_END
-        self._wake_ns = min(due_ns, self._until_ns) if now_ns < self._until_ns else lease_ns
 
     def _choose(self, now_ns: int) -> None:
         waiting = self._waiting()
-        self._wake_ns = NO_END
         if not waiting:
             return
         choice = self._policy.choose(waiting, now_ns)
         if isinstance(choice, NotBefore):
             self._wake_ns = max(choice.at_ns, now_ns + 1)
             return
-        alone = len(waiting) == 1 and self._policy.longest(choice.name, now_ns) is None
-        self._holder, self._began_ns, self._counted_ns = choice.name, now_ns, now_ns
-        self._until_ns = NO_END if alone else now_ns + choice.quota_ns
-        self._wake_ns = NO_END if alone else min(self._until_ns, now_ns + SHORTEST_NS)
-
-    def _take_back(self, its: _Container[P], process: P, now_ns: int) -> None:
-        """Take the token of a process that sent a frame, and note for how long its container had the card after the turn."""
-        if process in its.holding:
-            del its.holding[process]
-            its.overrun_ns = max(its.overrun_ns, now_ns - self._until_ns)
+        self._holder, self._began_ns, self._counted_ns, self._beside_ns = choice, now_ns, now_ns, 0
+        self._until_ns = self._policy.ends_ns(choice, now_ns, self._waiting(), now_ns)
 
     def _free(self, now_ns: int) -> None:
         self._settle(now_ns)
-        its = self._containers[self._holder]
-        its.longest_ns, its.overrun_ns = max(its.overrun_ns, its.longest_ns // 2), 0
+        self._containers[self._holder].ended_ns = min(self._until_ns, now_ns)
         self._holder, self._until_ns = "", 0
 
     def _settle(self, now_ns: int) -> None:
-        """Charge the turn up to now."""
+        """Charge the turn up to now, less the device time that others had meanwhile."""
         if self._holder and now_ns > self._counted_ns:
-            self._policy.charge(self._holder, self._counted_ns, now_ns)
-            self._containers[self._holder].held_ns += now_ns - self._counted_ns
+            beside_ns = min(self._beside_ns, now_ns - self._counted_ns)
+            self._beside_ns -= beside_ns
+            self._policy.charge(self._holder, self._counted_ns + beside_ns, now_ns)
+            self._containers[self._holder].held_ns += now_ns - self._counted_ns - beside_ns
             self._counted_ns = now_ns
-
-    def _charge_late(self, container: str, late_ns: int, now_ns: int) -> None:
-        """Charge the time that a process ran after its container lost the lease, unless that time was charged already."""
-        its = self._containers[container]
-        if its.late_from_ns is None:
-            return
-        ended_ns = min(its.late_from_ns + late_ns, now_ns)
-        its.longest_ns = max(its.longest_ns, ended_ns - its.late_from_ns)
-        if ended_ns > its.late_to_ns:
-            self._policy.charge(container, its.late_to_ns, ended_ns)
-            its.held_ns += ended_ns - its.late_to_ns
-        its.late_from_ns = None
 
     def _waiting(self) -> list[str]:
         """Return the containers that want the card and do not have the turn."""
         return [name for name, its in self._containers.items() if its.wanting and name != self._holder]
 
-    def _pages(self) -> Effects[P]:
-        waiting = self._waiting()
-        changed: Effects[P] = []
+    def _pages(self, now_ns: int) -> Effects[P]:
+        waiting, changed = self._waiting(), Effects[P]()
+        active = {
+            name
+            for name, its in self._containers.items()
+            if its.holding or its.wanting or (its.heard_ns is not None and now_ns - its.heard_ns < NEIGHBOUR_NS)
+        }
         for name, its in self._containers.items():
-            until_ns = self._until_ns if name == self._holder else 0
-            page = PageUpdate(name, until_ns, len(waiting) - (name in waiting))
+            holds = name == self._holder
+            page = PageUpdate(
+                container=name,
+                until_ns=self._until_ns if holds else its.ended_ns,
+                waiters=len(waiting) - (name in waiting),
+                neighbours=bool(active - {name}),
+                pause=self._pauses if holds and self._pause else 0,
+            )
             if page != its.shown:
                 its.shown = page
                 changed.append(page)

@@ -8,11 +8,13 @@ import asyncio
 import faulthandler
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from lading import __version__
+from lading.driverfiles import find_nvml
 from lading.errors import LadingError, die
 from lading.health import Condition, HealthServer, parse_address
 from lading.liveness import find_own_silence, keep_fed, missing_socket
@@ -22,6 +24,7 @@ from lading.settings import add_flags, parse_args
 from lading.sharestatus import ask
 from lading.sockets import Peer, listen, parse_endpoint
 from lading.stopping import stop_asked
+from shares.readings import DriverReadings
 from shares.server import Shares
 from shares.settings import CONFIG, POLICIES, Settings
 from shares.status import Metrics, answer, render_table
@@ -61,7 +64,14 @@ def check(settings: Settings) -> None:
 async def run(settings: Settings, log: Log) -> None:
     """Serve shares until a signal to stop."""
     path = parse_endpoint(settings.listen)
-    shares = Shares(Path(settings.shares_dir), policy=POLICIES[settings.policy], log=log, host_root=Path(settings.host_root))
+    readings = DriverReadings(partial(_find_library, settings))
+    shares = Shares(
+        Path(settings.shares_dir),
+        policy=POLICIES[settings.policy],
+        log=log,
+        host_root=Path(settings.host_root),
+        read=readings.read if settings.count_contexts else None,
+    )
     metrics = Metrics(shares.usage, lambda: shares.refused)
 
     def rejected(peer: Peer) -> None:
@@ -97,6 +107,13 @@ async def run(settings: Settings, log: Log) -> None:
             await health.close()
             shares.close()
         log.info(Event.DAEMON_STOPPED)
+
+
+def _find_library(settings: Settings) -> Path | None:
+    """Return the path of the NVML to load; None: the dynamic loader finds it."""
+    if settings.nvml_library:
+        return Path(settings.nvml_library)
+    return find_nvml(Path(settings.driver_mount)) if settings.driver_mount else None
 
 
 def _status(argv: Sequence[str]) -> None:

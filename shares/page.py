@@ -4,9 +4,13 @@ A process reads the page before each launch of GPU work, without a system call. 
 write: a process that opens it again for writing gets EPERM (F_SEAL_FUTURE_WRITE, Linux 5.1).
 
     0   u32 magic  u16 version  u16 devices  i64 beat: the server's clock, each 100 ms
+        u8 neighbours[16]: for each device, 1 if other containers have used it within the last second
+    32  for each device u16: MiB that a context takes, as far as the driver has said
     64  for each device 64 bytes:
-        u8 uuid[16]  i64 until  i32 waiters  i32 request  i32 limit (both ppm)  i32 processes  i64 limit  i64 used (both bytes)
+        u8 uuid[16]  i64 until: end of the container's turn, or of its last one  i32 waiters
+        i32 request  i32 limit (both ppm)  i32 processes  i64 limit  i64 used (both bytes)
         i32 informs: 1 if the driver enforces the memory limit, so that the library only reports allocations
+        u32 pause: number of the pause in which the container launches nothing for a moment; 0: there is none
 
 Tests: tests/unit/shares/test_server.py
 """
@@ -26,6 +30,7 @@ _VERSION: Final = 1
 _HEAD: Final = struct.Struct("<IHHq")
 _BEAT: Final = struct.Struct("<q")
 _BEAT_AT: Final = 8
+_NEIGHBOURS_AT: Final = 16
 _DEVICE: Final = struct.Struct("<16sqiiiiqq")
 _TURN: Final = struct.Struct("<qi")
 _TURN_AT: Final = 16
@@ -33,6 +38,10 @@ _PROCESSES: Final = struct.Struct("<i")
 _PROCESSES_AT: Final = 36
 _USED_AT: Final = 48
 _INFORMS_AT: Final = 56
+_PAUSE: Final = struct.Struct("<I")
+_PAUSE_AT: Final = 60
+_CONTEXT: Final = struct.Struct("<H")
+_CONTEXTS_AT: Final = 32
 _ENTRY: Final = 64
 _F_SEAL_FUTURE_WRITE: Final = 0x0010  # linux/fcntl.h; not in Python's fcntl
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE
@@ -68,7 +77,9 @@ class SharedPage:
     def beat(self, now_ns: int) -> None:
         _BEAT.pack_into(self._map, _BEAT_AT, now_ns)
 
-    def show_turn(self, device: int, until_ns: int, waiters: int) -> None:
+    def show_turn(self, device: int, until_ns: int, waiters: int, *, neighbours: bool, pause: int) -> None:
+        self._map[_NEIGHBOURS_AT + device] = neighbours
+        _PAUSE.pack_into(self._map, _at(device) + _PAUSE_AT, pause & 0xFFFFFFFF)
         _TURN.pack_into(self._map, _at(device) + _TURN_AT, until_ns, waiters)
 
     def show_used(self, device: int, used_bytes: int) -> None:
@@ -76,6 +87,9 @@ class SharedPage:
 
     def show_informs(self, device: int, informs: bool) -> None:
         _PROCESSES.pack_into(self._map, _at(device) + _INFORMS_AT, int(informs))
+
+    def show_context(self, device: int, mib: int) -> None:
+        _CONTEXT.pack_into(self._map, _CONTEXTS_AT + _CONTEXT.size * device, min(mib, 2**16 - 1))
 
     def show_processes(self, number: int) -> None:
         """Show how many processes are connected. Without a server, each may use its part of the remaining memory."""

@@ -10,6 +10,10 @@ In each turn of the loop, the server reads at most one frame of each connection,
 shares/intake.py says when the frames of a container are not read for a while, and when its connections with many waiting frames
 are closed.
 
+The memory that contexts take is in no request. So the server asks the driver each READ_S, in a thread, what each connected
+process has (shares/memory.py counts it), and at once when a process first requests memory in a new context: that request waits
+for the answer.
+
 A process that loses its connection may, without a request, allocate its part of its container's remaining memory. So the server
 allows its container no memory until the process reconnects and reports its memory, for at most `LOST_NS`.
 """
@@ -25,21 +29,24 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from lading.log import Event, Log
-from lading.sharegrant import FILE, SOCKET, ShareGrant
+from lading.sharegrant import FILE, SOCKET, SharedGpu, ShareGrant
 from lading.sockets import peer_credentials
+from lading.threads import in_thread
 from lading.vocabulary import GpuUuid, PodUid
 from shares.allowance import Allowance
-from shares.card import NO_END, Card, Effects, Token
+from shares.card import Card, Effects, Token
 from shares.grants import Version, list_grants, read_grant
 from shares.intake import FRAME_NS, Intake
 from shares.memory import MAX_BYTES, Memory
 from shares.page import DeviceShare, SharedPage
 from shares.peer import find_stranger
-from shares.policy.model import MILLION, MS, Policy, Share
+from shares.policy.model import MILLION, MS, NO_END, Policy, Share
+from shares.readings import Read, Readings
 from shares.wire import SIZE, Frame, Kind, WireError, WireRefusal, pack, unpack
 
 BEAT_S: Final = 0.1
@@ -53,7 +60,10 @@ MAX_LINES: Final = 5  # such lines at once
 SETTLE_NS: Final = 1000 * MS  # time for clients to reconnect after a time without a server; they dial each 200 ms
 LOST_NS: Final = 5_000 * MS  # time to wait for a running process that lost its connection
 LOOK_AGAIN_NS: Final = 50 * MS  # interval between two checks whether a lost process is connected again
-MAX_LATE_NS: Final = 600_000 * MS
+READ_S: Final = 0.25  # memory that was freed late stops counting after two readings
+READ_AT_ONCE_S: Final = 0.02  # time between two readings, however many requests wait
+READ_DEADLINE_S: Final = 2.0  # time after which requests do not wait for a driver that hangs
+MAX_USED_NS: Final = 600_000 * MS
 _MIB: Final = 1 << 20
 _PERCENT: Final = MILLION // 100
 
@@ -64,9 +74,10 @@ class Usage:
 
     grant: ShareGrant
     uuid: GpuUuid
-    held_ns: int  # time for which the container had the card, since its grant or this server's start
+    held_ns: int  # time of the card that the container had, also beside turns of others, since its grant or this server's start
     used_bytes: int
     limit_bytes: int
+    context_bytes: int = 0  # memory that a context of the card takes, as far as the driver has said
     process_ids: tuple[int, ...]  # host process IDs of the connected processes that launch work
     has_turn: bool
     waiters: int  # number of other containers that want the card
@@ -82,9 +93,11 @@ class Shares:
         host_root: Path = Path("/"),
         clock: Callable[[], int] = time.monotonic_ns,
         open_process: Callable[[int], int] = os.pidfd_open,
+        read: Read | None = None,
     ) -> None:
         """Create the server. `policy` makes the policy of one card. `open_process` returns a descriptor that becomes readable
-        when the process ends; it raises OSError if the process has ended."""
+        when the process ends; it raises OSError if the process has ended. `read` asks the driver what processes have of cards;
+        None: only what processes report counts."""
         self._folder = folder
         self._make_policy = policy
         self._log = log
@@ -97,6 +110,11 @@ class Shares:
         self._unserved: dict[str, str] = {}  # error by container, for containers that are tried again
         self._beating: asyncio.Task[None] | None = None
         self._beat_ns = clock()
+        self._read = read
+        self._reading: asyncio.Task[None] | None = None
+        self._read_soon = asyncio.Event()
+        self._reading_problem = ""
+        self._contexts: dict[GpuUuid, int] = {}  # bytes that a context takes, by card, as far as the driver has said
         self.problem = ""  # reason why the folder of grants cannot be read; empty if it can
         self.refused = 0  # number of refused processes
 
@@ -104,10 +122,13 @@ class Shares:
         """Serve the existing grants, and follow the folder of grants from now on."""
         self._look_at_grants()
         self._beating = asyncio.create_task(self._beat())
+        if self._read is not None:
+            self._reading = asyncio.create_task(self._keep_reading(self._read))
 
     def close(self) -> None:
-        if self._beating:
-            self._beating.cancel()
+        for task in (self._beating, self._reading):
+            if task:
+                task.cancel()
         for name in list(self._containers):
             self._drop(name)
 
@@ -121,12 +142,45 @@ class Shares:
             stalled, self._beat_ns = now_ns - self._beat_ns > STALL_NS, now_ns
             for container in self._containers.values():
                 container.page.beat(now_ns)
-            if stalled:
-                for container in self._containers.values():
+                if stalled:
                     container.settled_ns = now_ns + SETTLE_NS
-                for card in self._cards.values():
-                    card.act(card.card.stalled(now_ns))
+            for card in self._cards.values():  # also without frames, a neighbour ceases to be one
+                card.act(card.card.stalled(now_ns) if stalled else card.card.look(now_ns))
             self._look_at_grants()
+
+    async def _keep_reading(self, read: Read) -> None:
+        """Ask the driver what processes have, while any is connected."""
+        cards: set[GpuUuid] = set()
+        while True:
+            before, cards = cards, {gpu.uuid for one in self._containers.values() if one.processes for gpu in one.grant.gpus}
+            if not cards and not before:
+                await asyncio.sleep(READ_S)
+                continue
+            for container in self._containers.values():
+                container.begin_reading()
+            self._read_soon.clear()
+            reading = asyncio.ensure_future(in_thread(partial(read, cards)))
+            try:
+                readings = await asyncio.wait_for(asyncio.shield(reading), READ_DEADLINE_S)
+                self._note_reading("")
+            except TimeoutError:
+                readings = {}
+                self._note_reading("the driver does not answer")
+            except Exception as e:  # noqa: BLE001 - whatever a driver comes up with, shares are served
+                readings = {}
+                self._note_reading(str(e) or type(e).__name__)
+            for container in self._containers.values():
+                container.end_reading(readings)
+            await asyncio.wait([reading])  # a driver that hangs is asked once
+            reading.exception()
+            await asyncio.sleep(READ_AT_ONCE_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._read_soon.wait(), READ_S - READ_AT_ONCE_S)
+
+    def _note_reading(self, problem: str) -> None:
+        if problem and problem != self._reading_problem:
+            self._log.warning(Event.SHARE_WATCH_FAILED, f"contexts do not count in shares: {problem}")
+        self._reading_problem = problem
 
     def _look_at_grants(self) -> None:
         try:
@@ -201,6 +255,21 @@ class Shares:
             card = self._cards[uuid] = _CardLoop(Card(self._make_policy()), self._clock)
         return card
 
+    def context_bytes(self, uuid: GpuUuid) -> int:
+        """Return how much memory a context of this card takes, as far as the driver has said."""
+        return self._contexts.get(uuid, 0)
+
+    def learn_context(self, uuid: GpuUuid, taken_bytes: int) -> None:
+        """Note what the driver said of a context. The least counts: what another one takes besides is read when it is there."""
+        self._contexts[uuid] = min(taken_bytes, self._contexts.get(uuid, taken_bytes))
+        for container in self._containers.values():
+            container.show_contexts()
+
+    def read_soon(self) -> bool:
+        """Have the driver asked at once. Return whether it can be expected to answer."""
+        self._read_soon.set()
+        return self._read is not None and not self._reading_problem
+
     def stranger(self, connection: socket.socket, grant: ShareGrant) -> str:
         return find_stranger(connection, grant.pod, self._host_root)
 
@@ -229,7 +298,9 @@ class _CardLoop:
                 effect.process.send(Frame(Kind.TOKEN, device, a=quota_ns, c=effect.until_ns))
             elif effect.container in self.members:
                 container, device = self.members[effect.container]
-                container.page.show_turn(device, effect.until_ns, effect.waiters)
+                container.page.show_turn(
+                    device, effect.until_ns, effect.waiters, neighbours=effect.neighbours, pause=effect.pause
+                )
         if self._timer:
             self._timer.cancel()
         wake_ns = self.card.wake_ns()
@@ -276,6 +347,7 @@ class _Container:
             self._listener.close()
             raise
         self.page.beat(shares.now_ns())
+        self.show_contexts()
         self.cards = [shares.card(gpu.uuid) for gpu in grant.gpus]
         for device, (card, share) in enumerate(zip(self.cards, wanted, strict=True)):
             card.members[name] = self, device
@@ -317,6 +389,37 @@ class _Container:
             memory.gone(process)
             self.page.show_used(device, memory.used_bytes)
 
+    def begin_reading(self) -> None:
+        for memory in self.memory:
+            memory.begin_reading()
+
+    def end_reading(self, readings: Readings) -> None:
+        """Take what the driver said, and answer the requests that waited for it."""
+        for device, (gpu, memory) in enumerate(zip(self.grant.gpus, self.memory, strict=True)):
+            by_pid = readings.get(gpu.uuid)
+            if by_pid is None:
+                memory.skip_reading()
+                continue
+            for process in (*self.processes, *self._lost):
+                if taken_bytes := memory.end_reading(process, by_pid.get(process.pid)):
+                    self._note_context(gpu, taken_bytes)
+            self.page.show_used(device, memory.used_bytes)
+        if any(process.postponed for process in self.processes):
+            self.answer_later()
+
+    def _note_context(self, gpu: SharedGpu, taken_bytes: int) -> None:
+        self.shares.learn_context(gpu.uuid, taken_bytes)
+        if taken_bytes > gpu.memory_mib * _MIB:
+            taken_mib = -(-taken_bytes // _MIB)
+            self.refuse(
+                f"its share of {gpu.memory_mib} MiB of {gpu.uuid} has no place for a context, which takes {taken_mib} MiB"
+            )
+
+    def show_contexts(self) -> None:
+        for device, (gpu, memory) in enumerate(zip(self.grant.gpus, self.memory, strict=True)):
+            memory.context_bytes = self.shares.context_bytes(gpu.uuid)
+            self.page.show_context(device, -(-memory.context_bytes // _MIB))
+
     def usage(self) -> list[Usage]:
         now_ns, said = self.shares.now_ns(), []
         for card, gpu, memory in zip(self.cards, self.grant.gpus, self.memory, strict=True):
@@ -327,6 +430,7 @@ class _Container:
                     held_ns=card.card.held_ns(self.name, now_ns),
                     used_bytes=memory.used_bytes,
                     limit_bytes=memory.limit_bytes,
+                    context_bytes=memory.context_bytes,
                     process_ids=tuple(sorted(process.pid for process in self.processes if process.launches)),
                     has_turn=card.card.holder == self.name,
                     waiters=card.card.count_waiters(self.name),
@@ -383,7 +487,7 @@ class _Container:
         if self.shares.now_ns() >= self.settles_ns():
             for process in self.processes:
                 process.answer_postponed()
-        if any(process.postponed for process in self.processes):
+        if any(process.postponed and not process.awaits_reading() for process in self.processes):
             self.answer_later()
 
     def _accept(self) -> None:
@@ -525,41 +629,60 @@ class _Process:
             raise WireError(f"the process holds more than {MAX_BYTES} bytes")
         container.found(self.pid, frame)
         container.shares.notice_stall(now_ns)
-        late_ns = min(frame.c, MAX_LATE_NS)
+        used_ns = min(frame.c, MAX_USED_NS)
         match frame.kind:
             case Kind.WANT:
-                card.act(card.card.want(container.name, self, frame.a, late_ns, now_ns))
+                card.act(card.card.want(container.name, self, frame.a, used_ns, now_ns))
             case Kind.RELEASE:
-                card.act(card.card.release(container.name, self, late_ns, now_ns))
-            case Kind.ADD if frame.b or container.informs[frame.device] or now_ns >= container.settles_ns():
-                self._add(frame)
-            case Kind.ADD if len(self.postponed) >= MAX_POSTPONED:
+                card.act(card.card.release(container.name, self, used_ns, now_ns))
+            case Kind.USE:
+                card.act(card.card.use(container.name, self, used_ns, now_ns, pause=bool(frame.a)))
+            case Kind.ADD | Kind.CONTEXT if frame.b or container.informs[frame.device] or self._can_be_answered(frame, now_ns):
+                self._count(frame)
+            case Kind.ADD | Kind.CONTEXT if len(self.postponed) >= MAX_POSTPONED:
                 raise WireError(f"more than {MAX_POSTPONED} requests for memory at a time")
-            case Kind.ADD:
+            case Kind.ADD | Kind.CONTEXT:
                 self.postponed.append(frame)
-                container.answer_later()
+                if not self.awaits_reading():
+                    container.answer_later()
             case Kind.SUB:
                 memory.subtract(self, frame.a)
                 container.page.show_used(frame.device, memory.used_bytes)
 
-    def _add(self, frame: Frame) -> None:
+    def _can_be_answered(self, frame: Frame, now_ns: int) -> bool:
+        return now_ns >= self.container.settles_ns() and not self._needs_reading(frame)
+
+    def _needs_reading(self, frame: Frame) -> bool:
+        """Have the driver asked if the request is the first one in a new context, and return whether it is to be waited for."""
+        memory = self.container.memory[frame.device]
+        return frame.kind is Kind.ADD and memory.awaits_reading(self) and self.container.shares.read_soon()
+
+    def awaits_reading(self) -> bool:
+        """Return whether its first postponed request waits for the driver."""
+        return bool(self.postponed) and self._needs_reading(self.postponed[0])
+
+    def _count(self, frame: Frame) -> None:
         container, memory = self.container, self.container.memory[frame.device]
-        allowed = memory.add(self, frame.a, held=bool(frame.b) or container.informs[frame.device])
+        held = bool(frame.b) or container.informs[frame.device]
+        count = memory.add if frame.kind is Kind.ADD else memory.set_contexts
+        allowed = count(self, frame.a, held=held)
         container.page.show_used(frame.device, memory.used_bytes)
+        if frame.kind is Kind.CONTEXT and frame.b:
+            return  # the process does not ask
         verdict = Frame(Kind.VERDICT, frame.device, frame.seq, int(allowed), memory.used_bytes, memory.limit_bytes)
         self.send(verdict)
 
     def answer_postponed(self) -> None:
-        """Answer the first postponed request."""
-        if self.postponed:
-            self._add(self.postponed.popleft())
+        """Answer the first postponed request, unless it waits for the driver."""
+        if self.postponed and not self.awaits_reading():
+            self._count(self.postponed.popleft())
 
     def _welcome(self, hello: Frame, now_ns: int) -> None:
         if self._greeted:
             raise WireError("a second HELLO")
         self._greeted, self.launches = True, hello.c > 0
         self.container.show_processes()
-        welcome = pack(Frame(Kind.WELCOME, a=now_ns, b=len(self.container.cards)))
+        welcome = pack(Frame(Kind.WELCOME, a=now_ns, b=len(self.container.cards), c=1))
         try:
             socket.send_fds(self._connection, [welcome], [self.container.page.fd])
         except OSError:

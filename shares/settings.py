@@ -36,6 +36,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: Annotated[
         PolicyName, Setting("who goes first: fair (start-time fair queueing), or window (Gemini's use within 10 s)")
     ] = PolicyName.FAIR
+    count_contexts: Annotated[
+        bool,
+        Setting(
+            "a share has all that the driver counts, with contexts (some hundred MiB for each process); false: allocations only"
+        ),
+    ] = True
+    driver_mount: Annotated[str, Setting("where the driver's files are, if lading-shares runs in a container")] = ""
+    nvml_library: Annotated[str, Setting("libnvidia-ml.so.1, where it is not on the loader's path")] = ""
     host_root: Annotated[str, Setting("proc is read below this folder")] = "/"
     metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9444"
     log_level: Annotated[Level, Setting("debug, info, warning or error")] = Level.INFO

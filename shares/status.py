@@ -41,6 +41,7 @@ def _use(one: Usage) -> ShareUse:
         waiters=one.waiters,
         memory_used_mib=-(-one.used_bytes // _MIB),
         memory_limit_mib=one.limit_bytes // _MIB,
+        context_mib=-(-one.context_bytes // _MIB),
         processes=len(one.process_ids),
         process_ids=one.process_ids,
     )

@@ -13,7 +13,7 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from shares.memory import MAX_BYTES
+from shares.memory import MAX_BYTES, MAX_CONTEXTS
 
 VERSION: Final = 1
 SIZE: Final = 32
@@ -25,13 +25,15 @@ _FRAME: Final = struct.Struct("<BBHIqqq")
 
 class Kind(IntEnum):
     HELLO = 1  # a: pid in the client's namespace, b: client's CLOCK_MONOTONIC, c: 1 if it launches work, 0 if it only queries
-    WANT = 2  # a: estimate of the next burst, ns; c: time that work ran after the lease ended, ns
-    RELEASE = 3  # c: time that work ran after the lease ended, ns
+    WANT = 2  # a: estimate of the next burst, ns; c: device time used outside turns since the last frame, ns
+    RELEASE = 3  # c: as in WANT
     ADD = 4  # a: bytes; b: 1 if they are allocated already (reported after a reconnect), which is never refused
     SUB = 5  # a: bytes freed
-    WELCOME = 128  # a: the server's CLOCK_MONOTONIC, b: number of devices; sent with the descriptor of the page
+    USE = 6  # a: 1 pauses the holder of the turn for this process, 0 ends that; c: as in WANT
+    CONTEXT = 7  # a: number of contexts that the process is about to have; b: 1 if it has them, which is never refused
+    WELCOME = 128  # a: the server's CLOCK_MONOTONIC, b: number of devices, c: 1 (takes USE, CONTEXT); with the page's descriptor
     TOKEN = 129  # a: length of the turn in ns, c: its end by the server's clock
-    VERDICT = 130  # seq of the ADD; a: 1 allowed, 0 refused; b: bytes used; c: limit in bytes
+    VERDICT = 130  # seq of the ADD or CONTEXT; a: 1 allowed, 0 refused; b: bytes used; c: limit in bytes
     REFUSED = 131  # a: a WireRefusal
 
 
@@ -43,6 +45,8 @@ MOST: Final[dict[Kind, tuple[int, int, int]]] = {
     Kind.RELEASE: (_ANY, _ANY, MAX_NS),
     Kind.ADD: (_ANY, 1, _ANY),
     Kind.SUB: (MAX_BYTES, _ANY, _ANY),
+    Kind.USE: (1, _ANY, MAX_NS),
+    Kind.CONTEXT: (MAX_CONTEXTS, 1, _ANY),
 }
 
 

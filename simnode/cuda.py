@@ -1,7 +1,8 @@
-"""Compile the fake libcuda.so.1 (fake_cuda.c) and the fake of HAMi-core (fake_hami.c), and add the driver to a simulated
-node's files."""
+"""Compile the fake libcuda.so.1 (fake_cuda.c, fake_card.c) and the fake of HAMi-core (fake_hami.c), and add the driver to the
+files of a simulated node."""
 
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,27 +18,28 @@ from simnode.nvml import NvmlState, compile_fake_nvml
 _NVML_STATE: Final = "nvml-state"
 _IN_CONTAINER: Final = "/run/fake-cuda"
 _HERE: Final = Path(__file__).parent
-SOURCE: Final = _HERE / "fake_cuda.c"
+SOURCES: Final = (_HERE / "fake_cuda.c", _HERE / "fake_card.c")
 
 
 def compile_fake_cuda(folder: Path) -> Path:
     """Compile the fake into the folder, which is created if needed. Return its path."""
     # Calls between functions of the fake stay inside it, as in the driver: they never reach a library in front of it.
-    return _compile(SOURCE, folder / CUDA, f"-I{HERE}", "-fvisibility=hidden", "-Wl,-Bsymbolic", f"-Wl,-soname,{CUDA}")
+    flags = [f"-I{HERE}", "-fvisibility=hidden", "-Wl,-Bsymbolic", f"-Wl,-soname,{CUDA}"]
+    return _compile(SOURCES, folder / CUDA, *flags)
 
 
 def compile_fake_hami(folder: Path) -> Path:
     """Compile the fake of HAMi-core's library into the folder, which is created if needed. Return its path."""
-    return _compile(_HERE / "fake_hami.c", folder / "libvgpu.so")
+    return _compile((_HERE / "fake_hami.c",), folder / "libvgpu.so")
 
 
-def _compile(source: Path, out: Path, *flags: str) -> Path:
+def _compile(sources: Sequence[Path], out: Path, *flags: str) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     common = ["-std=gnu11", "-O2", "-fPIC", "-shared", *flags]
-    command = [*find_compiler(), *common, str(source), "-o", str(out), "-pthread", "-ldl"]
+    command = [*find_compiler(), *common, *map(str, sources), "-o", str(out), "-pthread", "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- the compiler on our source
     if done.returncode:
-        raise HostError(f"cannot compile {source.name}: {done.stderr.strip()}")
+        raise HostError(f"cannot compile {sources[0].name}: {done.stderr.strip()}")
     return out
 
 
@@ -55,8 +57,8 @@ class CudaDriver:
 
     def reset(self) -> None:
         """Delete the state of the cards. No program may be using them."""
-        for card in self.folder.glob("GPU-*"):
-            card.unlink()
+        for state in (*self.folder.glob("GPU-*"), self.folder / "cards"):
+            state.unlink(missing_ok=True)
 
 
 def install_fake_cuda(node: SimNode) -> CudaDriver:

@@ -1,8 +1,13 @@
 /* A fake libcuda.so.1: virtual cards that several processes share, for tests and demos of what keeps a container to its share.
  *
- * A card runs one kernel after another, in the order of their launches in all processes; a kernel takes as many microseconds as
- * its grid has blocks in x. Memory is counted, not allocated; an address or a handle that was freed is the first to be given
- * again. Copies take no time. Streams of one process are in order too.
+ * A kernel takes as many microseconds as its grid has blocks in x, but for two that are known by their names (work.ptx): `fault`
+ * writes where no memory is, and `meet` waits for others like it. Kernels of a context run in the order of their launches, in all
+ * of its streams; contexts have the card by slices (fake_card.c). Memory is counted, not allocated; an address or a handle that was
+ * freed is the first to be given again. Copies take no time.
+ *
+ * What each process has of a card is in the file <uuid>.memory, where fake_nvml.c finds it: 256 numbers of bytes. A number is that
+ * of the process which holds a lock (fcntl) on the byte of its index, so it ends with the process, however that ends, and the
+ * kernel says which process it is, in the process IDs of who asks.
  *
  * It refuses what the driver refuses. The rules are from a run on a card (H200, driver 580.159) where the comment says "seen",
  * else from the description of the function in cuda.h of CUDA 13.0.
@@ -11,12 +16,14 @@
  *                            of which FAKE_CUDA_DIR has a link nvidia<minor> to the UUID, as the driver would tell it
  *   FAKE_CUDA_DIR            a folder with one state file for each card, which the processes share; made when needed
  *   FAKE_CUDA_MIB            memory of a card [81008]
+ *   FAKE_CUDA_CONTEXT_MIB    memory that a context takes [514, seen]; 0: cuInit takes none either
  *   FAKE_CUDA_ASKED          a file: a line for each function that cuGetProcAddress is asked for, name and flags [none]
  *   FAKE_CUDA_FREE_US        for so long a call that frees goes on after the memory is free [0]
  *   FAKE_CUDA_LAUNCH_US      for so long a launch goes on before its work reaches the card [0]
  *   FAKE_CUDA_LAUNCHES       a file: when the work of each launch reached the card, as int64 nanoseconds of CLOCK_MONOTONIC [none]
  *
  * What the state of a card counts, `fake_cuda_counts` returns: launches, and bytes that are allocated by this process.
+ * `fake_cuda_worked` returns for how many ns a card has worked for this process.
  * `fake_cuda_events` returns how many events a graph has, which were recorded while it was captured; `fake_cuda_live_events`
  * returns how many events of the process were created and not destroyed, and `fake_cuda_refused_records` how often an event was
  * to be recorded on a stream of another context than its own.
@@ -28,6 +35,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,10 +46,13 @@
 #include <unistd.h>
 
 #include "cu.h"
+#include "fake_card.h"
 
 #define API __attribute__((visibility("default")))
+enum mode { GLOBAL, THREAD_LOCAL, RELAXED }; /* CUstreamCaptureMode */
 enum {
   MAX_CARDS = 8,
+  CUDA_ARRAY3D_LAYERED = 1,
   HOST = -1, /* in place of a card: memory of the host */
   NO_DEVICE = 100,
   INVALID_DEVICE = 101,
@@ -51,15 +62,22 @@ enum {
   CAPTURE_INVALIDATED = 901,
   CAPTURE_IMPLICIT = 906,
   CAPTURED_EVENT = 907,
+  CAPTURE_OF_OTHER_THREAD = 908,
+  ILLEGAL_ADDRESS = 700,
 };
 #define GRANULARITY ((size_t)2 << 20) /* seen: cuMemCreate of 1 MiB is refused */
+#define SMALLEST ((size_t)512)        /* places in a block that several allocations share are multiples of it */
+#define INITIAL ((size_t)4 << 20)     /* seen: what a process has of a card after cuInit */
+enum { SLOTS = 256 };
 
 struct state {
-  _Atomic int64_t busy_until, launches;
+  _Atomic int64_t launches;
 };
 struct CUctx_st {
   int card, references; /* 0: a primary context that is not active */
-  int is_green;
+  int is_green, has_memory;
+  struct work work;
+  int64_t end, blocking_end; /* of its last work, and of the last that the legacy stream waits for */
 };
 struct CUgreenCtx_st {
   struct CUctx_st context;
@@ -67,13 +85,24 @@ struct CUgreenCtx_st {
 struct CUstream_st {
   CUcontext context;
   int is_free; /* CU_STREAM_NON_BLOCKING: the legacy stream does not wait for it */
-  int capturing, captured_events;
-  int64_t captured_us, ends;
+  int capturing, captured_events, is_invalid;
+  CUcontext captured_in;
+  enum mode mode;
+  const enum mode *capturer; /* the thread that began the capture */
+  struct CUstream_st *next_capture;
+  int64_t captured_us;
+  CUcontext used_in; /* of its last launch: a default stream has work in several */
+  int64_t end;
 };
 struct CUevent_st {
-  int64_t at;
+  struct mark mark;
   int captured; /* it was last recorded in a capture */
+  int is_timed, is_recorded;
   CUcontext context;
+};
+struct CUfunc_st {
+  enum { WORK, FAULT, MEET } kind;
+  CUcontext context; /* in which its module was loaded */
 };
 struct CUgraphExec_st {
   int64_t us;
@@ -87,9 +116,17 @@ struct CUmemPoolHandle_st {
   int destroyed;
   struct CUmemPoolHandle_st *next;
 };
+/* Allocations of less than 2 MiB share blocks of 2 MiB (seen: 16 of 1 MiB take 16 MiB). */
+struct block {
+  CUdeviceptr at;
+  CUcontext context;
+  int allocations;
+  struct block *next;
+};
 struct allocation {
   CUdeviceptr at;
   size_t size;
+  struct block *block;
   int card;
   CUcontext context; /* it ends with this; NULL: with none */
   CUmemoryPool pool;
@@ -99,6 +136,7 @@ struct allocation {
 struct physical {
   size_t size;
   int card, references;
+  int is_foreign; /* another process created it, and has it of the card; that it lives on after that process is not simulated */
 };
 struct handle {
   CUmemGenericAllocationHandle value;
@@ -127,16 +165,19 @@ struct export {
 static struct state *cards[MAX_CARDS];
 static CUuuid uuids[MAX_CARDS];
 static int count = -1;
-static size_t total, used[MAX_CARDS];
-static int64_t last_end;
+static size_t total, context_bytes, used[MAX_CARDS]; /* `used`: by this process, without its contexts */
+static _Atomic int64_t *slots[MAX_CARDS];            /* what each process has of the card */
+static int slot_files[MAX_CARDS], own_slot[MAX_CARDS];
+static struct block *blocks;
 static struct CUctx_st contexts[MAX_CARDS];
 static struct CUmemPoolHandle_st pools[MAX_CARDS], host_pool = {.card = HOST}, managed_pool = {.next = &host_pool};
 static CUmemoryPool current_pools[MAX_CARDS];
 static CUmemoryPool all_pools = &managed_pool; /* also those that were destroyed: their addresses are not given again */
 static struct CUstream_st default_stream;
-static _Atomic int live_events, refused_records, captures, global_captures, blocking_captures, invalidated;
+static _Atomic int live_events, refused_records;
+static struct CUstream_st *captures; /* streams that are captured; with `capture_lock` held */
 static __thread CUcontext current;
-static __thread int relaxed;
+static __thread enum mode thread_mode; /* cuThreadExchangeStreamCaptureMode */
 static __thread struct CUstream_st thread_stream;
 static struct allocation *allocations, *freed; /* `freed`: addresses to be given again */
 static struct handle *handles;
@@ -147,7 +188,11 @@ static int64_t free_ns, launch_ns;
 static int launch_log = -1;
 static int forked; /* a child of a process that used CUDA: it never can (seen) */
 static CUdeviceptr next_address = 0x7f0000000000;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, capture_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+  _Atomic(struct work *) work; /* of a kernel that faults; NULL: there is none */
+  int64_t end;
+} fault;
 
 static int64_t now(void) {
   struct timespec t;
@@ -161,16 +206,64 @@ static void sleep_until(int64_t at) {
   }
 }
 
-static struct state *open_card(const char *uuid) {
+/* Map a file of a card, and return its descriptor. */
+static int open_file(const char *uuid, const char *ending, void **map) {
   const char *folder = getenv("FAKE_CUDA_DIR");
   char path[4096];
-  snprintf(path, sizeof path, "%s/%s", folder ? folder : "/tmp", uuid);
+  snprintf(path, sizeof path, "%s/%s%s", folder ? folder : "/tmp", uuid, ending);
   int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0 || ftruncate(fd, 4096)) return NULL;
-  void *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  close(fd);
-  return map == MAP_FAILED ? NULL : map;
+  if (fd < 0 || ftruncate(fd, 4096)) return -1;
+  *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return *map == MAP_FAILED ? -1 : fd;
 }
+
+static struct state *open_card(const char *uuid) {
+  void *map = NULL;
+  int fd = open_file(uuid, "", &map);
+  if (fd < 0) return NULL;
+  close(fd);
+  return map;
+}
+
+static struct flock byte_of(int slot) { return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1}; }
+
+/* Take a slot for what this process has of a card: the descriptor stays open, because closing it would end the lock. */
+static int open_slots(const char *uuid, int card) {
+  void *map = NULL;
+  slot_files[card] = open_file(uuid, ".memory", &map);
+  slots[card] = map;
+  for (int i = 0; i < SLOTS && slot_files[card] >= 0; i++) {
+    struct flock own = byte_of(i);
+    if (fcntl(slot_files[card], F_SETLK, &own)) continue;
+    own_slot[card] = i;
+    atomic_store(&slots[card][i], 0);
+    return 1;
+  }
+  return 0;
+}
+
+/* Return what all processes have of a card. */
+static size_t used_by_all(int card) {
+  size_t sum = 0;
+  for (int i = 0; i < SLOTS; i++) {
+    int64_t bytes = atomic_load(&slots[card][i]);
+    struct flock other = byte_of(i);
+    if (!bytes || (i != own_slot[card] && (fcntl(slot_files[card], F_GETLK, &other) || other.l_type == F_UNLCK))) continue;
+    sum += (size_t)bytes;
+  }
+  return sum;
+}
+
+/* Take memory of a card for this process. Two processes that take the last of it at a time may both be refused. */
+static CUresult occupy(int card, size_t size) {
+  _Atomic int64_t *own = &slots[card][own_slot[card]];
+  if (size > total) return CUDA_ERROR_OUT_OF_MEMORY;
+  atomic_fetch_add(own, (int64_t)size);
+  if (used_by_all(card) <= total) return CUDA_SUCCESS;
+  atomic_fetch_sub(own, (int64_t)size);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+static void vacate(int card, size_t size) { atomic_fetch_sub(&slots[card][own_slot[card]], (int64_t)size); }
 
 static int parse_uuid(const char *text, CUuuid *out) {
   int digits = 0;
@@ -184,12 +277,14 @@ static int parse_uuid(const char *text, CUuuid *out) {
 }
 
 static void add_card(const char *uuid) {
+  const char *folder = getenv("FAKE_CUDA_DIR");
   if (count == MAX_CARDS || strncmp(uuid, "GPU-", 4) || !parse_uuid(uuid, &uuids[count])) return;
-  cards[count] = open_card(uuid);
+  cards[count] = open_slots(uuid, count) ? open_card(uuid) : NULL;
   contexts[count].card = pools[count].card = count;
+  contexts[count].work.card = card_open(folder ? folder : "/tmp", uuid);
   current_pools[count] = &pools[count];
   if (cards[count]) pools[count].next = all_pools, all_pools = &pools[count];
-  if (cards[count]) count++;
+  if (cards[count] && contexts[count].work.card) count++;
 }
 
 static void add_cards_of_dev(void) {
@@ -207,26 +302,39 @@ static void add_cards_of_dev(void) {
 
 static void after_fork(void) {
   pthread_mutex_init(&lock, NULL);
+  pthread_mutex_init(&capture_lock, NULL);
   forked = 1;
 }
 
+/* In a namespace of the loader of its own (dlmopen) the driver dies (seen). */
+static void die_in_namespace(void) {
+  Dl_info where;
+  Lmid_t name = LM_ID_BASE;
+  void *self = dladdr((void *)cuInit, &where) ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+  if (self && !dlinfo(self, RTLD_DI_LMID, &name) && name != LM_ID_BASE) raise(SIGSEGV);
+}
+
 API CUresult cuInit(unsigned flags) {
-  (void)flags;
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
   if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   pthread_mutex_lock(&lock);
   if (count < 0) {
     count = 0;
+    die_in_namespace();
     pthread_atfork(NULL, NULL, after_fork);
     const char *names = getenv("NVIDIA_VISIBLE_DEVICES"), *mib = getenv("FAKE_CUDA_MIB"), *us = getenv("FAKE_CUDA_FREE_US");
     const char *delay = getenv("FAKE_CUDA_LAUNCH_US"), *log = getenv("FAKE_CUDA_LAUNCHES");
     char *list = strdup(names ? names : ""), *rest = list, *name;
     while ((name = strsep(&rest, ","))) add_card(name);
+    const char *context = getenv("FAKE_CUDA_CONTEXT_MIB");
+    context_bytes = (size_t)(context ? atoll(context) : 514) << 20;
     free(list);
     if (!count) add_cards_of_dev();
     free_ns = us ? atoll(us) * 1000 : 0;
     launch_ns = delay ? atoll(delay) * 1000 : 0;
     if (log) launch_log = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     total = (size_t)(mib ? atoll(mib) : 81008) << 20;
+    for (int i = 0; i < count && context_bytes; i++) atomic_store(&slots[i][own_slot[i]], INITIAL);
   }
   pthread_mutex_unlock(&lock);
   return count ? CUDA_SUCCESS : NO_DEVICE;
@@ -259,34 +367,76 @@ API CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-/* Captures */
+static CUcontext base_of(CUcontext context) { return context->is_green ? &contexts[context->card] : context; }
 
-/* Refuse what a capture of the context forbids to other threads, which ends the capture (seen). */
-static int is_prohibited(void) {
-  if (!atomic_load(&global_captures) || relaxed) return 0;
-  atomic_store(&invalidated, 1);
-  return 1;
+/* Return why the process can make no call: 0, if it can. After a kernel's fault it can never again (seen). */
+static CUresult refuse_all(void) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
+  struct work *work = atomic_load(&fault.work);
+  if (!work || !card_reached(work, fault.end)) return CUDA_SUCCESS;
+  card_end(work); /* with the work behind it */
+  return ILLEGAL_ADDRESS;
 }
+#define CHECK_USABLE \
+  do { \
+    CUresult why = refuse_all(); \
+    if (why) return why; \
+  } while (0)
+#define CHECK_CURRENT \
+  CHECK_USABLE; \
+  if (!current) return INVALID_CONTEXT
 
-/* Refuse the legacy stream while a stream is captured for which it waits, which ends the capture in every mode (seen). */
+/* Captures. Whatever is forbidden while a stream is captured also ends the capture (seen). */
+
+enum forbidden { UNSAFE, BY_LEGACY_STREAM, ALWAYS };
+
+/* Return whether a capture forbids what the thread is about to do. Unsafe calls are forbidden to the thread that captures, unless in
+ * relaxed mode, and in global mode to all threads that did not change their own mode (seen; cuStreamBeginCapture in cuda.h). */
+static int forbids(const struct CUstream_st *captured, enum forbidden what) {
+  if (what == UNSAFE) {
+    if (thread_mode == RELAXED || captured->mode == RELAXED) return 0;
+    return captured->capturer == &thread_mode || (captured->mode == GLOBAL && thread_mode == GLOBAL);
+  }
+  return current && captured->captured_in == base_of(current) && (what == ALWAYS || !captured->is_free);
+}
+static int is_forbidden(enum forbidden what, int ends) {
+  int found = 0;
+  pthread_mutex_lock(&capture_lock);
+  for (struct CUstream_st *one = captures; one; one = one->next_capture) {
+    if (!forbids(one, what)) continue;
+    found = 1;
+    if (ends) one->is_invalid = 1;
+  }
+  pthread_mutex_unlock(&capture_lock);
+  return found;
+}
+static int is_prohibited(void) { return is_forbidden(UNSAFE, 1); }
+/* The legacy stream would wait for what is captured (seen, in every mode). */
 static int is_implicit(const struct CUstream_st *stream) {
-  if (stream != &default_stream || !atomic_load(&blocking_captures)) return 0;
-  atomic_store(&invalidated, 1);
-  return 1;
+  return stream == &default_stream && is_forbidden(BY_LEGACY_STREAM, 1);
 }
 
 /* Contexts */
 
 static void end_context(CUcontext context);
 
+/* A context has memory of its own. One that was reset gets it again when it is used. */
+static CUresult begin_context(CUcontext context) {
+  if (context->has_memory) return CUDA_SUCCESS;
+  CUresult result = occupy(context->card, context_bytes);
+  context->has_memory = !result;
+  return result;
+}
+
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (device < 0 || device >= count) return INVALID_DEVICE;
   pthread_mutex_lock(&lock);
-  *out = &contexts[device];
-  contexts[device].references++;
+  CUresult result = begin_context(&contexts[device]);
+  if (!result) *out = &contexts[device], contexts[device].references++;
   pthread_mutex_unlock(&lock);
-  return CUDA_SUCCESS;
+  return result;
 }
 API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
   if (device < 0 || device >= count) return INVALID_DEVICE;
@@ -315,9 +465,19 @@ API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device) {
   (void)flags;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (device < 0 || device >= count) return INVALID_DEVICE;
-  current = *out = malloc(sizeof **out);
-  **out = (struct CUctx_st){.card = device, .references = 1};
-  return CUDA_SUCCESS;
+  CUcontext made = malloc(sizeof *made);
+  *made = (struct CUctx_st){.card = device, .references = 1, .work.card = contexts[device].work.card};
+  CUresult result = begin_context(made);
+  if (result) free(made);
+  else current = *out = made;
+  return result;
+}
+API CUresult cuCtxCreate(CUcontext *out, unsigned flags, CUdevice device) { return cuCtxCreate_v2(out, flags, device); }
+API CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int number, unsigned flags, CUdevice device) {
+  return affinity || number ? CUDA_ERROR_NOT_SUPPORTED : cuCtxCreate_v2(out, flags, device);
+}
+API CUresult cuCtxCreate_v4(CUcontext *out, void *params, unsigned flags, CUdevice device) {
+  return params ? CUDA_ERROR_NOT_SUPPORTED : cuCtxCreate_v2(out, flags, device);
 }
 API CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
 API CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
@@ -378,12 +538,28 @@ API CUresult cuCtxGetDevice(CUdevice *out) {
   return CUDA_SUCCESS;
 }
 
+/* Count memory of a card, or no more; with `lock` held. */
+static CUresult use(int card, size_t size) {
+  if (card == HOST) return CUDA_SUCCESS;
+  CUresult result = occupy(card, size);
+  if (!result) used[card] += size;
+  return result;
+}
+static void unuse_bytes(int card, size_t size) {
+  if (card == HOST) return;
+  used[card] -= size;
+  vacate(card, size);
+}
+
+/* seen: 2 MiB + 1 take 4 MiB, 5 MiB take 6 MiB */
+static size_t whole_blocks(size_t size) { return (size + GRANULARITY - 1) & ~(GRANULARITY - 1); }
+
 /* What pools have freed is the system's again, beyond their thresholds, when the host synchronises. With `lock` held. */
 static void shrink(CUmemoryPool pool, size_t keep) {
-  size_t least = pool->used + pool->unobserved;
-  if (least < keep) least = keep;
+  size_t least = whole_blocks(pool->used + pool->unobserved);
+  if (least < keep) least = whole_blocks(keep);
   if (pool->reserved <= least) return;
-  if (pool->card != HOST) used[pool->card] -= pool->reserved - least;
+  unuse_bytes(pool->card, pool->reserved - least);
   pool->reserved = least;
 }
 static void synchronised(void) {
@@ -396,54 +572,92 @@ static void synchronised(void) {
 }
 
 API CUresult cuCtxSynchronize(void) {
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!current) return INVALID_CONTEXT;
-  if (atomic_load(&captures)) { /* it ends captures of every mode, and waits for nothing (seen) */
-    atomic_store(&invalidated, 1);
-    return CAPTURE_UNSUPPORTED;
-  }
-  sleep_until(last_end);
+  CHECK_CURRENT;
+  if (is_forbidden(ALWAYS, 1)) return CAPTURE_UNSUPPORTED; /* and it waits for nothing (seen) */
+  CUcontext context = base_of(current);
+  card_wait(&context->work, context->end);
+  CHECK_USABLE;
   synchronised();
   return CUDA_SUCCESS;
 }
 
 /* Memory. An output that is NULL is refused, but for those of cuMemGetInfo (seen). */
 
-/* Count memory of a card; with `lock` held. */
-static CUresult use(int card, size_t size) {
-  if (card == HOST) return CUDA_SUCCESS;
-  if (size > total - used[card]) return CUDA_ERROR_OUT_OF_MEMORY;
-  used[card] += size;
-  return CUDA_SUCCESS;
-}
-
 /* With `lock` held. */
-static CUdeviceptr link_allocation(struct allocation made) {
+static CUdeviceptr new_address(size_t size) {
   struct allocation **link = &freed, *one;
-  while (*link && (*link)->size != made.size) link = &(*link)->next;
-  if ((one = *link)) {
-    *link = one->next;
-    made.at = one->at;
-  } else {
-    one = malloc(sizeof *one);
-    made.at = next_address;
-    next_address += (made.size + GRANULARITY - 1) & ~(GRANULARITY - 1);
+  while (*link && (*link)->size != size) link = &(*link)->next;
+  if (!(one = *link)) {
+    next_address += whole_blocks(size);
+    return next_address - whole_blocks(size);
   }
+  CUdeviceptr at = one->at;
+  *link = one->next;
+  free(one);
+  return at;
+}
+static CUdeviceptr link_allocation(struct allocation made) {
+  struct allocation *one = malloc(sizeof *one);
+  if (!made.at) made.at = new_address(made.size);
   made.next = allocations;
   *one = made;
   allocations = one;
   return made.at;
 }
 
+/* Return the first place in the block that is free; 0 if there is none. With `lock` held. */
+static CUdeviceptr place_in(const struct block *block, size_t size) {
+  CUdeviceptr at = block->at;
+  for (struct allocation *one = allocations; one;) {
+    if (one->block == block && one->at < at + size && at < one->at + one->size) {
+      at = (one->at + one->size + SMALLEST - 1) & ~(SMALLEST - 1);
+      one = allocations;
+    } else {
+      one = one->next;
+    }
+  }
+  return at + size <= block->at + GRANULARITY ? at : 0;
+}
+
+/* Find a place in a block that the context has, or in a new one. With `lock` held. */
+static CUresult take_place(struct allocation *made) {
+  for (struct block *one = blocks; one; one = one->next) {
+    made->block = one;
+    if (one->context == made->context && (made->at = place_in(one, made->size))) return CUDA_SUCCESS;
+  }
+  CUresult result = use(made->card, GRANULARITY);
+  if (result) return result;
+  struct block *fresh = malloc(sizeof *fresh);
+  *fresh = (struct block){new_address(GRANULARITY), made->context, 0, blocks};
+  blocks = made->block = fresh;
+  made->at = fresh->at;
+  return CUDA_SUCCESS;
+}
+
+/* With `lock` held. */
+static void end_block(struct block *block, int card) {
+  struct block **link = &blocks;
+  struct allocation *again = malloc(sizeof *again);
+  while (*link != block) link = &(*link)->next;
+  *link = block->next;
+  *again = (struct allocation){.at = block->at, .size = GRANULARITY, .next = freed};
+  freed = again;
+  free(block);
+  unuse_bytes(card, GRANULARITY);
+}
+
 static CUresult take_of(int card, CUdeviceptr *out, size_t size) {
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!current) return INVALID_CONTEXT;
+  CHECK_CURRENT;
   if (!out || !size) return CUDA_ERROR_INVALID_VALUE; /* seen */
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
   pthread_mutex_lock(&lock);
-  CUresult result = use(card, size);
-  CUcontext context = current->is_green ? &contexts[current->card] : current;
-  if (!result) *out = link_allocation((struct allocation){.size = size, .card = card, .context = context});
+  CUcontext context = base_of(current);
+  struct allocation made = {.size = size, .card = card, .context = context};
+  CUresult result = begin_context(context);
+  int shares_block = card != HOST && size < GRANULARITY;
+  if (!result) result = shares_block ? take_place(&made) : use(card, whole_blocks(size));
+  if (!result && shares_block) made.block->allocations++;
+  if (!result) *out = link_allocation(made);
   pthread_mutex_unlock(&lock);
   return result;
 }
@@ -460,16 +674,21 @@ static void end_allocation(struct allocation **link, int observed) {
       pool->unobserved = 0;
       shrink(pool, 0);
     }
-  } else if (one->card != HOST) {
-    used[one->card] -= one->size;
+  } else if (!one->block) {
+    unuse_bytes(one->card, whole_blocks(one->size));
   }
   *link = one->next;
+  if (one->block) {
+    if (!--one->block->allocations) end_block(one->block, one->card);
+    free(one);
+    return;
+  }
   one->next = freed;
   freed = one;
 }
 
 static CUresult give_back(CUdeviceptr at, int observed) {
-  if (!current) return INVALID_CONTEXT;
+  CHECK_CURRENT;
   CUresult result = CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&lock);
   struct allocation **link = &allocations;
@@ -484,8 +703,8 @@ static CUresult give_back(CUdeviceptr at, int observed) {
 }
 
 API CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
-  if (!current) return INVALID_CONTEXT;
-  if (left) *left = total - used[current->card];
+  CHECK_CURRENT;
+  if (left) *left = total - used_by_all(current->card);
   if (all) *all = total;
   return CUDA_SUCCESS;
 }
@@ -554,6 +773,7 @@ API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *p) {
 }
 /* It gives nothing back of what was freed before the host synchronised (seen). */
 API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+  CHECK_USABLE;
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
   pthread_mutex_lock(&lock);
@@ -585,6 +805,7 @@ static void check_pool(CUmemoryPool pool) {
   abort();
 }
 API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+  CHECK_USABLE;
   if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
   if (is_prohibited()) return CAPTURE_UNSUPPORTED;
   check_pool(pool);
@@ -609,7 +830,7 @@ API CUresult cuStreamGetCtx(CUstream stream, CUcontext *out) {
 /* `pool` NULL: the one that is current to the stream's device. */
 static CUresult take_of_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, struct CUstream_st *stream) {
   CUcontext context = stream->context ? stream->context : current;
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
+  CHECK_USABLE;
   if (!context) return INVALID_CONTEXT;
   if (!out || !size) return CUDA_ERROR_INVALID_VALUE;
   if (stream->capturing) { /* it becomes a node of the graph, whose memory is not simulated */
@@ -620,7 +841,7 @@ static CUresult take_of_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, s
   if (!pool) pool = current_pools[context->card];
   check_pool(pool);
   pthread_mutex_lock(&lock);
-  size_t more = pool->used + size > pool->reserved ? pool->used + size - pool->reserved : 0;
+  size_t more = pool->used + size > pool->reserved ? whole_blocks(pool->used + size - pool->reserved) : 0;
   CUresult result = use(pool->card, more);
   if (!result) {
     pool->used += size, pool->reserved += more;
@@ -656,7 +877,7 @@ API CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) {
 /* With `lock` held. */
 static void unuse(struct physical *physical) {
   if (--physical->references) return;
-  if (physical->card != HOST) used[physical->card] -= physical->size;
+  if (!physical->is_foreign) unuse_bytes(physical->card, physical->size);
   free(physical);
 }
 
@@ -703,13 +924,13 @@ static CUmemGenericAllocationHandle add_handle(struct physical *physical, CUmemG
 }
 
 /* With `lock` held. */
-static CUresult create(CUmemGenericAllocationHandle *out, size_t size, int card) {
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
+static CUresult create(CUmemGenericAllocationHandle *out, size_t size, int card, int is_foreign) {
+  CHECK_USABLE;
   look_at_exports();
-  CUresult result = use(card, size);
+  CUresult result = is_foreign ? CUDA_SUCCESS : use(card, size);
   if (result) return result;
   struct physical *physical = malloc(sizeof *physical);
-  *physical = (struct physical){size, card, 0};
+  *physical = (struct physical){size, card, 0, is_foreign};
   *out = add_handle(physical, 0);
   return CUDA_SUCCESS;
 }
@@ -722,7 +943,7 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const C
     return CUDA_ERROR_INVALID_VALUE;
   }
   pthread_mutex_lock(&lock);
-  CUresult result = create(out, size, on_card ? p->location.id : HOST);
+  CUresult result = create(out, size, on_card ? p->location.id : HOST, 0);
   pthread_mutex_unlock(&lock);
   return result;
 }
@@ -853,7 +1074,7 @@ API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, v
   struct export *one = exports;
   while (one && one->inode != file.st_ino) one = one->next;
   if (one) *out = add_handle(one->physical, 0);
-  else result = create(out, shared.size, shared.card);
+  else result = create(out, shared.size, shared.card, 1);
   pthread_mutex_unlock(&lock);
   return result;
 }
@@ -861,10 +1082,27 @@ API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, v
 /* Arrays. One that is sparse, or mapped later, has no memory but what is mapped into it. */
 
 static size_t bytes_of(int format) { return format == 0x20 || format == 0x0a || format == 0x03 ? 4 : format & 2 ? 2 : 1; }
-static CUresult take_array(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
+/* The limits of each kind of array, as a card's attributes say them (CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE…; for compute capability
+ * 6.0 and later, and the side of a 3D array seen). Layers are given in the place of the depth. */
+enum array_kind { PLAIN, MIPMAPPED };
+static int is_too_large(const CUDA_ARRAY3D_DESCRIPTOR *d, enum array_kind kind) {
+  static const struct {
+    size_t width, height, depth;
+  } limits[2][3] = {
+    {{131072, 0, 0}, {131072, 65536, 0}, {16384, 16384, 16384}},
+    {{32768, 0, 0}, {32768, 32768, 0}, {16384, 16384, 16384}},
+  }, layered[2] = {{32768, 0, 2048}, {32768, 32768, 2048}};
+  int sides = d->Depth ? 2 : d->Height ? 1 : 0;
+  int is_layered = d->Flags & CUDA_ARRAY3D_LAYERED;
+  size_t width = is_layered ? layered[d->Height > 0].width : limits[kind][sides].width;
+  size_t height = is_layered ? layered[d->Height > 0].height : limits[kind][sides].height;
+  size_t depth = is_layered ? layered[0].depth : limits[kind][sides].depth;
+  return d->Width > width || d->Height > height || d->Depth > depth || (is_layered && !d->Depth);
+}
+static CUresult take_array(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, enum array_kind kind) {
   size_t height = d->Height ? d->Height : 1, depth = d->Depth ? d->Depth : 1;
   if (!d->Width || !d->NumChannels) return CUDA_ERROR_INVALID_VALUE;
-  if (d->Depth && (d->Width > 16384 || height > 16384 || depth > 16384)) return CUDA_ERROR_INVALID_VALUE; /* seen */
+  if (is_too_large(d, kind)) return CUDA_ERROR_INVALID_VALUE;
   int mapped = d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
   int card = current && !mapped ? current->card : HOST;
   return take_of(card, (CUdeviceptr *)out, d->Width * height * depth * d->NumChannels * bytes_of(d->Format));
@@ -889,16 +1127,18 @@ static CUresult give_back_array(CUdeviceptr array) {
   return result;
 }
 API CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
-  return out && d ? take_array(out, d) : CUDA_ERROR_INVALID_VALUE;
+  return out && d ? take_array(out, d, PLAIN) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d) {
   if (!out || !d) return CUDA_ERROR_INVALID_VALUE;
   CUDA_ARRAY3D_DESCRIPTOR flat = {d->Width, d->Height, 0, d->Format, d->NumChannels, 0};
-  return take_array(out, &flat);
+  return take_array(out, &flat, PLAIN);
 }
 API CUresult cuArrayDestroy(CUarray array) { return give_back_array((CUdeviceptr)array); }
+/* The number of levels is brought into its limits (cuda.h). */
 API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
-  return levels ? cuArray3DCreate_v2((CUarray *)out, d) : CUDA_ERROR_INVALID_VALUE;
+  (void)levels;
+  return out && d ? take_array((CUarray *)out, d, MIPMAPPED) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return give_back_array((CUdeviceptr)array); }
 /* An array is mapped as a whole, as one of CUDA_ARRAY3D_DEFERRED_MAPPING is. */
@@ -938,50 +1178,78 @@ static void end_context(CUcontext context) {
     unmap_tiles((*link)->at);
     end_allocation(link, 1);
   }
+  card_end(&context->work);
+  if (context->has_memory) vacate(context->card, context_bytes);
+  context->has_memory = 0;
 }
 
 /* Work */
 
 API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
   (void)image;
-  *out = (CUmodule)&default_stream;
+  CHECK_CURRENT;
+  *out = (CUmodule)current;
   return CUDA_SUCCESS;
 }
 API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name) {
-  (void)module, (void)name;
-  *out = (CUfunction)&default_stream;
+  CHECK_USABLE;
+  *out = malloc(sizeof **out);
+  (*out)->kind = !strcmp(name, "fault") ? FAULT : !strcmp(name, "meet") ? MEET : WORK;
+  (*out)->context = base_of((CUcontext)module);
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamCreate(CUstream *out, unsigned flags) {
+  CHECK_CURRENT;
   if (!out || flags > 1) return CUDA_ERROR_INVALID_VALUE;
-  if (!current) return INVALID_CONTEXT;
   *out = calloc(1, sizeof **out);
   (*out)->context = current;
   (*out)->is_free = flags;
   return CUDA_SUCCESS;
 }
+API CUresult cuStreamDestroy_v2(CUstream stream) { /* its work goes on */
+  CHECK_USABLE;
+  if (!stream) return INVALID_HANDLE;
+  free(stream);
+  return CUDA_SUCCESS;
+}
 
-static CUresult enqueue(struct CUstream_st *stream, int64_t us) {
-  if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!current) return INVALID_CONTEXT;
+static CUcontext context_of(const struct CUstream_st *stream) { return base_of(stream->context ? stream->context : current); }
+
+/* Return the end of the stream's work. The legacy stream's is that of all streams for which it waits. */
+static int64_t end_of(const struct CUstream_st *stream, CUcontext context) {
+  if (stream == &default_stream) return context->blocking_end;
+  return stream->used_in == context ? stream->end : 0;
+}
+
+/* Put work into a stream, and note in `end` where it ends; not if it becomes a part of a graph. */
+static CUresult enqueue(struct CUstream_st *stream, CUfunction f, int64_t us, void **params) {
+  CHECK_CURRENT;
+  CUcontext context = context_of(stream);
+  if (f && (f->context != base_of(current) || context != f->context)) return INVALID_HANDLE; /* all are of one context */
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
   if (stream->capturing) {
-    if (atomic_load(&invalidated)) return CAPTURE_INVALIDATED;
+    if (stream->is_invalid) return CAPTURE_INVALIDATED;
     stream->captured_us += us;
     return CUDA_SUCCESS;
   }
   if (launch_ns) sleep_until(now() + launch_ns);
-  struct state *card = cards[current->card];
-  int64_t free_at = atomic_load(&card->busy_until), ends, t;
-  do {
-    t = now();
-    ends = (free_at > t ? free_at : t) + us * 1000;
-  } while (!atomic_compare_exchange_weak(&card->busy_until, &free_at, ends));
-  atomic_fetch_add(&card->launches, 1);
+  int64_t t = now();
+  if (f && f->kind == MEET) stream->end = card_meet(&context->work, *(int64_t *)params[0], *(int32_t *)params[1]);
+  else stream->end = card_submit(&context->work, us * 1000, &t);
+  stream->used_in = context;
+  context->end = stream->end;
+  if (!stream->is_free) context->blocking_end = stream->end;
+  if (f && f->kind == FAULT && !atomic_load(&fault.work)) {
+    card_close(&context->work);
+    fault.end = stream->end;
+    atomic_store(&fault.work, &context->work);
+  }
+  atomic_fetch_add(&cards[context->card]->launches, 1);
   if (launch_log >= 0 && write(launch_log, &t, sizeof t) != sizeof t) return INVALID_CONTEXT;
-  stream->ends = ends;
-  if (ends > last_end) last_end = ends;
   return CUDA_SUCCESS;
+}
+static CUresult launch(struct CUstream_st *stream, CUfunction f, int64_t us, void **params) {
+  return f ? enqueue(stream, f, us, params) : INVALID_HANDLE; /* seen */
 }
 
 /* What a share of a card does not get to, and the fake does not simulate further. */
@@ -997,57 +1265,66 @@ NOT_SIMULATED(cuMemAlloc, unsigned *out, unsigned size)
 NOT_SIMULATED(cuMemAllocPitch, unsigned *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 NOT_SIMULATED(cuArrayCreate, CUarray *out, const void *descriptor)
 NOT_SIMULATED(cuArray3DCreate, CUarray *out, const void *descriptor)
-#define IGNORED (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)params
+#define IGNORED (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared
 #define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 #define KERNEL(per_thread) \
-  IGNORED, (void)f, (void)extra; \
-  return enqueue(stream_of(stream, per_thread), gx)
-API CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void **params, void **extra) { KERNEL(0); }
-API CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params, void **extra) { KERNEL(1); }
-API CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void **params) {
-  void **extra = NULL;
+  IGNORED; \
+  return launch(stream_of(stream, per_thread), f, gx, params)
+API CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void **params, void **extra) {
+  (void)extra;
   KERNEL(0);
 }
-API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params) {
-  void **extra = NULL;
+API CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params, void **extra) {
+  (void)extra;
   KERNEL(1);
 }
-static CUresult enqueue_of(const CUlaunchConfig *config, int per_thread) {
-  return config ? enqueue(stream_of(config->hStream, per_thread), config->gridDimX) : CUDA_ERROR_INVALID_VALUE;
-}
+API CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void **params) { KERNEL(0); }
+API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params) { KERNEL(1); }
 API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
-  (void)f, (void)params, (void)extra;
-  return enqueue_of(config, 0);
+  (void)extra;
+  return config ? launch(stream_of(config->hStream, 0), f, config->gridDimX, params) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
-  (void)f, (void)params, (void)extra;
-  return enqueue_of(config, 1);
+  (void)extra;
+  return config ? launch(stream_of(config->hStream, 1), f, config->gridDimX, params) : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned number, unsigned flags) {
+  CUresult result = list && number ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   (void)flags;
-  if (!list || !number) return CUDA_ERROR_INVALID_VALUE;
-  for (unsigned i = 0; i < number; i++) enqueue(stream_of(list[i].hStream, 0), list[i].gridDimX);
-  return CUDA_SUCCESS;
+  for (unsigned i = 0; i < number && !result; i++) {
+    result = launch(stream_of(list[i].hStream, 0), list[i].function, list[i].gridDimX, list[i].kernelParams);
+  }
+  return result;
 }
 API CUresult cuLaunchGrid(CUfunction f, int width, int height) {
-  (void)f, (void)height;
-  return enqueue(&default_stream, width);
+  (void)height;
+  return launch(&default_stream, f, width, NULL);
 }
 API CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
-  (void)f, (void)height;
-  return enqueue(stream_of(stream, 0), width);
+  (void)height;
+  return launch(stream_of(stream, 0), f, width, NULL);
 }
 API CUresult cuLaunch(CUfunction f) { return cuLaunchGrid(f, 1, 1); }
-API CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return enqueue(stream_of(stream, 0), graph->us); }
-API CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return enqueue(stream_of(stream, 1), graph->us); }
+static CUresult launch_graph(CUgraphExec graph, struct CUstream_st *stream) {
+  return graph ? enqueue(stream, NULL, graph->us, NULL) : CUDA_ERROR_INVALID_VALUE;
+}
+API CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream_of(stream, 0)); }
+API CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream_of(stream, 1)); }
 
 static CUresult begin_capture(struct CUstream_st *stream, CUstreamCaptureMode mode) {
+  CHECK_USABLE;
+  if (!stream->context && !current) return INVALID_CONTEXT;
   if (stream == &default_stream) return CAPTURE_UNSUPPORTED; /* the legacy stream cannot be captured */
-  stream->capturing = mode ? 1 : 2;
-  stream->captured_us = stream->captured_events = 0;
-  atomic_fetch_add(&captures, 1);
-  if (!mode) atomic_fetch_add(&global_captures, 1);
-  if (!stream->is_free) atomic_fetch_add(&blocking_captures, 1);
+  if (stream->capturing || mode > RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  stream->capturing = 1;
+  stream->captured_us = stream->captured_events = stream->is_invalid = 0;
+  stream->captured_in = context_of(stream);
+  stream->mode = (enum mode)mode;
+  stream->capturer = &thread_mode;
+  pthread_mutex_lock(&capture_lock);
+  stream->next_capture = captures;
+  captures = stream;
+  pthread_mutex_unlock(&capture_lock);
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
@@ -1057,13 +1334,17 @@ API CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode m
   return begin_capture(stream_of(stream, 1), mode);
 }
 static CUresult end_capture(struct CUstream_st *stream, CUgraphExec *graph) {
+  CHECK_USABLE;
   if (!graph || !stream->capturing) return CUDA_ERROR_INVALID_VALUE;
-  atomic_fetch_sub(&captures, 1);
-  if (stream->capturing == 2) atomic_fetch_sub(&global_captures, 1);
-  if (!stream->is_free) atomic_fetch_sub(&blocking_captures, 1);
+  if (stream->mode != RELAXED && stream->capturer != &thread_mode) return CAPTURE_OF_OTHER_THREAD;
+  pthread_mutex_lock(&capture_lock);
+  struct CUstream_st **link = &captures;
+  while (*link != stream) link = &(*link)->next_capture;
+  *link = stream->next_capture;
+  pthread_mutex_unlock(&capture_lock);
   stream->capturing = 0;
   *graph = NULL;
-  if (atomic_exchange(&invalidated, 0)) return CAPTURE_INVALIDATED;
+  if (stream->is_invalid) return CAPTURE_INVALIDATED;
   *graph = malloc(sizeof **graph); /* a graph and its instance are one here */
   **graph = (struct CUgraphExec_st){stream->captured_us, stream->captured_events};
   return CUDA_SUCCESS;
@@ -1076,9 +1357,10 @@ API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraphExec graph, un
   return CUDA_SUCCESS;
 }
 static CUresult is_capturing(struct CUstream_st *stream, CUstreamCaptureStatus *out) {
+  CHECK_USABLE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (stream == &default_stream && atomic_load(&blocking_captures)) return CAPTURE_IMPLICIT; /* the capture goes on (seen) */
-  *out = stream->capturing ? 1 : 0;
+  if (stream == &default_stream && is_forbidden(BY_LEGACY_STREAM, 0)) return CAPTURE_IMPLICIT; /* the capture goes on (seen) */
+  *out = !stream->capturing ? 0 : stream->is_invalid ? 2 : 1;
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *out) {
@@ -1088,71 +1370,124 @@ API CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *ou
   return is_capturing(stream_of(stream, 1), out);
 }
 API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-  if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  int was = relaxed ? 2 : 0;
-  relaxed = *mode == 2;
-  *mode = was;
+  if (!mode || *mode < GLOBAL || *mode > RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  enum mode before = thread_mode;
+  thread_mode = (enum mode)*mode;
+  *mode = before;
   return CUDA_SUCCESS;
 }
-static CUresult synchronise(struct CUstream_st *stream) {
+/* Return why the thread may not ask for the work of the stream. */
+static CUresult refuse_question(struct CUstream_st *stream) {
+  CHECK_USABLE;
+  if (!stream->context && !current) return INVALID_CONTEXT;
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
-  if (stream->capturing || is_prohibited()) return CAPTURE_UNSUPPORTED;
-  sleep_until(stream == &default_stream ? last_end : stream->ends);
+  return stream->capturing || is_prohibited() ? CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+static CUresult synchronise(struct CUstream_st *stream) {
+  CUresult result = refuse_question(stream);
+  if (result) return result;
+  CUcontext context = context_of(stream);
+  card_wait(&context->work, end_of(stream, context));
+  CHECK_USABLE;
   synchronised();
   return CUDA_SUCCESS;
 }
 API CUresult cuStreamSynchronize(CUstream stream) { return synchronise(stream_of(stream, 0)); }
 API CUresult cuStreamSynchronize_ptsz(CUstream stream) { return synchronise(stream_of(stream, 1)); }
+static CUresult query(struct CUstream_st *stream) {
+  CUresult result = refuse_question(stream);
+  if (result) return result;
+  CUcontext context = context_of(stream);
+  int reached = card_reached(&context->work, end_of(stream, context));
+  CHECK_USABLE;
+  return reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+API CUresult cuStreamQuery(CUstream stream) { return query(stream_of(stream, 0)); }
+API CUresult cuStreamQuery_ptsz(CUstream stream) { return query(stream_of(stream, 1)); }
+/* Copies wait for the legacy stream, as those of memory that is not pinned do; nothing is copied. */
+API CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size) {
+  (void)to, (void)from, (void)size;
+  return synchronise(&default_stream);
+}
+API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size) {
+  (void)to, (void)from, (void)size;
+  return synchronise(&default_stream);
+}
+API CUresult cuMemHostAlloc(void **out, size_t size, unsigned flags) {
+  CHECK_CURRENT;
+  if (!out || !size || flags > 7) return CUDA_ERROR_INVALID_VALUE;
+  if (is_prohibited()) return CAPTURE_UNSUPPORTED;
+  *out = calloc(1, size);
+  return CUDA_SUCCESS;
+}
+API CUresult cuMemFreeHost(void *memory) {
+  CHECK_CURRENT;
+  free(memory);
+  return CUDA_SUCCESS;
+}
 API CUresult cuEventCreate(CUevent *out, unsigned flags) {
-  (void)flags;
+  CHECK_CURRENT;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (!current) return INVALID_CONTEXT;
   *out = calloc(1, sizeof **out);
   (*out)->context = current;
+  (*out)->is_timed = !(flags & 2); /* CU_EVENT_DISABLE_TIMING */
   atomic_fetch_add(&live_events, 1);
   return CUDA_SUCCESS;
 }
 API CUresult cuEventDestroy_v2(CUevent event) {
   if (!event) return INVALID_HANDLE;
+  card_unmark(&event->mark);
   free(event);
   atomic_fetch_sub(&live_events, 1);
   return CUDA_SUCCESS;
 }
 /* An event that is recorded in a capture becomes a part of the graph, and cannot be waited for. */
 static CUresult record(CUevent event, struct CUstream_st *stream) {
+  CHECK_USABLE;
+  if (!stream->context && !current) return INVALID_CONTEXT;
   if (!event || event->context != (stream->context ? stream->context : current)) { /* cuEventRecord (cuda.h) */
     atomic_fetch_add(&refused_records, 1);
     return INVALID_HANDLE;
   }
   if (is_implicit(stream)) return CAPTURE_IMPLICIT;
   event->captured = stream->capturing;
+  event->is_recorded = 1;
   stream->captured_events += stream->capturing ? 1 : 0;
-  int64_t ends = stream == &default_stream ? last_end : stream->ends, t = now();
-  event->at = ends > t ? ends : t;
+  if (stream->capturing) return CUDA_SUCCESS;
+  CUcontext context = context_of(stream);
+  card_mark(&event->mark, &context->work, end_of(stream, context));
   return CUDA_SUCCESS;
 }
 API CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream_of(stream, 0)); }
 API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(event, stream_of(stream, 1)); }
 static CUresult look_at(CUevent event) {
+  CHECK_USABLE;
   if (!event) return INVALID_HANDLE;
   return event->captured ? CAPTURED_EVENT : is_prohibited() ? CAPTURE_UNSUPPORTED : 0;
 }
 API CUresult cuEventQuery(CUevent event) {
   CUresult result = look_at(event);
-  return result ? result : now() >= event->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  if (result) return result;
+  int passed = card_passed(&event->mark);
+  CHECK_USABLE;
+  return passed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 API CUresult cuEventSynchronize(CUevent event) {
   CUresult result = look_at(event);
   if (result) return result;
-  sleep_until(event->at);
+  card_pass(&event->mark);
+  CHECK_USABLE;
   synchronised();
   return CUDA_SUCCESS;
 }
 API CUresult cuEventElapsedTime(float *ms, CUevent first, CUevent second) {
+  CHECK_USABLE;
   if (!first || !second || first->context != second->context) return INVALID_HANDLE;
+  if (!first->is_timed || !second->is_timed || !first->is_recorded || !second->is_recorded) return INVALID_HANDLE;
   if (first->captured || second->captured) return CAPTURED_EVENT;
-  *ms = (float)((second->at - first->at) / 1e6);
-  return now() >= second->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  if (!card_passed(&first->mark) || !card_passed(&second->mark)) return CUDA_ERROR_NOT_READY;
+  *ms = (float)((second->mark.at - first->mark.at) / 1e6); /* of all time: beside another context, of its slices too */
+  return CUDA_SUCCESS;
 }
 
 API CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, CUdriverProcAddressQueryResult *how) {
@@ -1193,6 +1528,7 @@ API CUresult cuGetExportTable(const void **out, const CUuuid *id) {
 }
 
 /* Not CUDA's: for tests. */
+API long long fake_cuda_worked(int card) { return card_worked(contexts[card].work.card); }
 API int fake_cuda_events(CUgraphExec graph) { return graph->events; }
 API int fake_cuda_refused_records(void) { return atomic_load(&refused_records); }
 API int fake_cuda_live_events(void) { return atomic_load(&live_events); }

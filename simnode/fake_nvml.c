@@ -35,9 +35,12 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum {
     SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9,
@@ -492,9 +495,37 @@ static int copy_processes(const process_t *from, int there, unsigned *count, pro
     return status;
 }
 
+/* Add the processes that the fake libcuda.so.1 runs, with what they have of the card now: their contexts and memory (seen). Its
+ * files are in FAKE_CUDA_DIR, if that is set; fake_cuda.c says what is in them. */
+enum { CUDA_SLOTS = 256 };
+static int open_cuda_slots(const device_t *device) {
+    static int files[MAX_GPUS]; /* 0: not open. To close one would end the locks that this process itself has on it. */
+    const char *folder = getenv("FAKE_CUDA_DIR");
+    char path[4096];
+    struct stat now, before;
+    snprintf(path, sizeof path, "%s/%s.memory", folder ? folder : "", device->uuid);
+    if (!folder || stat(path, &now)) return -1;
+    int *file = &files[device->gpu], is_same = *file && !fstat(*file, &before) && before.st_ino == now.st_ino;
+    if (!is_same) *file = open(path, O_RDWR | O_CLOEXEC);
+    return *file;
+}
+static int add_cuda_processes(const device_t *device, process_t *to) {
+    long long bytes[CUDA_SLOTS];
+    int added = 0, file = open_cuda_slots(device);
+    int there = file >= 0 && pread(file, bytes, sizeof bytes, 0) == sizeof bytes;
+    for (int i = 0; there && i < CUDA_SLOTS; i++) {
+        struct flock owner = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = i, .l_len = 1};
+        if (bytes[i] <= 0 || fcntl(file, F_GETLK, &owner) || owner.l_type == F_UNLCK) continue;
+        to[added++] = (process_t){owner.l_pid, bytes[i], NO_INSTANCE, NO_INSTANCE};
+    }
+    return added;
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(device_t *device, unsigned *count, process_t *processes) {
     CHECK(device->gpu);
-    return copy_processes(device->processes, device->process_count, count, processes);
+    process_t all[MAX_PROCESSES + CUDA_SLOTS];
+    memcpy(all, device->processes, sizeof device->processes);
+    return copy_processes(all, device->process_count + add_cuda_processes(device, all + device->process_count), count, processes);
 }
 
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(device_t *device, unsigned *count, process_t *processes) {

@@ -30,6 +30,7 @@ CUDA = "localhost/lading/cuda:1"
 _INSTALL = "run: python -m simnode.install"
 _PATH = "PATH=/bin:/usr/bin"
 _GPU_WORK = Path(__file__).parent / "gpu_work.c"
+WORK_PTX = Path(__file__).parent / "work.ptx"  # the kernel of gpu-work on a card
 # glibc's names by which programs and libraries ask for it; before 2.34 threads and the rest were libraries of their own.
 _GLIBC = ("libc.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libm.so.6")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -83,7 +84,7 @@ def default_cache() -> Path:
 def build_images(cache: Path) -> list[Path]:
     """Return the image tars; build those that the cache folder lacks. Several processes may call it at once."""
     busybox = find_busybox(cache)
-    recipe = _PAUSE_C + _TRY_OPEN_C + _GPU_WORK.read_text() + platform.machine() + Path(__file__).read_text()
+    recipe = _PAUSE_C + _TRY_OPEN_C + read_gpu_work() + platform.machine() + Path(__file__).read_text()
     key = hashlib.sha256(recipe.encode() + busybox.read_bytes()).hexdigest()[:16]
     tars = [cache / "images" / f"{name}-{key}.tar" for name in ("pause", "busybox", "cuda")]
     if not all(tar.exists() for tar in tars):
@@ -92,10 +93,15 @@ def build_images(cache: Path) -> list[Path]:
         _write(tars[0], render_image(PAUSE, pause_files, {"Entrypoint": ["/pause"]}))
         files = _busybox_files(busybox, pause, try_open)
         _write(tars[1], render_image(BUSYBOX, files, {"Cmd": ["sh"]}))
-        gpu_work = compile_c(_GPU_WORK.read_text(), static=False)
+        gpu_work = compile_c(read_gpu_work(), static=False)
         cuda = files | _glibc_files(gpu_work) | {"bin/gpu-work": Entry(content=gpu_work, mode=0o755)}
         _write(tars[2], render_image(CUDA, cuda, {"Cmd": ["sh"], "Env": [_PATH, "NVIDIA_VISIBLE_DEVICES=all"]}))
     return tars
+
+
+def read_gpu_work() -> str:
+    """Return the C source of gpu-work, with the text of its kernel."""
+    return f"static const char kernel_ptx[] = {json.dumps(WORK_PTX.read_text())};\n{_GPU_WORK.read_text()}"
 
 
 def compile_c(source: str, *, static: bool = True) -> bytes:

@@ -47,12 +47,20 @@ class Tokens:
                 message=f"cannot give a share of {', '.join(unlimited)}: the node asks for memory limits by the driver "
                 '(memory_limits = "driver"), and the driver does not limit it; the node\'s report says why',
             )
+        gpus = tuple(map(_share_of, shared))
+        for card, gpu in zip(shared, gpus, strict=True):
+            if gpu.memory_mib < card.gpu.context_mib and not gpu.driver_limits:
+                return Refusal(
+                    reason=Reason.ISOLATION_UNAVAILABLE,
+                    message=f"cannot give a share of {gpu.memory_mib} MiB of {gpu.uuid}: each process has a context there, "
+                    f"which takes {card.gpu.context_mib} MiB of the share; ask for more memory",
+                )
         share = ShareGrant(
             pod=PodUid(sandbox.uid),
             container="" if shared[0].granted.pod_wide else container.name,
             namespace=sandbox.namespace,
             pod_name=sandbox.name,
-            gpus=tuple(map(_share_of, shared)),
+            gpus=gpus,
         )
         folder = f"{self.shares_dir}/{folder_name(share.pod, share.container)}"
         behind = tuple(Mount(f"{REAL_LIBRARIES}/{name}", mount.host_path) for name, mount in real.items())

@@ -98,6 +98,7 @@ class Gpu:
     socket: int | None = None
     module_id: int | None = None  # Fabric Manager's number of the card on an NVSwitch board
     links: tuple[NvLink, ...] = ()
+    context_mib: int = 0  # memory that a context of a process takes; 0: not known yet (node/share_watch.py)
     limits_memory: bool = False  # whether a trial showed that the driver limits the memory of a cgroup on this card
     compute_mode: str = ""  # driver's name of the compute mode, unless any process may use the card
     drm: tuple[CharDevice, ...] = ()  # /dev/dri/card<N>, renderD<N>, if the node gives them to containers

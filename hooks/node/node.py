@@ -86,6 +86,7 @@ class Node:
     reconciled: bool = False
     reconcile_failures: int = 0
     bypassed: tuple[Bypassed, ...] = ()  # containers that run without the devices of their pod's annotations
+    share_contexts: dict[GpuUuid, int] = field(default_factory=dict)  # MiB that a context takes, by card (node/share_watch.py)
     share_bypasses: tuple[ShareBypass, ...] = ()  # containers that do not keep to their shares of cards (node/share_watch.py)
     _reconciled_at: float = float("-inf")  # last comparison, on time.monotonic()
     life: Life = field(default_factory=Life)
@@ -327,8 +328,13 @@ class Node:
         own = self.ledger.find(pod, container.name)
         unmanaged = Unmanaged() if own else find_unmanaged(self.host_root, inventory, self.ledger.grants())
         drivers = tuple(map(recheck_mounts, inventory.drivers))
+        if drivers != inventory.drivers:
+            inventory = replace(inventory, drivers=drivers)
+        if self.share_contexts:
+            gpus = (replace(gpu, context_mib=self.share_contexts.get(gpu.uuid, 0)) for gpu in inventory.gpus)
+            inventory = replace(inventory, gpus=tuple(gpus))
         return View(
-            inventory=inventory if drivers == inventory.drivers else replace(inventory, drivers=drivers),
+            inventory=inventory,
             age_s=self.watch.age_s if self.watch else math.inf,
             own=own,
             pod_gen=self.ledger.newest_gen(pod),

@@ -68,6 +68,7 @@ class ShareWatch:
         shows it."""
         processes = self._read_processes([gpu.uuid for gpu in gpus])
         known = self.ask()
+        self.node.share_contexts.update({GpuUuid(use.gpu): use.context_mib for use in known if use.context_mib})
         cgroups = read_cgroups(self.node.host_root, {one.pid for running in processes.values() for one in running})
         now = [replace(gpu, processes=processes.get(gpu.uuid)) for gpu in gpus]
         share_bypasses = find_share_bypasses(now, cgroups, known, grants, tolerance_mib=self.tolerance_mib)

@@ -17,7 +17,10 @@ NVML: Final = "libnvidia-ml.so.1"
 SOCKET: Final = Path("/run/lading/gpu/s.sock")  # the share server's socket, as a container sees it
 HERE: Final = Path(__file__).parent
 SOURCES: Final = {
-    CUDA: ("compute.c", "connect.c", "driver.c", "link.c", "memory.c", "queue.c", "resolve.c"),
+    CUDA: (
+        *("account.c", "compute.c", "connect.c", "contexts.c", "driver.c", "link.c", "memory.c", "queue.c"),
+        *("resolve.c", "table.c", "virtual.c"),
+    ),
     NVML: ("connect.c", "nvml.c"),
 }
 _FLAGS: Final = (

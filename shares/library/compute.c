@@ -1,30 +1,39 @@
-/* Launches: only within a turn, and never more ahead of the device than a turn can wait for (queue.c).
+/* Launches: within a turn, or as a guest beside another container's turn, and never far ahead of the device (queue.c).
  *
- * A thread of its own gives back turns that are not used. While the server is gone, launches go on with the part of the card that
- * the container is guaranteed. */
+ * A turn ends by the clock: work that is queued then runs on, and counts as used outside it (account.c). A thread of its own gives
+ * back turns that are not used, and reports. While the server is gone, launches go on with the part of the card that the
+ * container is guaranteed. */
 #include "compute.h"
 
 #include <unistd.h>
 
+#include "account.h"
 #include "queue.h"
 
+#define QUEUE_NS (10 * MS)      /* of work that is queued on the device at most, besides one launch */
+#define SHARED_QUEUE_NS (MS / 2) /* the same while other containers use the device */
+#define LONG_NS (2 * MS)        /* a longer launch has to fit into the rest of the turn */
+#define REPORT_NS MS            /* of use outside turns is reported at once */
 enum {
-  IDLE_MS = 1,            /* without work on the device, while others wait */
-  WANTED_LOOK_MS = 1,     /* for whether the device has work */
-  HOLDING_LOOK_MS = 4,    /* for others that wait */
-  IDLE_LOOK_MS = 50,      /* for a turn to keep; a turn that begins is seen at once */
-  TURN_LOOK_MS = 50,      /* while waiting for a turn */
-  LAUNCHING_LOOK_US = 20, /* a launch takes a few */
-  FIXED_PERIOD_MS = 100,  /* while the server is away */
-  LEAST_PPM = 1000,       /* of a container without a guarantee */
+  IDLE_MS = 1,          /* without work on the device, while others wait */
+  PAUSING_LOOK_US = 100, /* for the end of a burst of work, for which the holder is paused */
+  WANTED_LOOK_MS = 1,   /* for whether the device has work */
+  HOLDING_LOOK_MS = 4,  /* for others that wait */
+  IDLE_LOOK_MS = 50,    /* for a turn to keep; a turn that begins is seen at once */
+  TURN_LOOK_MS = 50,    /* while waiting for a turn */
+  PAUSED_LOOK_US = 50,  /* while paused for a guest */
+  REPORT_MS = 100,      /* between two reports of a little use */
+  FIXED_PERIOD_MS = 100, /* while the server is away */
+  LEAST_PPM = 1000,     /* of a container without a guarantee */
 };
+enum mode { IN_TURN, GUEST, FIXED };
 
 static struct launches {
-  _Atomic int launching; /* threads between the look at the turn and the return of the driver's launch: it is not over before */
-  _Atomic int waiting;   /* threads that wait for a turn, or for the device, and are about to launch */
+  _Atomic int waiting; /* threads that wait for a turn, or for the device, and are about to launch */
   _Atomic int64_t last_launch;
-  int renewing; /* a thread gives the turn that ended for a new one */
-  int64_t rests, after; /* since when the device has no work, after which launch; of the thread that keeps turns */
+  int64_t rests, after;  /* since when the device has no work, after which launch; of the thread that keeps turns */
+  _Atomic uint32_t paused; /* number of the last pause that was waited for */
+  struct account account;
   struct queue queue;
 } launches[MAX_DEVICES]; /* by the device's index in the grant */
 
@@ -33,42 +42,79 @@ static int started;
 
 static struct launches *launches_on(const struct device *device) { return &launches[device->index]; }
 
-/* Stop holding the turn, unless a thread launches at this moment; with the connection's lock held. A thread counts as launching
- * before it looks at the turn, so one of the two sees the other. */
-static int stop_holding(struct device *device) {
-  atomic_store(&device->turn, RELEASING);
-  if (!atomic_load(&launches_on(device)->launching)) return 1;
-  atomic_store(&device->turn, HOLDING);
-  return 0;
+/* Return this process's part of a rate of the container. */
+static int64_t part_of(struct device *device, int64_t ppm) {
+  int32_t processes = atomic_load(&atomic_load(&device->page)->processes);
+  return ppm / (processes > 1 ? processes : 1);
+}
+
+/* Return whether a launch of this length may be made in the turn: a long one has to fit, unless it is a little longer than expected. */
+static int in_turn(struct device *device, int64_t length) {
+  if (atomic_load(&device->turn) != HOLDING) return 0;
+  int64_t left = turn_left(device);
+  return length <= LONG_NS ? left > 0 : left > length / 4 * 3;
+}
+
+static int is_paused(struct device *device) {
+  uint32_t pause = atomic_load_explicit(&atomic_load(&device->page)->pause, memory_order_relaxed);
+  return pause && pause != atomic_load_explicit(&launches_on(device)->paused, memory_order_relaxed);
+}
+
+/* Wait until the pause is over, for PAUSE_NS at most. */
+static void wait_out_pause(struct device *device) {
+  uint32_t pause = atomic_load(&atomic_load(&device->page)->pause);
+  int64_t until = now_ns() + PAUSE_NS;
+  while (pause && atomic_load(&atomic_load(&device->page)->pause) == pause && now_ns() < until) usleep(PAUSED_LOOK_US);
+  atomic_store(&launches_on(device)->paused, pause);
+}
+
+/* Report the use outside turns, if it is this much; with the connection's lock held. */
+static void report(struct device *device, int64_t least) {
+  int64_t used = account_report(&launches_on(device)->account, now_ns(), least, REPORT_MS * MS);
+  if (used) turn_use(device, used, 0);
+}
+
+/* Count what the last turn left, and return all use that is not reported. */
+static int64_t take_used(struct device *device) {
+  struct account *account = &launches_on(device)->account;
+  account_rest(account, now_ns(), turn_over(device));
+  return account_report(account, now_ns(), 0, 0);
 }
 
 /* Give back a turn that no thread uses: when the device has had no work for some time while others wait, or when it is over. */
 static void release_if_idle(struct device *device) {
   struct launches *on = launches_on(device);
-  if (atomic_load(&device->turn) != HOLDING || atomic_load(&on->launching) || atomic_load(&on->waiting)) return;
-  turn_end(device);
-  if (!atomic_load(&atomic_load(&device->page)->waiters) && turn_lasts(device)) return;
+  if (atomic_load(&device->turn) != HOLDING || atomic_load(&on->waiting)) return;
+  if (!atomic_load(&atomic_load(&device->page)->waiters) && turn_left(device)) return;
   int64_t launched = atomic_load(&on->last_launch), now = now_ns();
   if (now - launched < IDLE_MS * MS || !queue_is_done(&on->queue)) return;
   if (on->after != launched) on->rests = now, on->after = launched;
   if (now - on->rests < IDLE_MS * MS) return; /* a program that waited for its work is about to launch more */
   link_lock();
-  if (link_joined() && atomic_load(&device->turn) == HOLDING && !atomic_load(&on->waiting) && stop_holding(device)) {
-    if (atomic_load(&on->last_launch) != launched) atomic_store(&device->turn, HOLDING); /* the device has work again */
-    else turn_release(device);
-    link_notify();
-  }
+  if (link_joined() && atomic_load(&device->turn) == HOLDING && !atomic_load(&on->waiting)) turn_release(device, take_used(device));
   link_unlock();
 }
 
-/* Return in how many milliseconds to look at the turns again; 0: there is none. */
-static int next_look_ms(void) {
-  int next = 0;
+/* End the pause of the holder when this process's burst of work is over, and report use. */
+static void end_pause(struct device *device) {
+  struct launches *on = launches_on(device);
+  int idle = !atomic_load(&on->waiting) && queue_is_done(&on->queue);
+  int ends = account_ends_pause(&on->account, now_ns(), idle);
+  link_lock();
+  if (ends) turn_use(device, account_report(&on->account, now_ns(), 0, 0), 0);
+  else if (!on->account.paused) report(device, REPORT_NS);
+  link_unlock();
+}
+
+/* Return in how many microseconds to look at the turns again; 0: there is nothing to look at. */
+static int64_t next_look_us(void) {
+  int64_t next = 0;
   for (int i = 0; i < link_devices(); i++) {
     struct device *device = link_device(i);
+    if (launches[i].account.paused) return PAUSING_LOOK_US;
     if (atomic_load(&device->turn) != HOLDING) continue;
-    if (atomic_load(&atomic_load(&device->page)->waiters)) return WANTED_LOOK_MS;
-    next = HOLDING_LOOK_MS;
+    int64_t look = (atomic_load(&atomic_load(&device->page)->waiters) ? WANTED_LOOK_MS : HOLDING_LOOK_MS) * 1000;
+    next = next && next < look ? next : look;
   }
   return next;
 }
@@ -77,11 +123,14 @@ static void *keep_turns(void *unused) {
   (void)unused;
   for (;;) {
     link_lock();
-    int next = next_look_ms();
+    int64_t next = next_look_us();
     if (!next) link_wait(IDLE_LOOK_MS * MS);
     link_unlock();
-    usleep((useconds_t)next * 1000);
-    for (int i = 0; i < link_devices(); i++) release_if_idle(link_device(i));
+    if (next) usleep((useconds_t)next);
+    for (int i = 0; i < link_devices(); i++) {
+      release_if_idle(link_device(i));
+      end_pause(link_device(i));
+    }
   }
   return NULL;
 }
@@ -99,11 +148,9 @@ static void reset(void) {
   pthread_mutex_init(&starting, NULL);
   started = 0;
   for (int i = 0; i < MAX_DEVICES; i++) {
-    struct launches *on = &launches[i];
-    atomic_store(&on->launching, 0);
-    atomic_store(&on->waiting, 0);
-    on->renewing = 0;
-    queue_reset(&on->queue);
+    atomic_store(&launches[i].waiting, 0);
+    account_reset(&launches[i].account);
+    queue_reset(&launches[i].queue);
   }
 }
 
@@ -115,9 +162,7 @@ __attribute__((constructor)) static void prepare(void) {
 /* Wait until the fixed share of this process has time left; with the connection's lock held. A period is as long as it has to be for
  * what was used of it. */
 static void fixed_turn(struct device *device) {
-  struct page_device *page = atomic_load(&device->page);
-  int32_t processes = atomic_load(&page->processes);
-  int64_t ppm = page->request_ppm / (processes > 1 ? processes : 1), period = FIXED_PERIOD_MS * MS;
+  int64_t ppm = part_of(device, atomic_load(&device->page)->request_ppm), period = FIXED_PERIOD_MS * MS;
   if (ppm < LEAST_PPM) ppm = LEAST_PPM;
   if (!device->fixed_began) device->fixed_began = now_ns();
   int64_t used = now_ns() - device->fixed_began;
@@ -131,82 +176,105 @@ static void fixed_turn(struct device *device) {
   device->fixed_began = link_joined() ? 0 : now_ns();
 }
 
-/* Exchange a turn that ended for a new one, when no thread launches and the work is done; with the connection's lock held. */
-static void renew_turn(struct device *device, int64_t estimate) {
-  struct launches *on = launches_on(device);
-  on->renewing = 1;
-  link_unlock();
-  while (atomic_load(&on->launching)) usleep(LAUNCHING_LOOK_US); /* threads that looked at the turn before its end */
-  queue_drain(&on->queue);
-  link_lock();
-  on->renewing = 0;
-  if (link_joined() && atomic_load(&device->turn) == HOLDING && !turn_lasts(device) && stop_holding(device)) {
-    turn_want(device, estimate, turn_late(device));
+/* Return whether the process may launch outside a turn now, and pause the holder for it if it was idle; with the connection's lock
+ * held. */
+static int is_guest(struct device *device, int64_t length) {
+  struct account *account = &launches_on(device)->account;
+  int pause = 0;
+  if (!turn_takes_use() || atomic_load(&device->turn) == WANTING) return 0;
+  account_rest(account, now_ns(), turn_over(device));
+  if (!account_guest(account, now_ns(), length, has_neighbours(device), &pause)) return 0;
+  if (pause) {
+    turn_use(device, account_report(account, now_ns(), 0, 0), 1);
+    link_notify(); /* the thread that ends the pause */
   }
-  link_notify();
+  return 1;
 }
 
-/* Return when the device may be used: with a turn, or by the fixed share while the server is away. The thread counts as launching
- * from then on. */
-static void begin_turn(struct device *device, int64_t estimate) {
+/* Wait until the device may be used, and return how. */
+static enum mode wait_for_device(struct device *device, int64_t length) {
   struct launches *on = launches_on(device);
+  enum mode mode = FIXED;
+  int waited = 0;
+  atomic_fetch_add(&on->waiting, 1);
+  account_grow(&on->account, now_ns(), part_of(device, atomic_load(&device->page)->request_ppm));
   link_lock();
-  for (;;) {
-    int turn = atomic_load(&device->turn);
+  for (;; waited = 1) {
     if (!link_joined()) {
       fixed_turn(device);
       if (!link_joined()) break;
-    } else if (turn == HOLDING && turn_lasts(device)) {
+    } else if (in_turn(device, length)) {
+      mode = IN_TURN;
       break;
-    } else if (turn == HOLDING && !on->renewing) {
-      renew_turn(device, estimate);
-    } else if (turn == IDLE) {
-      turn_want(device, estimate, 0);
+    } else if (is_guest(device, length)) {
+      mode = GUEST;
+      break;
     } else {
+      if (atomic_load(&device->turn) != WANTING) turn_want(device, length, take_used(device));
       link_wait(TURN_LOOK_MS * MS);
     }
   }
-  atomic_fetch_add(&on->launching, 1);
   link_unlock();
+  if (waited) account_waited(&on->account, now_ns());
+  atomic_fetch_sub(&on->waiting, 1);
+  return mode;
 }
 
 void forget_launch_context(CUcontext context) {
   for (int i = 0; i < MAX_DEVICES; i++) queue_forget(&launches[i].queue, context);
 }
 
-/* Return the device if the launch needs a turn, after it has one; NULL if it needs none: captured, it is a node of a graph. */
-static struct device *begin_launch(CUstream stream, int captured, Record record) {
-  struct device *device = captured ? NULL : device_of_thread();
-  if (!device) return NULL;
-  struct launches *on = launches_on(device);
-  atomic_fetch_add(&on->launching, 1); /* before the look: one that gives the turn back looks at this after it did */
-  if (!LIKELY(atomic_load(&device->turn) == HOLDING && turn_lasts(device))) {
-    atomic_fetch_add(&on->waiting, 1);
-    atomic_fetch_sub(&on->launching, 1);
-    begin_turn(device, on->queue.length);
-    atomic_fetch_sub(&on->waiting, 1);
-    queue_begin(&on->queue, stream, record);
-  }
-  return device;
+/* A launch that waits for nothing more. */
+struct launch {
+  struct device *device; /* NULL: it is captured, a node of a graph, and needs no turn */
+  enum mode mode;
+  uint16_t kind;
+};
+
+/* Return the launch when it may be made. */
+static struct launch begin_launch(CUstream stream, int captured, Record record, uint16_t kind) {
+  struct launch launch = {captured ? NULL : device_of_thread(), IN_TURN, kind};
+  if (!launch.device) return launch;
+  struct launches *on = launches_on(launch.device);
+  int64_t length = queue_length(&on->queue, kind);
+  if (LIKELY(in_turn(launch.device, length) && !is_paused(launch.device))) return launch;
+  if (is_paused(launch.device)) wait_out_pause(launch.device);
+  if (!in_turn(launch.device, length)) launch.mode = wait_for_device(launch.device, length);
+  queue_begin(&on->queue, stream, record);
+  return launch;
 }
 
-/* Count a launch that the driver took. A thread that gives the turn back waits until the launch is in the queue. */
-static void end_launch(struct device *device, CUstream stream, Record record, uint16_t kind, CUresult result) {
-  struct launches *on = launches_on(device);
-  int full = !result && queue_add(&on->queue, stream, record, kind);
-  atomic_store(&on->last_launch, now_ns());
-  if (full) atomic_fetch_add(&on->waiting, 1);
-  atomic_fetch_sub(&on->launching, 1);
+/* Return how much work may be queued on the device, besides a launch of this length if it is short. */
+static int64_t most_queued(struct device *device, int64_t length) {
+  if (!has_neighbours(device)) return QUEUE_NS + length;
+  return SHARED_QUEUE_NS + (length <= LONG_NS ? length : 0);
+}
+
+/* Count a launch that the driver took, and wait while too much work is queued. */
+static void end_launch(struct launch launch, CUstream stream, Record record) {
+  struct launches *on = launches_on(launch.device);
+  int neighbours = has_neighbours(launch.device);
+  int64_t length = queue_length(&on->queue, launch.kind), most = most_queued(launch.device, length);
+  int full = queue_add(&on->queue, stream, record, launch.kind, launch.mode == GUEST && neighbours, most);
+  int64_t now = now_ns();
+  atomic_store(&on->last_launch, now);
+  if (launch.mode != FIXED) account_launch(&on->account, now, length, launch.mode == IN_TURN, neighbours);
+  if (launch.mode == GUEST && neighbours && on->account.used >= REPORT_NS && !on->account.paused) {
+    link_lock();
+    report(launch.device, REPORT_NS);
+    link_unlock();
+  }
   if (!full) return;
-  queue_wait(&on->queue);
+  atomic_fetch_add(&on->waiting, 1);
+  queue_wait(&on->queue, most);
   atomic_store(&on->last_launch, now_ns());
   atomic_fetch_sub(&on->waiting, 1);
 }
 
 #define LAUNCH(stream, ending, kind, call) \
-  struct device *device = begin_launch(stream, is_captured##ending(stream), real.cuEventRecord##ending); \
+  struct launch launch = begin_launch(stream, is_captured##ending(stream), real.cuEventRecord##ending, kind); \
   CUresult result = call; \
-  if (device) end_launch(device, stream, real.cuEventRecord##ending, kind, result); \
+  if (launch.device && !result) end_launch(launch, stream, real.cuEventRecord##ending); \
   return result
 #define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 #define GRID_ARGS gx, gy, gz, bx, by, bz, shared

@@ -45,6 +45,7 @@ int share_connect(int launches, struct connection *out) {
     if (!receive_welcome(out->fd, &frame, &page_fd)) frame.kind = 0;
     if (frame.kind == REFUSED) out->refusal = (int)frame.a;
     out->clock_ahead = frame.a - now_ns();
+    out->takes_use = frame.c > 0;
     if (frame.kind == WELCOME) out->page = map_page(page_fd, frame.b);
   }
   if (page_fd >= 0) close(page_fd);

@@ -21,6 +21,7 @@
 /* The functions that are taken the place of. */
 #define HOOKED(X) \
   X(cuInit) X(cuDeviceTotalMem_v2) X(cuMemGetInfo_v2) \
+  X(cuCtxCreate_v2) X(cuCtxCreate) X(cuCtxCreate_v3) X(cuCtxCreate_v4) X(cuDevicePrimaryCtxRetain) X(cuGreenCtxCreate) \
   X(cuCtxDestroy_v2) X(cuCtxDestroy) X(cuCtxAttach) X(cuCtxDetach) X(cuDevicePrimaryCtxReset_v2) X(cuDevicePrimaryCtxReset) \
   X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxRelease) X(cuCtxFromGreenCtx) X(cuGreenCtxDestroy) \
   X(cuMemAlloc_v2) X(cuMemAllocPitch_v2) X(cuMemAllocManaged) X(cuMemFree_v2) \
@@ -39,7 +40,7 @@
 /* Others that are called. */
 #define CALLED(X) \
   X(cuDeviceGetUuid) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice) X(cuStreamGetCtx) \
-  X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxGetState) X(cuMemGetAllocationPropertiesFromHandle) X(cuMemPoolGetAttribute) \
+  X(cuDevicePrimaryCtxGetState) X(cuMemGetAllocationPropertiesFromHandle) X(cuMemPoolGetAttribute) \
   X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz) X(cuThreadExchangeStreamCaptureMode) \
   X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventRecord_ptsz) X(cuEventQuery) X(cuEventElapsedTime)
 

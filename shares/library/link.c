@@ -17,7 +17,8 @@ enum {
   REDIAL_MS = 200,
   FULL_MS = 1000,        /* a process that asks NVML takes a place for a moment */
   LOOK_MS = 50,          /* for the beat */
-  STOPPED_MS = 4 * LOOK_MS, /* without a look, the process was stopped (SIGSTOP) */
+  RESERVE_MS = 100,      /* what was freed is given back if it was not used again for so long */
+  NEAR_LIMIT = 16,       /* with less than this part of the share left, what is freed is given back at once */
 };
 struct question {
   uint32_t seq;
@@ -27,14 +28,14 @@ struct question {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, dialling = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
-static int started, joined, fd = -1, device_count;
+static int started, joined, takes_use, fd = -1, device_count;
 static struct connection dialled = {.fd = -1}; /* that is being made */
 static struct page *page;
 static _Atomic int64_t clock_ahead; /* the server's clock less ours: time namespaces differ */
 static uint32_t last_seq;
 static struct question *questions;
 static struct device devices[MAX_DEVICES];
-static int64_t looked, stopped_ns; /* when it was last looked whether the process was stopped; and for how long it was */
+static int64_t reserve_looked; /* when it was last looked whether reserves are used */
 static struct frame received;
 static size_t received_bytes;
 
@@ -61,13 +62,6 @@ void link_wait(int64_t most_ns) {
   pthread_cond_timedwait(&changed, &lock, &t);
 }
 
-/* Count the time in which no thread of the process ran; with `lock` held. */
-static void look_whether_stopped(void) {
-  int64_t now = now_ns();
-  if (looked && now - looked > STOPPED_MS * MS) stopped_ns += now - looked;
-  looked = now;
-}
-
 /* Return this process's part of what the container has not used. What the others use of theirs cannot be known while the server is
  * away; and when it is back, it counts anew, in this page. */
 static int64_t part_of_left(struct device *device) {
@@ -87,7 +81,8 @@ static void lose(void) {
     int turn = atomic_load(&devices[i].turn);
     if (turn == WANTING || turn == HOLDING) atomic_store(&devices[i].turn, IDLE);
     devices[i].fixed_began = 0;
-    if (joined) devices[i].left_bytes = part_of_left(&devices[i]);
+    if (joined) devices[i].left_bytes = part_of_left(&devices[i]) + devices[i].reserve_bytes; /* which the server counts */
+    devices[i].reserve_bytes = 0;
   }
   joined = 0;
   for (struct question *one = questions; one; one = one->next) one->answered = -1;
@@ -102,6 +97,11 @@ static int send_frame(struct frame frame) {
   return 0;
 }
 
+/* Tell the server how many contexts there are; with `lock` held. */
+static int tell_contexts(const struct device *device) {
+  return !takes_use || send_frame((struct frame){.kind = CONTEXT, .device = (uint16_t)device->index, .a = device->contexts, .b = 1});
+}
+
 static void use_page(struct page *fresh) {
   struct page *old = page;
   page = fresh;
@@ -109,6 +109,7 @@ static void use_page(struct page *fresh) {
   for (int i = 0; i < device_count; i++) {
     devices[i].index = i;
     atomic_store(&devices[i].page, &fresh->device[i]);
+    atomic_store(&devices[i].neighbours, &fresh->neighbours[i]);
   }
   (void)old; /* another thread may be looking at it: 4 KiB for each restart of the server stay mapped */
 }
@@ -120,11 +121,15 @@ static int dial(void) {
   fd = dialled.fd;
   dialled.fd = -1;
   atomic_store(&clock_ahead, dialled.clock_ahead);
+  takes_use = dialled.takes_use;
   use_page(dialled.page);
   joined = 1;
   for (int i = 0; i < device_count && joined; i++) {
     int64_t held = atomic_load(&devices[i].held_bytes); /* also nothing: the server waits for it */
     send_frame((struct frame){.kind = ADD, .device = (uint16_t)i, .seq = ++last_seq, .a = held, .b = 1});
+  }
+  for (int i = 0; i < device_count && joined; i++) {
+    if (devices[i].contexts) tell_contexts(&devices[i]);
   }
   int result = joined;
   pthread_cond_broadcast(&changed);
@@ -135,12 +140,7 @@ static int dial(void) {
 static void handle(const struct frame *frame) {
   struct device *device = &devices[frame->device];
   if (frame->kind == TOKEN && frame->device < device_count) {
-    if (atomic_load(&device->turn) == WANTING) {
-      look_whether_stopped();
-      device->stopped_before = stopped_ns;
-      atomic_store(&device->until, frame->c);
-      atomic_store(&device->turn, HOLDING);
-    }
+    if (atomic_load(&device->turn) == WANTING) atomic_store(&device->turn, HOLDING);
   } else if (frame->kind == VERDICT) {
     for (struct question *one = questions; one; one = one->next) {
       if (one->seq == frame->seq) one->answered = 1, one->allowed = frame->a != 0;
@@ -167,6 +167,40 @@ static void read_frames(void) {
   }
 }
 
+/* The reserve. The shares of containers do not overlap, so what the only process of a container frees is nobody else's: it is kept
+ * for the next allocations, which then need no question. All with `lock` held. */
+
+static int may_keep(struct device *device) {
+  struct page_device *shown = atomic_load(&device->page);
+  int64_t left = shown->limit_bytes - atomic_load(&shown->used_bytes);
+  return joined && atomic_load(&shown->processes) <= 1 && left >= shown->limit_bytes / NEAR_LIMIT;
+}
+
+/* Take so many bytes of the reserve, or all; return how many. */
+static int64_t take_reserve(struct device *device, int64_t bytes) {
+  int64_t taken = bytes < device->reserve_bytes ? bytes : device->reserve_bytes;
+  device->reserve_bytes -= taken;
+  if (device->reserve_bytes < device->least_reserve) device->least_reserve = device->reserve_bytes;
+  return taken;
+}
+
+static void give_back(struct device *device, int64_t bytes) {
+  if (!bytes) return;
+  if (!joined || !send_frame((struct frame){.kind = SUB, .device = (uint16_t)device->index, .a = bytes})) device->left_bytes += bytes;
+}
+
+/* Give back what was not used for a while; all, if another process may need it. */
+static void look_at_reserves(void) {
+  int is_time = now_ns() - reserve_looked > RESERVE_MS * MS;
+  for (int i = 0; i < device_count; i++) {
+    struct device *device = &devices[i];
+    if (!device->reserve_bytes || (may_keep(device) && !is_time)) continue;
+    give_back(device, take_reserve(device, may_keep(device) ? device->least_reserve : device->reserve_bytes));
+    device->least_reserve = device->reserve_bytes;
+  }
+  if (is_time) reserve_looked = now_ns();
+}
+
 static void *keep_connection(void *unused) {
   (void)unused;
   for (;;) {
@@ -181,9 +215,9 @@ static void *keep_connection(void *unused) {
     struct pollfd one = {socket, POLLIN, 0};
     poll(&one, 1, LOOK_MS);
     pthread_mutex_lock(&lock);
-    look_whether_stopped();
     read_frames();
     if (fd >= 0 && server_ns() - atomic_load(&page->beat) > BEAT_LOST_MS * MS) lose();
+    look_at_reserves();
     pthread_mutex_unlock(&lock);
   }
   return NULL;
@@ -210,6 +244,8 @@ static void after_fork(void) {
   for (int i = 0; i < device_count; i++) {
     atomic_store(&devices[i].turn, IDLE);
     atomic_store(&devices[i].held_bytes, 0);
+    devices[i].contexts = 0;
+    devices[i].reserve_bytes = 0;
   }
 }
 
@@ -257,37 +293,40 @@ int link_up(void) {
 
 /* Memory */
 
-int memory_add(struct device *device, int64_t bytes) {
-  int allowed = 0;
-  pthread_mutex_lock(&lock);
+/* Ask the server; while it is away, take the bytes of what is left to this process. With `lock` held. */
+static int ask(struct device *device, int kind, int64_t amount, int64_t bytes) {
+  struct question one = {.seq = ++last_seq, .next = questions};
   if (joined) {
-    struct question one = {.seq = ++last_seq, .next = questions};
     questions = &one;
-    if (send_frame((struct frame){.kind = ADD, .device = (uint16_t)device->index, .seq = one.seq, .a = bytes})) {
+    if (send_frame((struct frame){.kind = (uint8_t)kind, .device = (uint16_t)device->index, .seq = one.seq, .a = amount})) {
       while (!one.answered) link_wait(100 * MS);
     }
-    for (struct question **link = &questions; *link; link = &(*link)->next) {
-      if (*link == &one) {
-        *link = one.next;
-        break;
-      }
-    }
-    allowed = one.answered > 0 && one.allowed;
-    if (one.answered > 0) goto done;
+    struct question **link = &questions;
+    while (*link != &one) link = &(*link)->next;
+    *link = one.next;
+    if (one.answered > 0) return one.allowed;
   }
-  allowed = informs(device) || bytes <= device->left_bytes;
+  int allowed = informs(device) || bytes <= device->left_bytes;
   if (allowed) device->left_bytes -= bytes;
-done:
+  return allowed;
+}
+
+int memory_add(struct device *device, int64_t bytes) {
+  pthread_mutex_lock(&lock);
+  int64_t own = take_reserve(device, bytes);
+  int allowed = own == bytes || ask(device, ADD, bytes - own, bytes - own);
   if (allowed) atomic_fetch_add(&device->held_bytes, bytes);
+  else give_back(device, own);
   pthread_mutex_unlock(&lock);
   return allowed;
 }
 
 void memory_held(struct device *device, int64_t bytes) {
-  struct frame frame = {.kind = ADD, .device = (uint16_t)device->index, .a = bytes, .b = 1};
+  struct frame frame = {.kind = ADD, .device = (uint16_t)device->index, .b = 1};
   pthread_mutex_lock(&lock);
+  frame.a = bytes - take_reserve(device, bytes);
   frame.seq = ++last_seq;
-  if (!joined || !send_frame(frame)) device->left_bytes -= bytes;
+  if (frame.a && (!joined || !send_frame(frame))) device->left_bytes -= frame.a;
   atomic_fetch_add(&device->held_bytes, bytes);
   pthread_mutex_unlock(&lock);
 }
@@ -295,37 +334,70 @@ void memory_held(struct device *device, int64_t bytes) {
 void memory_sub(struct device *device, int64_t bytes) {
   if (!bytes) return;
   pthread_mutex_lock(&lock);
-  if (!joined || !send_frame((struct frame){.kind = SUB, .device = (uint16_t)device->index, .a = bytes})) device->left_bytes += bytes;
   atomic_fetch_sub(&device->held_bytes, bytes);
+  if (may_keep(device)) device->reserve_bytes += bytes;
+  else give_back(device, bytes);
+  pthread_mutex_unlock(&lock);
+}
+
+int64_t memory_left(struct device *device) {
+  pthread_mutex_lock(&lock);
+  struct page_device *shown = atomic_load(&device->page);
+  int64_t left = shown->limit_bytes - atomic_load(&shown->used_bytes) + device->reserve_bytes;
+  pthread_mutex_unlock(&lock);
+  return left > 0 ? left : 0;
+}
+
+static int64_t context_bytes(struct device *device) { return (int64_t)atomic_load(&page->context_mib[device->index]) << 20; }
+
+int context_begin(struct device *device) {
+  pthread_mutex_lock(&lock);
+  give_back(device, take_reserve(device, device->reserve_bytes));
+  int counts = !joined || takes_use; /* an earlier server does not */
+  int allowed = !counts || ask(device, CONTEXT, device->contexts + 1, context_bytes(device));
+  if (allowed) device->contexts++;
+  pthread_mutex_unlock(&lock);
+  if (!allowed) {
+    struct page_device *shown = atomic_load(&device->page);
+    fprintf(stderr, "lading: no context can be made: it takes %d MiB, and %lld of this container's %lld MiB of the card are in use\n",
+            (int)(context_bytes(device) >> 20), (long long)atomic_load(&shown->used_bytes) >> 20, (long long)shown->limit_bytes >> 20);
+  }
+  return allowed;
+}
+
+void context_end(struct device *device) {
+  pthread_mutex_lock(&lock);
+  device->contexts--;
+  if (!joined || !tell_contexts(device)) device->left_bytes += context_bytes(device);
   pthread_mutex_unlock(&lock);
 }
 
 /* Turns */
 
-int64_t turn_end(struct device *device) {
-  int64_t until = atomic_load(&atomic_load(&device->page)->until);
-  if (until) atomic_store(&device->until, until);
-  return atomic_load(&device->until);
-}
+int turn_takes_use(void) { return takes_use; }
 
-int64_t turn_late(struct device *device) {
-  int64_t until = turn_end(device);
-  look_whether_stopped();
-  int64_t late = until == NO_END ? 0 : server_ns() - until - (stopped_ns - device->stopped_before);
-  return late > 0 ? late : 0;
-}
-
-int turn_lasts(struct device *device) {
+int64_t turn_left(struct device *device) {
   int64_t until = atomic_load_explicit(&atomic_load(&device->page)->until, memory_order_relaxed);
-  return until == NO_END || server_ns() < until;
+  if (until == NO_END) return NO_END;
+  int64_t left = until - server_ns();
+  return left > 0 ? left : 0;
 }
 
-void turn_want(struct device *device, int64_t estimate, int64_t late) {
+int64_t turn_over(struct device *device) {
+  int64_t until = atomic_load(&atomic_load(&device->page)->until);
+  return until == NO_END ? 0 : server_ns() - until;
+}
+
+void turn_want(struct device *device, int64_t length, int64_t used) {
   atomic_store(&device->turn, WANTING);
-  send_frame((struct frame){.kind = WANT, .device = (uint16_t)device->index, .a = estimate, .c = late});
+  send_frame((struct frame){.kind = WANT, .device = (uint16_t)device->index, .a = length, .c = used});
 }
 
-void turn_release(struct device *device) {
+void turn_release(struct device *device, int64_t used) {
   atomic_store(&device->turn, IDLE);
-  send_frame((struct frame){.kind = RELEASE, .device = (uint16_t)device->index, .c = turn_late(device)});
+  send_frame((struct frame){.kind = RELEASE, .device = (uint16_t)device->index, .c = used});
+}
+
+void turn_use(struct device *device, int64_t used, int pause) {
+  if (joined && takes_use) send_frame((struct frame){.kind = USE, .device = (uint16_t)device->index, .a = pause, .c = used});
 }

@@ -9,18 +9,20 @@
 
 #define NO_END INT64_MAX
 
-enum turn { IDLE, WANTING, HOLDING, RELEASING };
+enum turn { IDLE, WANTING, HOLDING };
 
 /* A card of the grant, for this process. */
 struct device {
   int index;                        /* in the grant */
   struct page_device *_Atomic page; /* stays mapped when the server is away */
+  _Atomic unsigned char *_Atomic neighbours;
   _Atomic int turn;
-  _Atomic int64_t held_bytes; /* of this process */
-  _Atomic int64_t until;      /* the end of the last turn, as last seen: the page forgets it when the server takes the turn back */
-  int64_t stopped_before;     /* for how long the process had been stopped when the turn began */
+  _Atomic int64_t held_bytes; /* of this process, without its contexts */
+  int contexts;               /* of this process */
   int64_t fixed_began;        /* while the server is away: the beginning of the present period; 0 if it has not begun */
   int64_t left_bytes;         /* that this process may still allocate until the server is back */
+  int64_t reserve_bytes;      /* that were freed, and count at the server until they are used again or given back */
+  int64_t least_reserve;      /* since it was last looked whether the reserve is used */
 };
 
 /* Return whether the driver keeps to the limit of memory: programs are shown the limit here, and nothing is refused. */
@@ -50,13 +52,23 @@ int memory_add(struct device *, int64_t bytes);
 void memory_sub(struct device *, int64_t bytes);
 /* Count bytes that are allocated already. */
 void memory_held(struct device *, int64_t bytes);
+/* Return how many bytes of the share nothing uses. */
+int64_t memory_left(struct device *);
+/* Ask whether one more context may be made, whose memory is known to the server; it counts from then on. */
+int context_begin(struct device *);
+void context_end(struct device *);
 
-/* Ask for a turn, or give it back when its work is done; with the lock held. `late`: for how long work ran after the last turn. */
-void turn_want(struct device *, int64_t estimate, int64_t late);
-void turn_release(struct device *);
-int turn_lasts(struct device *);
-/* Return when the turn ends, or ended. */
-int64_t turn_end(struct device *);
-/* Return for how long work ran after the turn, now that all of it is done; with the lock held. */
-int64_t turn_late(struct device *);
+/* Ask for a turn for work of this length, or give it back; with the lock held. `used`: time of the device outside turns. */
+void turn_want(struct device *, int64_t length, int64_t used);
+void turn_release(struct device *, int64_t used);
+/* Report time of the device outside turns, and pause the holder of the turn, or end that; with the lock held. */
+void turn_use(struct device *, int64_t used, int pause);
+/* Return whether the server lets processes work outside turns. */
+int turn_takes_use(void);
+/* Return for how long the turn lasts, or 0. */
+int64_t turn_left(struct device *);
+/* Return for how long the turn has been over. */
+int64_t turn_over(struct device *);
+/* Return whether other containers have used the device within the last second. */
+static inline int has_neighbours(struct device *device) { return atomic_load_explicit(atomic_load(&device->neighbours), memory_order_relaxed); }
 #endif

@@ -1,301 +1,94 @@
-/* Allocations: none beyond the container's share, and queries that return the share.
- *
- * An amount counts before the real call, so that two processes cannot both take the last bytes, and until the memory is really
- * given back: a pool keeps what was freed into it; memory of cuMemCreate lives until its last use is gone.
- * What no call shows, such as a context's own memory, is not counted here. */
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <signal.h>
+/* Allocations: none beyond the container's share, and queries that return the share. */
 #include <stdlib.h>
-#include <string.h>
 
-#include "compute.h"
-#include "driver.h"
+#include "table.h"
 
-enum kind { MEMORY, ARRAY, MIPMAPPED, TILES, HANDLE, MAPPING, EXPORT, ATTACHED, GREEN };
+static pthread_mutex_t unsure = PTHREAD_MUTEX_INITIALIZER;
 
-/* Memory that counts while an entry of the table uses it. */
-struct memory {
-  struct device *device;
-  int64_t bytes;
-  int uses, imported;
-};
-struct pool {
-  CUmemoryPool pool;     /* NULL: it was destroyed, and memory of it is still allocated */
-  struct device *device; /* NULL: not of a card in the grant */
-  int64_t counted;       /* what it has reserved, and not less than what is allocated of it */
-  int64_t allocated;
-  struct pool *next;
-};
-/* What a program has of the driver. */
-struct entry {
-  enum kind kind;
-  uint64_t key;          /* TILES: the array. EXPORT: the file descriptor. ATTACHED, GREEN: the context */
-  struct memory *memory; /* NULL: it does not count */
-  struct pool *pool;     /* MEMORY: it is of this pool */
-  int64_t bytes;         /* MEMORY of a pool, MAPPING */
-  CUcontext context;     /* it ends with this; NULL: with none */
-  int references;        /* HANDLE, ATTACHED: so many calls end it */
-  CUarrayMapInfo *place; /* TILES */
-  struct entry *next;
-};
-
-#define BUCKETS 4096
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct entry *table[BUCKETS];
-static struct pool *pools;
-static int exports; /* entries of this kind */
-
-/* The table. All with `lock` held. */
-
-static struct entry **slot(enum kind kind, uint64_t key) {
-  struct entry **link = &table[(key >> 9 ^ key >> 21 ^ (uint64_t)kind) % BUCKETS];
-  while (*link && ((*link)->kind != kind || (*link)->key != key)) link = &(*link)->next;
-  return link;
-}
-
-static struct memory *use(struct memory *memory) {
-  if (memory) memory->uses++;
-  return memory;
-}
-
-static void unuse(struct memory *memory) {
-  if (!memory || --memory->uses) return;
-  memory_sub(memory->device, memory->bytes);
-  free(memory);
-}
-
-static void recount(struct pool *);
-
-/* End entries that are not in the table any more. */
-static void end_all(struct entry *list) {
-  for (struct entry *entry = list; entry; entry = list) {
-    list = entry->next;
-    unuse(entry->memory);
-    if (entry->pool) {
-      entry->pool->allocated -= entry->bytes;
-      recount(entry->pool);
-    }
-    exports -= entry->kind == EXPORT;
-    free(entry->place);
-    free(entry);
-  }
-}
-
-static void link_all(struct entry *list) {
-  for (struct entry *entry = list; entry; entry = list) {
-    list = entry->next;
-    struct entry **link = slot(entry->kind, entry->key);
-    entry->next = *link;
-    *link = entry;
-  }
-}
-
-static struct entry *unlink_entry(enum kind kind, uint64_t key) {
-  struct entry **link = slot(kind, key), *entry = *link;
-  if (!entry) return NULL;
-  *link = entry->next;
-  entry->next = NULL;
-  return entry;
-}
-
-/* Take those entries out of the table for which `matches` returns true. */
-static struct entry *unlink_all(int (*matches)(const struct entry *, const void *), const void *what) {
-  struct entry *list = NULL;
-  for (int i = 0; i < BUCKETS; i++) {
-    for (struct entry **link = &table[i], *entry; (entry = *link);) {
-      if (!matches(entry, what)) {
-        link = &entry->next;
-        continue;
-      }
-      *link = entry->next;
-      entry->next = list;
-      list = entry;
-    }
-  }
-  return list;
-}
-
-/* Add an entry, which takes over one use of the memory. If the driver gave the address of another entry again, that is gone. */
-static struct entry *add(struct entry made) {
-  struct entry *entry = malloc(sizeof *entry);
-  if (!entry) return NULL; /* the memory counts until the process ends */
-  *entry = made;
-  if (entry->kind != TILES) end_all(unlink_entry(entry->kind, entry->key));
-  exports += entry->kind == EXPORT;
-  link_all(entry);
-  return entry;
-}
-
-static struct memory *new_memory(struct device *device, int64_t bytes) {
-  struct memory *memory = device ? malloc(sizeof *memory) : NULL;
-  if (memory) *memory = (struct memory){device, bytes, 1, 0};
-  return memory;
-}
-
-/* An entry is out of the table before the driver frees its memory: from then on another thread may be given the same address. It
- * counts until then; NULL: not of a card in the grant, or not allocated here. */
-static struct entry *take_out(enum kind kind, uint64_t key) {
-  pthread_mutex_lock(&lock);
-  struct entry *entry = unlink_entry(kind, key);
-  pthread_mutex_unlock(&lock);
-  return entry;
-}
-
-static CUresult ended(struct entry *list, CUresult result) {
-  pthread_mutex_lock(&lock);
-  if (result) link_all(list);
-  else end_all(list);
-  pthread_mutex_unlock(&lock);
-  return result;
-}
-
-/* A child of fork has no memory of the card. */
-static void after_fork(void) {
-  pthread_mutex_init(&lock, NULL);
-  memset(table, 0, sizeof table);
-  pools = NULL;
-  exports = 0;
-}
+static void after_fork(void) { pthread_mutex_init(&unsure, NULL); }
 __attribute__((constructor)) static void prepare(void) { pthread_atfork(NULL, NULL, after_fork); }
 
-/* What the driver gives back by itself */
-
-/* Return the attribute, or what is to be taken for it where the driver does not say. */
-static int64_t attribute(CUmemoryPool pool, CUmemPool_attribute which, int64_t otherwise) {
-  CUstreamCaptureMode mode;
-  uint64_t value = 0;
-  int relaxed = relax(&mode);
-  int64_t result = real.cuMemPoolGetAttribute(pool, which, &value) ? otherwise : (int64_t)value;
-  if (relaxed) real.cuThreadExchangeStreamCaptureMode(&mode);
-  return result;
+/* Use the block in which a small allocation is, if it counts already; else return NULL. With `table_lock` held. */
+static struct memory *use_block(CUdeviceptr at) {
+  struct entry *shared = *find_slot(SHARED_BLOCK, at / BLOCK);
+  return shared ? use_memory(shared->memory) : NULL;
+}
+static struct memory *new_block(struct device *device, CUdeviceptr at) {
+  struct memory *memory = new_memory(device, BLOCK);
+  if (memory && add_entry((struct entry){.kind = SHARED_BLOCK, .key = at / BLOCK, .memory = memory})) memory->block = at / BLOCK;
+  return memory;
 }
 
-/* Count what the pool has reserved now. What a destroyed one had reserved is given back when all that was allocated of it is
- * freed. With `lock` held. */
-static void recount(struct pool *pool) {
-  int64_t bytes = pool->pool ? attribute(pool->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, pool->counted) : pool->counted;
-  if (!pool->pool && !pool->allocated) bytes = 0;
-  if (bytes < pool->allocated) bytes = pool->allocated;
-  if (!pool->device) return;
-  if (bytes > pool->counted) memory_held(pool->device, bytes - pool->counted);
-  else memory_sub(pool->device, pool->counted - bytes);
-  pool->counted = bytes;
+/* Count an allocation before it is made; return the bytes that count for it, or -1 if it is refused. A small one takes a block only
+ * if it does not fit into one that the process has, which is seen by its address: so it is made in any case. Where it does not
+ * count (0), one is made at a time, with `unsure` held until end_memory. */
+static int64_t begin_memory(struct device *device, size_t size) {
+  int64_t bytes = whole_blocks(size ? size : 1);
+  if (size >= BLOCK) return begin_allocation(device, bytes) ? bytes : -1;
+  if (memory_add(device, bytes)) return bytes;
+  pthread_mutex_lock(&unsure);
+  return 0;
 }
 
-/* The file that a handle was exported to has a mark, because its number may be given again to another open file of the driver,
- * with the same inode. The mark is the signal that the file would send if it were asynchronous, which it is not (fcntl(2)). */
-enum { EXPORTED = SIGURG };
-
-static int is_closed(const struct entry *entry, const void *unused) {
-  (void)unused;
-  return entry->kind == EXPORT && fcntl((int)entry->key, F_GETSIG) != EXPORTED;
-}
-static void look_at_exports(void) {
-  if (exports) end_all(unlink_all(is_closed, NULL));
-}
-
-/* Count anew what may have been given back without a call that is seen here: a pool gives back what it does not need when the
- * program synchronises, and a handle that was exported lives until its descriptor is closed. `trim`: have pools give back
- * what they keep, as the driver does before it refuses memory. With `lock` held. */
-static void settle(int trim) {
-  for (struct pool *one = pools; one; one = one->next) {
-    CUstreamCaptureMode mode;
-    if (!one->pool || !one->device) continue;
-    if (trim && relax(&mode)) {
-      real.cuMemPoolTrimTo(one->pool, 0);
-      real.cuThreadExchangeStreamCaptureMode(&mode);
-    }
-    recount(one);
+static CUresult end_memory(struct device *device, size_t size, int64_t counted, CUresult result, const CUdeviceptr *at) {
+  int64_t bytes = whole_blocks(size); /* rows may be longer than expected */
+  if (result) {
+    memory_sub(device, counted);
+    if (!counted) pthread_mutex_unlock(&unsure);
+    return result;
   }
-  look_at_exports();
-}
-
-/* Ask again for memory that was refused, if some was given back; return whether it is allowed. With `lock` held. */
-static int add_after_settling(struct device *device, int64_t bytes) {
-  int64_t before = atomic_load(&device->held_bytes);
-  settle(1);
-  return atomic_load(&device->held_bytes) < before && memory_add(device, bytes);
-}
-
-/* Memory that is gone when it is freed, or with its context */
-
-static CUcontext context_of_thread(void) {
-  CUcontext context = NULL;
-  real.cuCtxGetCurrent(&context);
-  return context;
-}
-static CUresult device_of_context(CUcontext context, CUdevice *ordinal) {
-  CUcontext before = context_of_thread();
-  if (context != before) real.cuCtxSetCurrent(context);
-  CUresult result = real.cuCtxGetDevice(ordinal);
-  if (context != before) real.cuCtxSetCurrent(before);
-  return result;
-}
-/* Return the primary context; NULL if it is not active. */
-static CUcontext primary_context(CUdevice ordinal) {
-  CUstreamCaptureMode mode;
-  CUcontext context = NULL;
-  unsigned flags;
-  int active = 0, relaxed = relax(&mode);
-  real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active);
-  if (active && !real.cuDevicePrimaryCtxRetain(&context, ordinal)) real.cuDevicePrimaryCtxRelease_v2(ordinal);
-  if (relaxed) real.cuThreadExchangeStreamCaptureMode(&mode);
-  return context;
-}
-
-/* Return the context with which memory ends that the thread allocates: for a green one the primary. With `lock` held. */
-static CUcontext context_of_memory(void) {
-  CUcontext context = context_of_thread();
-  CUdevice ordinal;
-  return *slot(GREEN, (uint64_t)context) && !real.cuCtxGetDevice(&ordinal) ? primary_context(ordinal) : context;
-}
-
-static int begin_allocation(struct device *device, int64_t bytes) {
-  if (bytes < 0) return 0;
-  if (memory_add(device, bytes)) return 1;
-  pthread_mutex_lock(&lock);
-  int allowed = add_after_settling(device, bytes);
-  pthread_mutex_unlock(&lock);
-  return allowed;
-}
-
-static CUresult end_allocation(enum kind kind, CUresult result, uint64_t key, struct device *device, int64_t bytes,
-                               int64_t actual) {
-  if (actual > bytes) memory_held(device, actual - bytes);
-  else memory_sub(device, bytes - actual);
-  if (result) return result;
-  pthread_mutex_lock(&lock);
-  add((struct entry){.kind = kind, .key = key, .memory = new_memory(device, actual), .context = context_of_memory()});
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_lock(&table_lock);
+  struct memory *memory = size < BLOCK ? use_block(*at) : NULL;
+  if (memory) {
+    memory_sub(device, counted);
+  } else if (counted || add_after_settling(device, bytes)) {
+    if (counted && counted < bytes) memory_held(device, bytes - counted);
+    memory = size < BLOCK ? new_block(device, *at) : new_memory(device, bytes);
+  }
+  if (memory) add_entry((struct entry){.kind = MEMORY, .key = *at, .memory = memory, .context = context_of_memory()});
+  pthread_mutex_unlock(&table_lock);
+  if (!memory) {
+    if (real.cuMemFree_v2(*at)) memory_held(device, bytes);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (!counted) pthread_mutex_unlock(&unsure);
   return result;
 }
 
-#define ALLOCATE(kind, size, call, key, actual) \
+#define ALLOCATE_MEMORY(size, call, out, actual) \
   struct device *device = device_of_thread(); \
-  int64_t bytes = (int64_t)(size); \
+  if (!device) return call; \
+  int64_t counted = begin_memory(device, size); \
+  if (counted < 0) return CUDA_ERROR_OUT_OF_MEMORY; \
+  CUresult result = call; \
+  return end_memory(device, result ? 0 : (actual), counted, result, out)
+
+/* An array: how a small one shares blocks is not known, and nothing shows it: what it takes besides is in the driver's readings. */
+#define ALLOCATE_ARRAY(kind, size, call, out) \
+  struct device *device = device_of_thread(); \
+  int64_t bytes = size < BLOCK ? (int64_t)size : whole_blocks(size); \
   if (!device) return call; \
   if (!begin_allocation(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY; \
   CUresult result = call; \
-  return end_allocation(kind, result, result ? 0 : (uint64_t)(key), device, bytes, result ? 0 : (int64_t)(actual))
+  return end_allocation(kind, result, result ? 0 : (uint64_t)*out, device, bytes)
 
 #define FREE(kind, key, call) \
-  struct entry *entry = take_out(kind, (uint64_t)(key)); \
-  return ended(entry, call)
+  struct entry *entry = take_entry(kind, (uint64_t)(key)); \
+  return entries_ended(entry, call)
 
 HOOK CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size) {
-  ALLOCATE(MEMORY, size, real.cuMemAlloc_v2(out, size), *out, size);
+  ALLOCATE_MEMORY(size, real.cuMemAlloc_v2(out, size), out, size);
 }
 HOOK CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned flags) {
-  ALLOCATE(MEMORY, size, real.cuMemAllocManaged(out, size, flags), *out, size); /* in full, though it may be paged out */
+  ALLOCATE_MEMORY(size, real.cuMemAllocManaged(out, size, flags), out, size); /* in full, though it may be paged out */
 }
 static size_t rows_of_512(size_t width, size_t height) {
   size_t pitch = (width + 511) & ~(size_t)511, all;
   return __builtin_mul_overflow(pitch, height, &all) ? (size_t)INT64_MAX : all;
 }
 HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element) {
-  ALLOCATE(MEMORY, rows_of_512(width, height), real.cuMemAllocPitch_v2(out, pitch, width, height, element), *out,
-           *pitch * height);
+  ALLOCATE_MEMORY(rows_of_512(width, height), real.cuMemAllocPitch_v2(out, pitch, width, height, element), out,
+                  *pitch * height);
 }
 /* Memory of pools may be freed in this way too. */
 HOOK CUresult cuMemFree_v2(CUdeviceptr at) {
@@ -327,18 +120,18 @@ static size_t volume_of(const CUDA_ARRAY3D_DESCRIPTOR *d) {
 HOOK CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *d) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
   size_t size = volume(d->Width, d->Height, 1, d->NumChannels, d->Format);
-  ALLOCATE(ARRAY, size, real.cuArrayCreate_v2(out, d), *out, size);
+  ALLOCATE_ARRAY(ARRAY, size, real.cuArrayCreate_v2(out, d), out);
 }
 HOOK CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
   size_t size = volume_of(d);
-  ALLOCATE(ARRAY, size, real.cuArray3DCreate_v2(out, d), *out, size);
+  ALLOCATE_ARRAY(ARRAY, size, real.cuArray3DCreate_v2(out, d), out);
 }
 HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
   size_t size = volume_of(d);
   if (levels > 1 && size < INT64_MAX / 2) size *= 2; /* all further levels together are less than the first */
-  ALLOCATE(MIPMAPPED, size, real.cuMipmappedArrayCreate(out, d, levels), *out, size);
+  ALLOCATE_ARRAY(MIPMAPPED, size, real.cuMipmappedArrayCreate(out, d, levels), out);
 }
 
 static int is_tile_of(const struct entry *entry, const void *array) {
@@ -346,52 +139,40 @@ static int is_tile_of(const struct entry *entry, const void *array) {
 }
 /* Take an array out of the table, with what is mapped into it. */
 static struct entry *take_out_array(enum kind kind, uint64_t key) {
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&table_lock);
   struct entry *entry = unlink_entry(kind, key);
-  if (entry && (!entry->memory || !entry->memory->bytes)) entry->next = unlink_all(is_tile_of, &key);
-  pthread_mutex_unlock(&lock);
+  if (entry && (!entry->memory || !entry->memory->bytes)) entry->next = unlink_entries(is_tile_of, &key);
+  pthread_mutex_unlock(&table_lock);
   return entry;
 }
 HOOK CUresult cuArrayDestroy(CUarray array) {
   struct entry *list = take_out_array(ARRAY, (uint64_t)array);
-  return ended(list, real.cuArrayDestroy(array));
+  return entries_ended(list, real.cuArrayDestroy(array));
 }
 HOOK CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
   struct entry *list = take_out_array(MIPMAPPED, (uint64_t)array);
-  return ended(list, real.cuMipmappedArrayDestroy(array));
+  return entries_ended(list, real.cuMipmappedArrayDestroy(array));
 }
 
 /* Pools: what they have reserved counts, which is more than what programs have of them */
 
-/* Find out of which card memory of this kind is: NULL for memory of the host, and of a card that is not in the grant. Returns
- * whether that can be told. */
-static int locate(const CUmemLocation *location, int type, struct device **device) {
-  *device = NULL;
-  if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) {
-    *device = device_by_ordinal(location->id);
-  } else if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) { /* the thread's card may have all of it, as with cuMemAllocManaged */
-    *device = device_of_thread();
-    if (!*device && link_devices()) *device = link_device(0);
-  }
-  return location->type >= 0 && location->type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
-}
-
-/* Return what is known of a pool; NULL if there is no memory for that. With `lock` held. */
+/* Return what is known of a pool; NULL if there is no memory for that. With `table_lock` held. */
 static struct pool *pool_of(CUmemoryPool pool, struct device *device) {
-  for (struct pool *one = pools; one; one = one->next) {
+  for (struct pool *one = known_pools; one; one = one->next) {
     if (one->pool == pool) return one;
   }
   struct pool *one = calloc(1, sizeof *one);
   if (one) {
-    *one = (struct pool){.pool = pool, .device = device, .next = pools};
-    pools = one;
+    *one = (struct pool){.pool = pool, .device = device, .next = known_pools};
+    known_pools = one;
+    watch_pools();
   }
   return one;
 }
 
-/* Forget the destroyed pools of which no memory is left. With `lock` held. */
+/* Forget the destroyed pools of which no memory is left. With `table_lock` held. */
 static void drop_pools(void) {
-  for (struct pool **link = &pools, *one; (one = *link);) {
+  for (struct pool **link = &known_pools, *one; (one = *link);) {
     if (one->pool || one->allocated) {
       link = &one->next;
       continue;
@@ -404,9 +185,9 @@ static void drop_pools(void) {
 /* Remember where a pool is that the driver has returned. */
 static CUresult returned(CUresult result, const CUmemoryPool *pool, struct device *device) {
   if (result) return result;
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&table_lock);
   pool_of(*pool, device);
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&table_lock);
   return result;
 }
 
@@ -433,9 +214,9 @@ HOOK CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int ty
 }
 
 static int64_t missing(struct pool *pool, int64_t size) {
-  int64_t used = attribute(pool->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pool->counted);
-  int64_t more = used + size - attribute(pool->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);
-  return more > 0 ? more : 0;
+  int64_t used = pool_attribute(pool->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pool->counted);
+  int64_t more = used + size - pool_attribute(pool->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);
+  return more > 0 ? whole_blocks((size_t)more) : 0;
 }
 
 /* Return the pool from which a stream allocates: the one that is current to its device. */
@@ -462,29 +243,29 @@ static CUresult from_pool(CUdeviceptr *out, size_t size, CUmemoryPool handle, CU
   }
   if (!handle) handle = pool_of_stream(stream, &device);
   if (!handle) return allocate(out, size, handle, stream); /* the driver says what is wrong */
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&table_lock);
   struct pool *pool = pool_of(handle, device);
   if (!pool || !pool->device) {
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&table_lock);
     return pool ? allocate(out, size, handle, stream) : CUDA_ERROR_OUT_OF_MEMORY;
   }
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   int64_t bytes = size > INT64_MAX / 2 ? INT64_MAX / 2 : (int64_t)size;
-  recount(pool);
+  recount_pool(pool);
   int64_t more = missing(pool, bytes);
   int allowed = !more || memory_add(pool->device, more);
   if (!allowed) { /* what was freed into the pools may be enough elsewhere */
-    settle(1);
+    settle_memory(1);
     more = missing(pool, bytes);
     allowed = memory_add(pool->device, more);
   }
   if (allowed) {
     pool->counted += more;
     result = allocate(out, size, handle, stream);
-    if (!result && add((struct entry){.kind = MEMORY, .key = *out, .pool = pool, .bytes = bytes})) pool->allocated += bytes;
-    recount(pool);
+    if (!result && add_entry((struct entry){.kind = MEMORY, .key = *out, .pool = pool, .bytes = bytes})) pool->allocated += bytes;
+    recount_pool(pool);
   }
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&table_lock);
   return result;
 }
 
@@ -519,231 +300,23 @@ HOOK CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) {
 }
 HOOK CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
   CUresult result = real.cuMemPoolTrimTo(pool, keep);
-  pthread_mutex_lock(&lock);
-  settle(0);
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_lock(&table_lock);
+  settle_memory(0);
+  pthread_mutex_unlock(&table_lock);
   return result;
 }
-/* With `lock` held for the time of the call: a pool that is destroyed cannot be asked for what it has. */
+/* With `table_lock` held for the time of the call: a pool that is destroyed cannot be asked for what it has. */
 HOOK CUresult cuMemPoolDestroy(CUmemoryPool handle) {
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&table_lock);
   CUresult result = real.cuMemPoolDestroy(handle);
-  for (struct pool *one = pools; one && !result; one = one->next) {
+  for (struct pool *one = known_pools; one && !result; one = one->next) {
     if (one->pool != handle) continue;
     one->pool = NULL;
-    recount(one);
+    recount_pool(one);
   }
   drop_pools();
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&table_lock);
   return result;
-}
-
-/* Virtual memory: a handle, mappings of it, and the descriptors that it is exported to */
-
-HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties,
-                          unsigned long long flags) {
-  struct device *device = NULL;
-  if (properties && !locate(&properties->location, properties->type, &device)) return CUDA_ERROR_NOT_SUPPORTED;
-  if (!device) return real.cuMemCreate(out, size, properties, flags);
-  if (size > INT64_MAX || !begin_allocation(device, (int64_t)size)) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = real.cuMemCreate(out, size, properties, flags);
-  if (result) {
-    memory_sub(device, (int64_t)size);
-    return result;
-  }
-  pthread_mutex_lock(&lock);
-  add((struct entry){.kind = HANDLE, .key = *out, .memory = new_memory(device, (int64_t)size), .references = 1});
-  pthread_mutex_unlock(&lock);
-  return result;
-}
-
-/* Count one more handle: the driver may return the same one again. Takes over one use of the memory. With `lock` held. */
-static void add_handle(uint64_t handle, struct memory *memory) {
-  struct entry *entry = *slot(HANDLE, handle);
-  if (!entry) {
-    add((struct entry){.kind = HANDLE, .key = handle, .memory = memory, .references = 1});
-    return;
-  }
-  entry->references++;
-  unuse(memory);
-}
-
-HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  pthread_mutex_lock(&lock);
-  struct entry *entry = *slot(HANDLE, handle);
-  struct entry *last = entry && !--entry->references ? unlink_entry(HANDLE, handle) : NULL;
-  pthread_mutex_unlock(&lock);
-  CUresult result = real.cuMemRelease(handle);
-  pthread_mutex_lock(&lock);
-  if (result) {
-    link_all(last);
-    if (entry && (entry = *slot(HANDLE, handle))) entry->references++;
-  } else {
-    end_all(last);
-    look_at_exports();
-  }
-  pthread_mutex_unlock(&lock);
-  return result;
-}
-
-struct range {
-  uint64_t at, size;
-};
-static int is_mapped_at(const struct entry *entry, const void *what) {
-  uint64_t at = *(const uint64_t *)what;
-  return entry->kind == MAPPING && entry->key <= at && at - entry->key < (uint64_t)entry->bytes;
-}
-static int is_mapped_in(const struct entry *entry, const void *what) {
-  const struct range *range = what;
-  return entry->kind == MAPPING && entry->key >= range->at && entry->key - range->at < range->size;
-}
-
-/* The handle of an address, which has to be released once more. The address may be anywhere in a mapping. */
-HOOK CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address) {
-  uint64_t at = (uint64_t)address;
-  CUresult result = real.cuMemRetainAllocationHandle(out, address);
-  if (result) return result;
-  pthread_mutex_lock(&lock);
-  struct entry *mapping = unlink_all(is_mapped_at, &at);
-  if (mapping && mapping->memory) add_handle(*out, use(mapping->memory));
-  link_all(mapping);
-  pthread_mutex_unlock(&lock);
-  return result;
-}
-
-/* Use so many bytes of a handle's memory; return whether that is allowed. How much memory there is of what another process has
- * exported is seen from its mapping only: it counts from then on. With `lock` held. */
-static int use_handle(uint64_t handle, size_t size, struct memory **memory) {
-  struct entry *entry = *slot(HANDLE, handle);
-  *memory = entry ? use(entry->memory) : NULL;
-  int64_t more = *memory && (*memory)->imported && size < INT64_MAX ? (int64_t)size - (*memory)->bytes : 0;
-  if (more <= 0) return 1;
-  int allowed = memory_add((*memory)->device, more) || add_after_settling((*memory)->device, more);
-  if (allowed) (*memory)->bytes += more;
-  else unuse(*memory);
-  return allowed;
-}
-
-HOOK CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                       unsigned long long flags) {
-  struct memory *memory;
-  pthread_mutex_lock(&lock);
-  int allowed = use_handle(handle, size, &memory); /* before the call: another thread may release the handle after it */
-  pthread_mutex_unlock(&lock);
-  if (!allowed) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = real.cuMemMap(at, size, offset, handle, flags);
-  pthread_mutex_lock(&lock);
-  if (result) unuse(memory);
-  else add((struct entry){.kind = MAPPING, .key = at, .memory = memory, .bytes = (int64_t)size});
-  pthread_mutex_unlock(&lock);
-  return result;
-}
-
-/* A range may have several mappings. */
-HOOK CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
-  struct range range = {at, size};
-  pthread_mutex_lock(&lock);
-  struct entry *list = unlink_all(is_mapped_in, &range);
-  pthread_mutex_unlock(&lock);
-  return ended(list, real.cuMemUnmap(at, size));
-}
-
-HOOK CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags) {
-  CUresult result = real.cuMemExportToShareableHandle(out, handle, type, flags);
-  if (result || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return result; /* no other keeps the memory */
-  int descriptor = *(int *)out;
-  pthread_mutex_lock(&lock);
-  struct entry *entry = *slot(HANDLE, handle);
-  if (entry && !fcntl(descriptor, F_SETSIG, EXPORTED)) {
-    add((struct entry){.kind = EXPORT, .key = (uint64_t)descriptor, .memory = use(entry->memory)});
-  }
-  pthread_mutex_unlock(&lock);
-  return result;
-}
-
-/* Memory of another process counts here too, from its first mapping on: that process may have released it. */
-static struct memory *new_imported(CUmemGenericAllocationHandle handle) {
-  CUmemAllocationProp properties;
-  struct device *device;
-  if (real.cuMemGetAllocationPropertiesFromHandle(&properties, handle)) return NULL; /* not memory: a multicast object */
-  if (!locate(&properties.location, properties.type, &device)) device = device_of_thread();
-  struct memory *memory = new_memory(device, 0);
-  if (memory) memory->imported = 1;
-  return memory;
-}
-
-HOOK CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *handle, int type) {
-  uint64_t descriptor = (uint64_t)(intptr_t)handle;
-  pthread_mutex_lock(&lock);
-  struct entry *entry = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? *slot(EXPORT, descriptor) : NULL;
-  struct memory *memory = entry && !is_closed(entry, NULL) ? use(entry->memory) : NULL;
-  pthread_mutex_unlock(&lock);
-  CUresult result = real.cuMemImportFromShareableHandle(out, handle, type);
-  pthread_mutex_lock(&lock);
-  if (result) unuse(memory);
-  else if (memory || (memory = new_imported(*out))) add_handle(*out, memory);
-  pthread_mutex_unlock(&lock);
-  return result;
-}
-
-/* Memory that is mapped into an array uses the handle until that place of the array is unmapped, or the array is gone. */
-
-static int is_same_place(const CUarrayMapInfo *a, const CUarrayMapInfo *b) {
-  return a->subresourceType == b->subresourceType && !memcmp(&a->subresource, &b->subresource, sizeof a->subresource);
-}
-static int is_tile_at(const struct entry *entry, const void *what) {
-  const CUarrayMapInfo *place = what;
-  return entry->kind == TILES && entry->key == (uint64_t)place->resource && is_same_place(entry->place, place);
-}
-static CUcontext context_of_array(uint64_t array) {
-  struct entry *entry = *slot(ARRAY, array);
-  if (!entry) entry = *slot(MIPMAPPED, array);
-  return entry ? entry->context : context_of_memory();
-}
-
-/* Return an entry for what is to be mapped, which is not in the table; NULL if it does not count. With `lock` held. */
-static struct entry *new_tile(const CUarrayMapInfo *place) {
-  struct entry *handle = place->memOperationType == CU_MEM_OPERATION_TYPE_MAP ? *slot(HANDLE, place->memHandle) : NULL;
-  struct entry *entry = handle ? malloc(sizeof *entry) : NULL;
-  CUarrayMapInfo *copy = entry ? malloc(sizeof *copy) : NULL;
-  uint64_t array = (uint64_t)place->resource;
-  if (copy) {
-    *copy = *place;
-    *entry = (struct entry){.kind = TILES, .key = array, .memory = use(handle->memory), .place = copy};
-    entry->context = context_of_array(array);
-    return entry;
-  }
-  free(entry);
-  return NULL;
-}
-
-static CUresult map_array(CUarrayMapInfo *list, unsigned number, CUstream stream,
-                          CUresult (*call)(CUarrayMapInfo *, unsigned, CUstream)) {
-  struct entry *made = NULL, **last = &made;
-  pthread_mutex_lock(&lock);
-  for (unsigned i = 0; list && i < number; i++) { /* before the call: another thread may release the handle after it */
-    if ((*last = new_tile(&list[i]))) last = &(*last)->next;
-  }
-  pthread_mutex_unlock(&lock);
-  CUresult result = call(list, number, stream);
-  pthread_mutex_lock(&lock);
-  for (unsigned i = 0; i < number && !result; i++) {
-    struct entry *one = made;
-    end_all(unlink_all(is_tile_at, &list[i]));
-    if (!one || memcmp(one->place, &list[i], sizeof list[i])) continue;
-    made = one->next;
-    one->next = NULL;
-    link_all(one);
-  }
-  end_all(made);
-  pthread_mutex_unlock(&lock);
-  return result;
-}
-HOOK CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned number, CUstream stream) {
-  return map_array(list, number, stream, real.cuMemMapArrayAsync);
-}
-HOOK CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned number, CUstream stream) {
-  return map_array(list, number, stream, real.cuMemMapArrayAsync_ptsz);
 }
 
 /* What cannot be counted, and is refused where the card is shared and its driver does not limit memory: memory of graphs, which is
@@ -787,14 +360,12 @@ HOOK CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
   CUresult result = real.cuMemGetInfo_v2(left, all);
   struct device *device = result ? NULL : device_of_thread();
   if (device) {
-    pthread_mutex_lock(&lock);
-    settle(0);
-    pthread_mutex_unlock(&lock);
-    struct page_device *shown = atomic_load(&device->page);
-    int64_t unused = shown->limit_bytes - atomic_load(&shown->used_bytes);
-    if (unused < 0) unused = 0;
+    pthread_mutex_lock(&table_lock);
+    settle_memory(0);
+    pthread_mutex_unlock(&table_lock);
+    int64_t unused = memory_left(device), limit = atomic_load(&device->page)->limit_bytes;
     if (left && (int64_t)*left > unused) *left = (size_t)unused; /* what others take beyond their shares is not there either */
-    if (all && (int64_t)*all > shown->limit_bytes) *all = (size_t)shown->limit_bytes;
+    if (all && (int64_t)*all > limit) *all = (size_t)limit;
   }
   return result;
 }
@@ -804,100 +375,4 @@ HOOK CUresult cuDeviceTotalMem_v2(size_t *all, CUdevice ordinal) {
   struct device *device = result || !all ? NULL : device_by_ordinal(ordinal);
   if (device && (int64_t)*all > atomic_load(&device->page)->limit_bytes) *all = (size_t)atomic_load(&device->page)->limit_bytes;
   return result;
-}
-
-/* The ends of contexts */
-
-static int ends_with(const struct entry *entry, const void *context) { return entry->context && entry->context == context; }
-
-/* Take out of the table what ends with a context, as what is freed. */
-static struct entry *take_out_context(CUcontext context) {
-  pthread_mutex_lock(&lock);
-  struct entry *list = unlink_all(ends_with, context);
-  pthread_mutex_unlock(&lock);
-  return list;
-}
-static CUresult context_ended(CUcontext context, struct entry *list, CUresult result) {
-  if (!result) forget_launch_context(context);
-  return ended(list, result);
-}
-
-HOOK CUresult cuCtxDestroy_v2(CUcontext context) {
-  struct entry *list = take_out_context(context);
-  return context_ended(context, list, real.cuCtxDestroy_v2(context));
-}
-HOOK CUresult cuCtxDestroy(CUcontext context) {
-  struct entry *list = take_out_context(context);
-  return context_ended(context, list, real.cuCtxDestroy(context));
-}
-
-HOOK CUresult cuCtxAttach(CUcontext *out, unsigned flags) {
-  CUresult result = real.cuCtxAttach(out, flags);
-  if (result) return result;
-  pthread_mutex_lock(&lock);
-  struct entry *entry = *slot(ATTACHED, (uint64_t)*out);
-  if (entry) entry->references++;
-  else add((struct entry){.kind = ATTACHED, .key = (uint64_t)*out, .references = 1, .context = *out});
-  pthread_mutex_unlock(&lock);
-  return result;
-}
-/* The one that is for cuCtxCreate destroys it: the last. */
-HOOK CUresult cuCtxDetach(CUcontext context) {
-  pthread_mutex_lock(&lock);
-  struct entry *entry = *slot(ATTACHED, (uint64_t)context);
-  struct entry *list = entry && entry->references ? NULL : unlink_all(ends_with, context);
-  if (entry && entry->references) entry->references--;
-  pthread_mutex_unlock(&lock);
-  CUresult result = real.cuCtxDetach(context);
-  if (list || !entry) return context_ended(context, list, result);
-  pthread_mutex_lock(&lock);
-  if (result && (entry = *slot(ATTACHED, (uint64_t)context))) entry->references++;
-  pthread_mutex_unlock(&lock);
-  return result;
-}
-
-static CUresult reset(CUdevice ordinal, CUresult (*call)(CUdevice)) {
-  CUcontext context = primary_context(ordinal);
-  struct entry *list = take_out_context(context);
-  return context_ended(context, list, call(ordinal));
-}
-/* The release of the last reference resets the context. Whether it was the last is seen after it only, so `lock` is held for
- * the time of the call: no other thread allocates in the next primary context meanwhile. */
-static CUresult released(CUdevice ordinal, CUcontext context, CUresult result) {
-  int is_last = !result && context && !primary_context(ordinal);
-  struct entry *list = is_last ? unlink_all(ends_with, context) : NULL;
-  pthread_mutex_unlock(&lock);
-  return is_last ? context_ended(context, list, result) : result;
-}
-static CUresult release(CUdevice ordinal, CUresult (*call)(CUdevice)) {
-  pthread_mutex_lock(&lock);
-  CUcontext context = primary_context(ordinal);
-  return released(ordinal, context, call(ordinal));
-}
-HOOK CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) { return reset(ordinal, real.cuDevicePrimaryCtxReset_v2); }
-HOOK CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) { return reset(ordinal, real.cuDevicePrimaryCtxReset); }
-HOOK CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) { return release(ordinal, real.cuDevicePrimaryCtxRelease_v2); }
-HOOK CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return release(ordinal, real.cuDevicePrimaryCtxRelease); }
-
-/* A green context has a reference to the primary one until it is destroyed. */
-HOOK CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green) {
-  CUresult result = real.cuCtxFromGreenCtx(out, green);
-  if (result) return result;
-  pthread_mutex_lock(&lock);
-  add((struct entry){.kind = GREEN, .key = (uint64_t)*out});
-  pthread_mutex_unlock(&lock);
-  return result;
-}
-HOOK CUresult cuGreenCtxDestroy(CUgreenCtx green) {
-  CUcontext own;
-  CUdevice ordinal;
-  if (real.cuCtxFromGreenCtx(&own, green) || device_of_context(own, &ordinal)) return real.cuGreenCtxDestroy(green);
-  pthread_mutex_lock(&lock);
-  CUcontext context = primary_context(ordinal);
-  CUresult result = real.cuGreenCtxDestroy(green);
-  if (!result) {
-    free(unlink_entry(GREEN, (uint64_t)own));
-    forget_launch_context(own);
-  }
-  return released(ordinal, context, result);
 }

@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-#define MARK_NS (2 * MS) /* of work, or of time, between two marks */
+#define MARK_NS (2 * MS) /* of work, or of time, between two marks at most */
 #define FIRST_UNIT_NS (10 * MS)
 enum {
   LEAST_UNIT_NS = 1000,
@@ -48,6 +48,7 @@ static void learn(struct queue *queue, const struct segment *segment, int64_t to
     if (!*unit) *unit = (int32_t)bounded(took - (segment->expected - FIRST_UNIT_NS));
     return;
   }
+  if (segment->shared && took > segment->expected) return;
   double by = segment->expected ? ((double)took / (double)segment->expected + 1) / 2 : 1; /* half-way to what was measured */
   for (int i = 0; i < segment->launches; i++) {
     int32_t *unit = &queue->units[segment->kinds[i]];
@@ -165,30 +166,33 @@ void queue_begin(struct queue *queue, CUstream stream, Record record) {
   pthread_mutex_unlock(&queue->lock);
 }
 
-int queue_add(struct queue *queue, CUstream stream, Record record, uint16_t kind) {
+int64_t queue_length(const struct queue *queue, uint16_t kind) { return queue->units[kind] ? queue->units[kind] : FIRST_UNIT_NS; }
+
+int queue_add(struct queue *queue, CUstream stream, Record record, uint16_t kind, int shared, int64_t most) {
   int full = 0;
   pthread_mutex_lock(&queue->lock);
   struct segment *tail = &queue->tail;
   int64_t now = now_ns();
   if (!tail->launches) tail->began = now;
-  queue->length = queue->units[kind] ? queue->units[kind] : FIRST_UNIT_NS;
+  int64_t between = most / 2 < MARK_NS ? most / 2 : MARK_NS;
   tail->unknown = !queue->units[kind];
+  tail->shared |= shared;
   tail->kinds[tail->launches++] = kind;
-  tail->expected += queue->length;
-  if (tail->unknown || tail->expected >= MARK_NS || tail->launches == MOST_UNMARKED || now - queue->marked > MARK_NS) {
+  tail->expected += queue_length(queue, kind);
+  if (tail->unknown || tail->expected >= between || tail->launches == MOST_UNMARKED || now - queue->marked > MARK_NS) {
     struct calls calls = begin_calls();
     put_mark(queue, calls.before, stream, record);
     end_calls(&calls);
-    full = ahead(queue) - queue->length > QUEUE_NS;
+    full = ahead(queue) > most;
   }
   pthread_mutex_unlock(&queue->lock);
   return full;
 }
 
-void queue_wait(struct queue *queue) {
+void queue_wait(struct queue *queue, int64_t most) {
   pthread_mutex_lock(&queue->lock);
   struct calls calls = begin_calls();
-  while (queue->first != queue->next && ahead(queue) - queue->length > QUEUE_NS) wait_for_first(queue);
+  while (queue->first != queue->next && ahead(queue) > most) wait_for_first(queue);
   end_calls(&calls);
   pthread_mutex_unlock(&queue->lock);
 }

@@ -5,8 +5,6 @@
 #define LADING_QUEUE_H
 #include "driver.h"
 
-#define QUEUE_NS (10 * MS) /* of work that is queued on the device at most, besides one launch */
-
 enum {
   MARKS = 32,
   MOST_UNMARKED = 16, /* launches between two marks: of them it is not known whether they are done */
@@ -17,6 +15,7 @@ enum {
 struct segment {
   int launches;
   int unknown;      /* the last one is of a kind that was not measured yet */
+  int shared;       /* the device may have worked for others meanwhile, so that the launches may take less than the time of all */
   int64_t expected; /* time of all, in ns */
   int64_t began;    /* when the first one was made */
   uint16_t kinds[MOST_UNMARKED];
@@ -32,7 +31,7 @@ struct queue {
   } marks[MARKS];
   unsigned first, next;   /* marks that are not known to be done */
   struct segment tail;    /* launches since the last mark */
-  int64_t marked, length; /* when the last mark was put; the expected time of the last launch, in ns */
+  int64_t marked;         /* when the last mark was put */
   int32_t units[KINDS];   /* time of a launch of each kind, as learned, in ns; 0: not measured yet */
 };
 
@@ -49,10 +48,13 @@ void queue_reset(struct queue *);
 void queue_forget(struct queue *, CUcontext);
 /* Put a mark before the first launch of a turn, by the thread that is about to launch on the stream, so that the launch is measured. */
 void queue_begin(struct queue *, CUstream, Record);
-/* Count a launch, by the thread that made it. Return whether so much work is queued that queue_wait should follow. */
-int queue_add(struct queue *, CUstream, Record, uint16_t kind);
-/* Wait until no more than QUEUE_NS of work is queued, besides the last launch; no more than a second for one mark. */
-void queue_wait(struct queue *);
+/* Return the expected time of a launch. */
+int64_t queue_length(const struct queue *, uint16_t kind);
+/* Count a launch, by the thread that made it. `shared`: the device may work for others meanwhile. Return whether more work than
+ * `most` is queued, so that queue_wait should follow. */
+int queue_add(struct queue *, CUstream, Record, uint16_t kind, int shared, int64_t most);
+/* Wait until no more work than this is queued; no more than a second for one mark. */
+void queue_wait(struct queue *, int64_t most);
 /* Return whether the device has done all work. Does not wait. */
 int queue_is_done(struct queue *);
 /* Wait until the device has done all work; no more than a second for one mark. */

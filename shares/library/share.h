@@ -11,7 +11,7 @@
 #define MS 1000000LL
 
 enum { MAX_DEVICES = 16, BEAT_LOST_MS = 1000 };
-enum { HELLO = 1, WANT, RELEASE, ADD, SUB, WELCOME = 128, TOKEN, VERDICT, REFUSED };
+enum { HELLO = 1, WANT, RELEASE, ADD, SUB, USE, CONTEXT, WELCOME = 128, TOKEN, VERDICT, REFUSED };
 enum { OTHER_POD = 1, TOO_MANY, NO_GRANT };
 
 struct frame {
@@ -30,18 +30,20 @@ struct page_device {
   int64_t limit_bytes;
   _Atomic int64_t used_bytes;
   _Atomic int32_t informs; /* 1: the driver keeps to the limit, and nothing is refused here */
-  int32_t unused;
+  _Atomic uint32_t pause;   /* number of the pause in which the container launches nothing; 0: there is none */
 };
 struct page {
   uint32_t magic;
   uint16_t version, devices;
   _Atomic int64_t beat;
-  char unused[48];
+  _Atomic unsigned char neighbours[MAX_DEVICES]; /* 1: other containers have used the device within the last second */
+  _Atomic uint16_t context_mib[MAX_DEVICES]; /* of a context, as far as the driver has told the server */
   struct page_device device[MAX_DEVICES];
 };
 
 struct connection {
   int fd, refusal;     /* why there is none: REFUSED's code, or 0: no answer */
+  int takes_use;       /* the server takes USE and CONTEXT: it is not of an earlier version */
   struct page *page;   /* the caller's to unmap */
   int64_t clock_ahead; /* the server's clock less ours: time namespaces differ */
 };

@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 MS: Final = 1_000_000  # nanoseconds
 MILLION: Final = 1_000_000  # parts per million of one card
-TURN_NS: Final = 50 * MS
-SHORTEST_NS: Final = 10 * MS  # shortest turn; a shorter one would be spent on draining the device and requesting the next turn
 LEAST_PPM: Final = 1_000  # least weight, which a container without a guarantee has
+PAUSE_NS: Final = 2 * MS  # longest time for which a guest may pause the holder of the turn
+NO_END: Final = 2**63 - 1  # end of a turn that lasts until another container wants the card
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +24,6 @@ class Share:
     @property
     def weight_ppm(self) -> int:
         return max(self.request_ppm, LEAST_PPM)
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    """Name the container that gets the next turn, and the turn's maximum length."""
-
-    name: str
-    quota_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +41,37 @@ class Policy(Protocol):
     def leave(self, name: str) -> None: ...
 
     def begin(self, name: str, estimate_ns: int, now_ns: int) -> None:
-        """Note that this container wants the card, or has it, from now on. `estimate_ns`: length of its next burst of work."""
+        """Note that this container wants a turn, or has one, from now on. `estimate_ns`: length of its first kernel."""
         ...
 
     def end(self, name: str, now_ns: int) -> None:
-        """Note that this container neither wants nor has the card from now on."""
+        """Note that this container neither wants nor has a turn from now on."""
         ...
 
     def charge(self, name: str, began_ns: int, ended_ns: int) -> None:
-        """Count that the container had the card for this time. A long turn is counted in several parts, the last one at `end`
-        at the latest."""
+        """Count that the container had the card for this time of its turn. A turn is counted in several parts, the last one at
+        `end` at the latest."""
         ...
 
-    def choose(self, waiting: Collection[str], now_ns: int) -> Next | NotBefore:
-        """Choose the next turn among the waiting containers, of which there is at least one."""
+    def use(self, name: str, used_ns: int, now_ns: int) -> int:
+        """Count time of the device that the container had outside its turns. Return the part that is taken off the turn of the
+        holder: a container that reports more than it may use cannot give the time to another one."""
         ...
 
-    def longest(self, name: str, now_ns: int) -> int | None:
-        """Return for how long this container may have the card while no other wants it; None: without end."""
+    def choose(self, waiting: Collection[str], now_ns: int) -> str | NotBefore:
+        """Choose who gets the next turn among the waiting containers, of which there is at least one."""
         ...
 
-    def is_due(self, waiting: Collection[str], holder: str, now_ns: int) -> bool:
-        """Return whether a waiting container should get the card before the holder's turn is over. The turn must be charged
-        until now."""
+    def ends_ns(self, holder: str, began_ns: int, waiting: Collection[str], now_ns: int) -> int:
+        """Return when the holder's turn should end while these others wait, or NO_END. The turn must be charged until now."""
+        ...
+
+    def may_pause(self, name: str, now_ns: int) -> bool:
+        """Return whether the holder may be paused for a guest, which works outside its turns, of this container."""
+        ...
+
+    def paused(self, name: str, length_ns: int) -> None:
+        """Count for how long the holder was paused for this container."""
         ...
 
     def forgive(self, now_ns: int) -> None:

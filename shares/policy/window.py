@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from shares.policy.model import MILLION, MS, Next, NotBefore, Share
+from shares.policy.model import MILLION, MS, NO_END, NotBefore, Share
 
 WINDOW_NS: Final = 10_000 * MS
 QUOTA_NS: Final = 250 * MS  # length of a turn before a burst was measured
@@ -63,18 +63,32 @@ class Window:
             began_ns = turns.pop()[0]
         turns.append((began_ns, ended_ns))
 
-    def choose(self, waiting: Collection[str], now_ns: int) -> Next | NotBefore:
+    def use(self, name: str, used_ns: int, now_ns: int) -> int:
+        account = self._accounts[name]
+        counted_ns = account.turns[-1][1] if account.turns else account.joined_ns
+        if counted_ns < now_ns:
+            self.charge(name, max(counted_ns, now_ns - used_ns), now_ns)
+        return 0
+
+    def choose(self, waiting: Collection[str], now_ns: int) -> str | NotBefore:
         ranks = {name: rank for name in waiting if (rank := self._rank(name, now_ns)) is not None}
         if not ranks:
             return NotBefore(min(self._below_limit(name, now_ns) for name in waiting))
         name = min(ranks, key=lambda name: (ranks[name], name))
-        return Next(name, self._next_quota(self._accounts[name]))
+        self._measure_quota(self._accounts[name])
+        return name
 
-    def longest(self, name: str, now_ns: int) -> int | None:
-        return self._accounts[name].quota_ns
+    def ends_ns(self, holder: str, began_ns: int, waiting: Collection[str], now_ns: int) -> int:
+        account = self._accounts[holder]
+        if account.share.limit_ppm >= MILLION and not waiting:
+            return NO_END
+        return began_ns + account.quota_ns
 
-    def is_due(self, waiting: Collection[str], holder: str, now_ns: int) -> bool:
+    def may_pause(self, name: str, now_ns: int) -> bool:
         return False
+
+    def paused(self, name: str, length_ns: int) -> None:
+        """Do nothing: no holder is paused."""
 
     def forgive(self, now_ns: int) -> None:
         """Do nothing: old use leaves the window by itself."""
@@ -98,9 +112,8 @@ class Window:
         left_ns = account.turns[0][0] + WINDOW_NS
         return max(now_ns, min(grown_ns, left_ns) if now_ns < account.joined_ns + WINDOW_NS else left_ns) + MS
 
-    def _next_quota(self, account: _Account) -> int:
-        """Return the next turn's length: the mean of the expected burst and the last quota, so that bursts fit into turns."""
+    def _measure_quota(self, account: _Account) -> None:
+        """Make the next turn as long as the mean of the expected burst and the last turn, so that bursts fit into turns."""
         if account.estimate_ns:
             most = max(account.share.limit_ppm * WINDOW_NS // MILLION, LEAST_QUOTA_NS)
             account.quota_ns = min(max((account.estimate_ns + account.quota_ns) // 2, LEAST_QUOTA_NS), most)
-        return account.quota_ns

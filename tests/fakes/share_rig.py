@@ -19,6 +19,7 @@ from lading.sharegrant import FILE, SOCKET, SharedGpu, ShareGrant, folder_name, 
 from lading.vocabulary import GpuUuid, PodUid
 from shares.policy.fair import Fair
 from shares.policy.model import Policy
+from shares.readings import Read
 from shares.server import Shares, Usage
 from shares.wire import SIZE, Frame, Kind, pack
 from simnode.child import Block
@@ -66,6 +67,7 @@ class DeviceEntry(NamedTuple):
     limit_bytes: int
     used_bytes: int
     informs: int
+    pause: int
 
 
 class Client:
@@ -129,6 +131,13 @@ class Client:
         assert (verdict.kind, verdict.seq, verdict.device) == (Kind.VERDICT, seq, device)
         return bool(verdict.a)
 
+    def begin_context(self, number: int = 1, *, seq: int = 1) -> bool:
+        """Ask for so many contexts, and return whether the server allows them."""
+        self.send(Kind.CONTEXT, seq=seq, a=number)
+        verdict = self.receive()
+        assert (verdict.kind, verdict.seq) == (Kind.VERDICT, seq)
+        return bool(verdict.a)
+
     def settle(self) -> None:
         """Return when the server has handled the frames sent before."""
         assert self.ask(0, seq=99)
@@ -136,8 +145,12 @@ class Client:
     def shown(self, device: int = 0) -> DeviceEntry:
         """Return what the page says of a card."""
         at = 64 * (device + 1) + 16
-        until, waiters, request, limit, _, limit_bytes, used, informs = struct.unpack_from("<qiiiiqqi", self._map, at)
-        return DeviceEntry(until, waiters, request, limit, limit_bytes, used, informs)
+        until, waiters, request, limit, _, limit_bytes, used, informs, pause = struct.unpack_from("<qiiiiqqiI", self._map, at)
+        return DeviceEntry(until, waiters, request, limit, limit_bytes, used, informs, pause)
+
+    def has_neighbours(self, device: int = 0) -> bool:
+        """Return whether other containers have used a card within the last second."""
+        return bool(self._map[16 + device])
 
     def beat_ns(self) -> int:
         return int(struct.unpack_from("<q", self._map, 8)[0])
@@ -166,8 +179,18 @@ class ShareServer(Block):
 
     shares: Shares
 
-    def __init__(self, folder: Path, *, host_root: Path, policy: Callable[[], Policy] = Fair, lives: bool = False) -> None:
-        """Create the server. `lives`: a client's process continues after it closed its connection; else the process ends."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        host_root: Path,
+        policy: Callable[[], Policy] = Fair,
+        lives: bool = False,
+        read: Read | None = None,
+    ) -> None:
+        """Create the server. `lives`: a client's process continues after it closed its connection; else the process ends.
+        `read` answers in place of the driver what processes have of cards."""
+        self._read = read
         self.records = Records()
         self._policy = policy
         self._open_process = os.pidfd_open if lives else _has_ended
@@ -192,6 +215,7 @@ class ShareServer(Block):
             log=self.records.log,
             host_root=self._host_root,
             open_process=self._open_process,
+            read=self._read,
         )
         self.shares.start()
         serving.set()
@@ -252,8 +276,8 @@ class ShareRig(Block):
         replace_file(folder / FILE, render_grant(given))
         return folder / SOCKET
 
-    def serve(self, *, lives: bool = False) -> ShareServer:
-        return self._ends.enter_context(ShareServer(self.folder, host_root=self.host_root, lives=lives))
+    def serve(self, *, lives: bool = False, read: Read | None = None) -> ShareServer:
+        return self._ends.enter_context(ShareServer(self.folder, host_root=self.host_root, lives=lives, read=read))
 
     def dial(self, path: Path) -> Client:
         return self._ends.enter_context(Client(path))

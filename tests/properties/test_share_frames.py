@@ -15,18 +15,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis.strategies import SearchStrategy, binary, builds, integers, just, lists, one_of, sampled_from, tuples
 
-from shares.memory import MAX_BYTES
+from shares.memory import MAX_BYTES, MAX_CONTEXTS
 from shares.wire import MAX_NS
 from tests.depth import repeats
 from tests.fakes.share_rig import CARD, MIB, OTHER_CARD, Client, ShareRig, ShareServer, eventually, share, shared
 
 FRAME: Final = struct.Struct("<BBHIqqq")
-HELLO, WANT, RELEASE, ADD, SUB = TYPES = range(1, 6)
+HELLO, WANT, RELEASE, ADD, SUB, USE, CONTEXT = TYPES = range(1, 8)
 LIMIT: Final = 100 * MIB
 DRIVEN: Final = 1  # index of the card whose memory the driver limits
 CLIENTS: Final = 3
 I64: Final = 2**63
-BOUNDS: Final = (0, 1, LIMIT, MAX_BYTES, MAX_NS, 2**31, 2**62, I64 - 1, -1, -I64)
+BOUNDS: Final = (0, 1, LIMIT, MAX_CONTEXTS, MAX_BYTES, MAX_NS, 2**31, 2**62, I64 - 1, -1, -I64)
 
 NUMBERS: Final = one_of(
     sampled_from(BOUNDS),
@@ -43,7 +43,7 @@ HEADS: Final = tuples(
 FRAMES: Final = builds(lambda head, a, b, c: FRAME.pack(*head, a, b, c), HEADS, NUMBERS, NUMBERS, NUMBERS)
 GOOD_FRAMES: Final = builds(
     lambda kind, device, a, held: FRAME.pack(1, kind, device, 0, a, held, 0),
-    sampled_from((WANT, RELEASE, ADD, ADD, SUB)),
+    sampled_from((WANT, RELEASE, ADD, ADD, SUB, USE)),
     integers(0, 1),
     one_of(integers(0, LIMIT), just(MAX_BYTES)),
     integers(0, 1),
@@ -94,6 +94,10 @@ class Connection:
             case 5:  # SUB
                 self.held[device] = max(0, self.held[device] - a)
                 return a <= MAX_BYTES
+            case 6:  # USE
+                return a <= 1 and c <= MAX_NS
+            case 7:  # CONTEXT
+                return a <= MAX_CONTEXTS and b <= 1
         return False
 
 

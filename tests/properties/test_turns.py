@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from hypothesis.strategies import integers, sampled_from
+from hypothesis.strategies import booleans, integers, sampled_from
 
-from shares.card import MAX_ESTIMATE_NS, MAX_GRACE_NS, Card, PageUpdate, Token
-from shares.policy.fair import Fair
-from shares.policy.model import MILLION, MS, Share
+from shares.card import MAX_ESTIMATE_NS, Card, PageUpdate, Token
+from shares.policy.fair import LONGEST_NS, Fair
+from shares.policy.model import MILLION, MS, PAUSE_NS, Share
 from shares.policy.window import Window
 from tests.depth import repeats
 
@@ -24,6 +24,7 @@ class Turns(RuleBasedStateMachine):
         self.now = 0
         self.holding: set[Process] = set()
         self.wanting: set[Process] = set()
+        self.pages: dict[str, PageUpdate] = {}
         for name, request, limit in zip(NAMES, (500_000, 300_000, 0), (MILLION, 300_000, MILLION), strict=True):
             self.card.join(name, Share(request_ppm=request, limit_ppm=limit), 0)
 
@@ -35,6 +36,9 @@ class Turns(RuleBasedStateMachine):
                 assert effect.until_ns > self.now
                 self.wanting.discard(effect.process)
                 self.holding.add(effect.process)
+            else:
+                self.pages[effect.container] = effect
+        self.holding = {process for process in self.holding if process[0] == self.card.holder}  # others' turns have ended
 
     @rule(passes_ms=integers(0, 80))
     def time_passes(self, passes_ms: int) -> None:
@@ -51,14 +55,17 @@ class Turns(RuleBasedStateMachine):
     @rule()
     def every_process_is_silent(self) -> None:
         """Check that another container gets the card in bounded time, whatever the holder declared."""
-        holder, until = self.card.holder, self.now + MAX_ESTIMATE_NS + MAX_GRACE_NS
+        holder, until = self.card.holder, self.now + MAX_ESTIMATE_NS + LONGEST_NS
         if not holder or all(name == holder for name, _ in self.wanting):
             return
         while self.card.holder == holder:
             self.now = max(self.now + 1, self.card.wake_ns())
             assert self.now <= until
             self.carry_out(self.card.look(self.now))
-        self.holding = {process for process in self.holding if process[0] != holder}
+
+    @rule(name=sampled_from("ac"), number=sampled_from(PROCESSES), used_ms=integers(0, 60_000), pause=booleans())
+    def use(self, name: str, number: int, used_ms: int, *, pause: bool) -> None:
+        self.carry_out(self.card.use(name, (name, number), used_ms * MS, self.now, pause=pause))
 
     @rule(name=sampled_from(NAMES), number=sampled_from(PROCESSES))
     def release(self, name: str, number: int) -> None:
@@ -77,6 +84,15 @@ class Turns(RuleBasedStateMachine):
         for process in sorted(self.holding):
             self.holding.discard(process)
             self.carry_out(self.card.gone(process[0], process, self.now))
+
+    @invariant()
+    def only_the_holder_has_a_turn_or_is_paused(self) -> None:
+        for name, page in self.pages.items():
+            assert name == self.card.holder or (page.until_ns <= self.now and not page.pause)
+
+    @invariant()
+    def a_pause_ends(self) -> None:
+        assert not any(page.pause for page in self.pages.values()) or self.card.wake_ns() <= self.now + PAUSE_NS
 
     @invariant()
     def who_waits_is_looked_at_again(self) -> None:

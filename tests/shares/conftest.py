@@ -1,5 +1,6 @@
 """The library as containers have it, compiled here, and a site for each test."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -7,23 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from lading.compiling import find_compiler
-from shares.library.build import CUDA, NVML, build
-from simnode.cuda import compile_fake_cuda
-from simnode.nvml import compile_fake_nvml
 from tests.fakes.needs import need
 from tests.logs import LOGS
-from tests.shares.site import SOCKET, Site
+from tests.shares.card import KIT, choose_card, make_library
+from tests.shares.site import Site
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    need(shutil.which("cc") is not None, "a C compiler")
-    folder = tmp_path_factory.mktemp("library")
-    out = folder / "shown" / CUDA
-    build(out, find_compiler(), real=compile_fake_cuda(folder / "real"), socket=SOCKET)
-    build(out.with_name(NVML), find_compiler(), real=compile_fake_nvml(folder / "real"), socket=SOCKET)
-    return out
+def driver_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    need(bool(os.environ.get(KIT) or shutil.which("cc")), "a C compiler")
+    return choose_card().driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="session")
+def library(driver_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_library(driver_folder, tmp_path_factory.mktemp("library"))
 
 
 @pytest.fixture

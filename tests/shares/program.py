@@ -1,7 +1,8 @@
 """A CUDA program that does what it is told: a list of calls in JSON on a line, a list of their answers on a line.
 
 It calls the driver API by ctypes, as a program does that knows nothing of shares, and runs as a process of its own. Each answer
-to an allocation is its CUresult.
+to an allocation is its CUresult. The file WORK_PTX has the kernel that it launches, and ROUNDS_PER_US is what `calibrate`
+returned on the card; a fake card needs neither.
 """
 
 import copy
@@ -19,6 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 MIB = 1 << 20
+THREADS = 1024  # a block has so many; ROUNDS_PER_US was measured with as many
+TRIAL_ROUNDS = 50  # in place of ROUNDS_PER_US while it is measured: its approximate value on an H200
 BLOCK = 2 * MIB  # the granularity of cuMemCreate
 FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
 _MEM_ALLOC = 10  # CU_GRAPH_NODE_TYPE_MEM_ALLOC
@@ -53,11 +56,16 @@ class AllocationProperties(ctypes.Structure):
     ]
 
 
+class NvmlProcess(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("instance", ctypes.c_uint), ("part", ctypes.c_uint)]
+
+
 class Device:
     """The calls, by the names that a script gives them."""
 
     def __init__(self) -> None:
         self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.is_fake = os.environ.get("LADING_TEST_CARD") != "machine"
         self.held: list[tuple[str, int]] = []  # kind and handle, in the order of allocation
         self.mapped: list[int] = []
         self.variables: dict[str, Any] = {}
@@ -72,8 +80,38 @@ class Device:
             self.enter()
             self.pool, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
             self._create_pool()
+            self.put("kernel", self.load_kernel())
             self.cuda.cuStreamCreate(ctypes.byref(self.stream), 1)  # the default stream does not wait for it
         return int(result)
+
+    def load_kernel(self, rounds: int = TRIAL_ROUNDS, name: str = "work") -> int:
+        """Load a kernel of WORK_PTX into the current context. Return its handle."""
+        rounds = int(os.environ.get("ROUNDS_PER_US", rounds))
+        with open(os.environ.get("WORK_PTX", os.devnull)) as file:
+            text = file.read().replace("ROUNDS", str(rounds))
+        module, kernel = ctypes.c_void_p(), _pointer()
+        assert not self.cuda.cuModuleLoadData(ctypes.byref(module), text.encode())
+        assert not self.cuda.cuModuleGetFunction(ctypes.byref(kernel), module, name.encode())
+        return kernel.value
+
+    def load(self, variable: str, name: str = "work") -> None:
+        """Load a kernel into the current context, and put its handle into a variable."""
+        self.put(variable, self.load_kernel(name=name))
+
+    def calibrate(self) -> dict[str, float]:
+        """Return how many rounds of the kernel's loop take a microsecond of a card that is free, by the grid's size.
+
+        Both are the same where the kernel takes as long as it should; the larger grid counts."""
+        self.launch_many(1000, 300)  # the card's clocks are up after it
+        self.sync()
+        return {str(blocks): self._rounds_per_us(blocks) for blocks in (64, 1000)}
+
+    def _rounds_per_us(self, blocks: int) -> float:
+        number = 200_000 // blocks
+        began = time.perf_counter()
+        assert not self.launch_many(blocks, number)
+        assert not self.sync()
+        return TRIAL_ROUNDS * blocks * number / ((time.perf_counter() - began) * 1e6)
 
     def _create_pool(self) -> int:
         properties = struct.pack(_POOL, 1, 0, 1, 0, 0, 0)  # pinned memory of device 0
@@ -91,6 +129,7 @@ class Device:
         An argument is a number, None, the name of a variable, `&` and that name for a place to write to, or a list of a format
         of `struct` and its values for a structure.
         """
+        assert self.is_fake or not name.startswith("fake_"), "the test lacks the marker fake_card"
         return int(getattr(self.cuda, name)(*map(self._argument, arguments)))
 
     def _argument(self, given: Any) -> Any:
@@ -297,21 +336,24 @@ class Device:
 
     def counts(self, card: int = 0) -> list[int]:
         """Return what the device counts: launches of all processes, and bytes that are allocated by this one."""
+        assert self.is_fake, "the test lacks the marker fake_card"
         launches, allocated = ctypes.c_int64(), _size()
         self.cuda.fake_cuda_counts(card, ctypes.byref(launches), ctypes.byref(allocated))
         return [launches.value, allocated.value]
 
     def churn(self, threads: int, rounds: int) -> int:
-        """Allocate and free the same amount in several threads. Return the most that was allocated at a time."""
+        """Allocate and free the same amount in several threads. Return the most that was allocated at a time, or 0 on a card
+        that does not tell."""
         most = [0]
 
         def one() -> None:
             self.enter()
             for _ in range(rounds):
                 out = _pointer()
-                if not self.cuda.cuMemAlloc_v2(ctypes.byref(out), _size(MIB)):
+                if not self.cuda.cuMemAlloc_v2(ctypes.byref(out), _size(BLOCK)):
                     time.sleep(0.0005)  # for others to free and allocate meanwhile
-                    most.append(self.counts()[1])
+                    if self.is_fake:
+                        most.append(self.counts()[1])
                     self.cuda.cuMemFree_v2(out)
 
         working = [threading.Thread(target=one) for _ in range(threads)]
@@ -320,6 +362,21 @@ class Device:
         for thread in working:
             thread.join()
         return max(most)
+
+    def fill(self, amount: int) -> int:
+        """Allocate this amount until it is refused; return how often that was possible."""
+        number = 0
+        while not self.alloc("plain", amount):
+            number += 1
+        return number
+
+    def allocate_and_free(self, amount: int, rounds: int) -> int:
+        """Allocate and free an amount so many times; return the worst result."""
+        results, out = [0], _pointer()
+        for _ in range(rounds):
+            results.append(self.cuda.cuMemAlloc_v2(ctypes.byref(out), _size(amount)))
+            results.append(self.cuda.cuMemFree_v2(out))
+        return max(results)
 
     def mix(self, kinds: list[str], threads: int, rounds: int) -> int:
         """Allocate in several threads in all ways, and free all of it. Return the most that was allocated at a time."""
@@ -351,7 +408,21 @@ class Device:
 
     def launch(self, microseconds: int, stream: bool = False) -> int:
         where = self.stream if stream else None
-        return int(self.cuda.cuLaunchKernel(None, microseconds, 1, 1, 1, 1, 1, 0, where, None, None))
+        kernel = self.variables["kernel"]
+        return int(self.cuda.cuLaunchKernel(kernel, microseconds, 1, 1, THREADS, 1, 1, 0, where, None, None))
+
+    def fault(self) -> int:
+        """Launch a kernel that writes where no memory is."""
+        kernel = _pointer(self.load_kernel(name="fault"))
+        return int(self.cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None))
+
+    def meet(self, kernel: str, counter: int | str, least: int) -> int:
+        """Launch a kernel that adds 1 to a counter, and ends when the counter is `least`.
+
+        The counter's value is its address in memory of the host. On a fake card it is any number, which processes may share."""
+        where, end = _pointer(self.value(counter)), ctypes.c_uint32(least)
+        arguments = (ctypes.c_void_p * 2)(ctypes.addressof(where), ctypes.addressof(end))
+        return int(self.cuda.cuLaunchKernel(self.variables[kernel], 1, 1, 1, 1, 1, 1, 0, None, arguments, None))
 
     def pulse(self, threads: int, launches: int, longest_us: int, longest_gap_us: int) -> int:
         """Launch kernels of random lengths in several threads, so many in each, with random gaps. Return the worst result."""
@@ -370,6 +441,16 @@ class Device:
             thread.join()
         return max(worst)
 
+    def worked_ns(self, card: int = 0) -> int:
+        """Return for how long a fake card has worked for this process."""
+        worked = self.cuda.fake_cuda_worked
+        worked.restype = ctypes.c_longlong
+        return int(worked(card))
+
+    def sleep(self, seconds: float) -> None:
+        """Pause between calls, as a program does that is asked for something now and then."""
+        time.sleep(seconds)
+
     def sync(self) -> int:
         return int(self.cuda.cuCtxSynchronize())
 
@@ -385,7 +466,9 @@ class Device:
         return int(self.cuda.cuStreamEndCapture(self.stream, ctypes.byref(self.graph)))
 
     def launch_graph(self) -> int:
-        return int(self.cuda.cuGraphLaunch(self.graph, self.stream))
+        instance = ctypes.c_void_p()
+        result = self.cuda.cuGraphInstantiateWithFlags(ctypes.byref(instance), self.graph, _pointer(0))
+        return int(result or self.cuda.cuGraphLaunch(instance, self.stream))
 
     def begin(self, microseconds: int, each: int) -> int:
         """Launch kernels of this length in a thread from now on; synchronise after `each` of them, or never (0)."""
@@ -431,6 +514,14 @@ class Device:
             files.append("" if result else self._file_of(loader, found.value))
         return files
 
+    def init_in_namespace(self) -> int:
+        """Initialise CUDA by a copy of the library in a namespace of the loader of its own."""
+        loader = ctypes.CDLL(None)
+        loader.dlmopen.restype = loader.dlsym.restype = ctypes.c_void_p
+        library = loader.dlmopen(ctypes.c_long(-1), b"libcuda.so.1", os.RTLD_NOW)
+        start = loader.dlsym(ctypes.c_void_p(library), b"cuInit")
+        return int(ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint)(start)(0))
+
     def start_runtime(self, path: str) -> int:
         """Have CUDA's runtime library start, which looks for the driver's functions."""
         return int(ctypes.CDLL(path).cudaGetDeviceCount(ctypes.byref(ctypes.c_int())))
@@ -450,6 +541,16 @@ class Device:
         assert not nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card))
         result = int(nvml.nvmlDeviceGetMemoryInfo(card, memory))
         return [result] if result else [0, *memory]
+
+    def nvml_processes(self) -> dict[int, int]:
+        """Return the bytes that each process has of the first card, as NVML counts them."""
+        nvml, card, number = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), ctypes.c_uint(256)
+        listed = (NvmlProcess * number.value)()
+        assert not nvml.nvmlInit_v2()
+        assert not nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card))
+        assert not nvml.nvmlDeviceGetComputeRunningProcesses_v3(card, ctypes.byref(number), listed)
+        assert not nvml.nvmlShutdown()
+        return {one.pid: one.used for one in listed[: number.value]}
 
     def begin_call(self, name: str) -> None:
         """Make a call in a thread, and return while it goes on."""

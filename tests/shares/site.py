@@ -1,4 +1,4 @@
-"""A node's share server, and processes of containers that use one fake card by the library, all of them real processes.
+"""A node's share server, and processes of containers that use one card by the library, all of them real processes.
 
 A container is its grant's folder: its processes run there, and the library of the tests has its socket by a relative path. For
 the server a process is of a pod by a made /proc.
@@ -15,19 +15,17 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from lading.sharestatus import ShareUse, ask
+from shares.library.build import NVML
 from shares.policy.model import Policy
 from simnode.child import Block, Child
 from simnode.daemons import Daemon
-from tests.fakes.share_rig import BOUND_S, CARD, MIB, OTHER_CARD, POD, ShareRig, ShareServer, eventually, share, shared
+from tests.fakes.needs import need
+from tests.fakes.share_rig import BOUND_S, MIB, POD, ShareRig, ShareServer, eventually, share, shared
+from tests.shares.card import DRIVER, SOCKET, Card, FakeCard, choose_card
 
-__all__ = ["BOTH_CARDS", "BOUND_S", "MIB", "Container", "Process", "Site", "eventually"]
+__all__ = ["BOUND_S", "MIB", "SOCKET", "Container", "Process", "Site", "eventually"]
 
-BOTH_CARDS: Final = f"{CARD},{OTHER_CARD}"  # NVIDIA_VISIBLE_DEVICES of a container with shares of both
-_NVML_STATE: Final = f"""driver 580.159.03
-gpu 00000000:01:00.0 {CARD} 0 81559 551 0 NVIDIA H100 80GB HBM3
-"""  # fake_nvml.c has the format
 PROGRAM: Final = Path(__file__).parent / "program.py"
-SOCKET: Final = Path("s.sock")
 
 
 class Process:
@@ -108,6 +106,7 @@ class Container:
 class Served:
     """Answer what tests ask of a site with a running server."""
 
+    card: Card = FakeCard()
     server: Child
     socket: Path  # the socket for the server's status
 
@@ -132,11 +131,15 @@ class Served:
 class Site(Served, Block):
     """One card, a server, and containers with shares of it."""
 
-    def __init__(self, folder: Path, library: Path, *, policy: str = "fair") -> None:
+    def __init__(
+        self, folder: Path, library: Path, *, policy: str = "fair", context_mib: int = 0, count_contexts: bool = True
+    ) -> None:
+        """Prepare a site. `context_mib`: what a context takes of the card; with 0 a test counts its allocations only."""
+        self._context_mib = context_mib
+        self._reader: Process | None = None
         self._folder = folder
         self._rig = ShareRig(folder)
-        self._nvml_state = folder / "nvml-state"
-        self._nvml_state.write_text(_NVML_STATE)
+        self.card = choose_card()
         self._library = library
         config = folder / "shares.toml"
         settings = {
@@ -145,10 +148,13 @@ class Site(Served, Block):
             "host_root": str(self._rig.host_root),
             "policy": policy,
             "metrics": "",
+            "nvml_library": str(library.parent / DRIVER / NVML),
+            "count_contexts": count_contexts,
         }
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
         self.socket = folder / "status.sock"
-        self.server = Daemon("lading-shares", config=config, socket=self.socket, module="shares.main")
+        env = {name: value for name, value in self.card.environment(folder).items() if name.startswith("FAKE_")}
+        self.server = Daemon("lading-shares", config=config, socket=self.socket, env=env, module="shares.main")
         self.errors = folder / "programs.log"
 
     def _begin(self) -> None:
@@ -160,6 +166,13 @@ class Site(Served, Block):
         if self.server.running:
             os.kill(self.server.pid, signal.SIGCONT)
         self.server.stop()
+
+    def driver_mib(self, process: Process) -> int:
+        """Return what the driver says that this process has of the card, as NVML shows it."""
+        if self._reader is None:
+            self._reader = self.start(self._folder, {})  # a process of its own, because a process does not see its own lock
+        found = self._reader.call("nvml_processes")
+        return int(found[str(process.pid)]) // MIB
 
     def serve_here(self, policy: Callable[[], Policy]) -> ShareServer:
         """Serve with this policy, in this process, in place of the daemon."""
@@ -182,9 +195,10 @@ class Site(Served, Block):
         other_mib: int = 0,
     ) -> Container:
         """Grant a share, and wait until the server has it. `other_mib`: grant so much of a second card too."""
-        gpus = [shared(mib=mib, request=request, limit=limit, driver_limits=driver_limits)]
+        need(not other_mib or len(self.card.uuids) > 1, "two cards")
+        gpus = [shared(self.card.uuids[0], mib=mib, request=request, limit=limit, driver_limits=driver_limits)]
         if other_mib:
-            gpus.append(shared(OTHER_CARD, mib=other_mib, request=request, limit=limit))
+            gpus.append(shared(self.card.uuids[1], mib=other_mib, request=request, limit=limit))
         path = self._rig.grant(share(name, *gpus))
         if self.server.running:
             eventually(lambda: any(use.container == name for use in self.uses()))
@@ -196,14 +210,22 @@ class Site(Served, Block):
         self.admit(process.pid)
         return process
 
+    def launch(self, folder: Path, command: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[str]":
+        """Start any program in a container's folder. It begins once the server can see whose it is."""
+        waiting = ["/bin/sh", "-c", 'read _; exec "$0" "$@"', *command]
+        pipe = subprocess.PIPE
+        program = subprocess.Popen(waiting, cwd=folder, env=dict(env), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self.admit(program.pid)
+        assert program.stdin
+        program.stdin.write("\n")
+        program.stdin.flush()
+        return program
+
     def admit(self, pid: int, *, pod: str = POD) -> None:
         """Put a process into the pod's cgroup."""
         self._rig.say_pod(pod, pid)
 
     def environment(self) -> dict[str, str]:
-        return {
-            "LD_LIBRARY_PATH": str(self._library.parent),
-            "NVIDIA_VISIBLE_DEVICES": CARD,
-            "FAKE_CUDA_DIR": str(self._folder),
-            "FAKE_NVML_STATE": str(self._nvml_state),
-        }
+        given = self.card.environment(self._folder)
+        paths = [str(self._library.parent), *filter(None, [given.get("LD_LIBRARY_PATH")])]
+        return {**given, "LD_LIBRARY_PATH": ":".join(paths), "FAKE_CUDA_CONTEXT_MIB": str(self._context_mib)}

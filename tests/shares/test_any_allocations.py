@@ -24,6 +24,7 @@ SETTLED: Final = ["alloc", "plain", 0]  # the server answers it after all that i
 Call = tuple[object, ...]
 Step = tuple[int, Call]
 
+pytestmark = pytest.mark.fake_card("how much it has allocated")
 AMOUNTS = sampled_from([2, 8, 32, 34, 50, 98, 100, 102]).map(lambda mib: mib * MIB)
 CALLS: SearchStrategy[Call] = one_of(
     tuples(just("alloc"), sampled_from(KINDS), AMOUNTS),

@@ -5,7 +5,7 @@ from typing import Final
 import pytest
 
 from tests.shares.calls import POOL, Call, call
-from tests.shares.program import BLOCK
+from tests.shares.program import BLOCK, THREADS
 from tests.shares.site import Site
 
 NOT_SUPPORTED: Final = 801
@@ -17,10 +17,11 @@ PER_THREAD: Final = 2  # CU_STREAM_PER_THREAD
 STREAMS: Final = [("s", ""), (PER_THREAD, ""), ("s", "_ptsz"), (OWN_STREAM, "_ptsz")]
 
 
-def launch(stream: object, microseconds: int, *, ending: str = "") -> Call:
-    return call(f"cuLaunchKernel{ending}", None, microseconds, 1, 1, 1, 1, 1, 0, stream, None, None)
+def launch(stream: object, microseconds: int, *, ending: str = "", kernel: str = "kernel") -> Call:
+    return call(f"cuLaunchKernel{ending}", kernel, microseconds, 1, 1, THREADS, 1, 1, 0, stream, None, None)
 
 
+@pytest.mark.fake_card("the events in a graph")
 @pytest.mark.parametrize(("stream", "ending"), STREAMS)
 def test_captured_launches_put_no_events_into_the_graph(site: Site, stream: object, ending: str) -> None:
     process = site.container("a").start()
@@ -32,6 +33,7 @@ def test_captured_launches_put_no_events_into_the_graph(site: Site, stream: obje
     assert not site.use("a").has_turn
 
 
+@pytest.mark.fake_card("the events in a graph")
 def test_launches_on_the_threads_own_stream_break_no_capture_of_another_thread(site: Site) -> None:
     process = site.container("a").start()
     assert process.do(call("cuStreamCreate", "&s", 0), call("cuStreamBeginCapture_v2", "s", GLOBAL)) == [0, 0]

@@ -9,9 +9,10 @@ from typing import Final
 
 import pytest
 
+from lading.vocabulary import GpuUuid
 from shares.page import DeviceShare, SharedPage
 from shares.wire import SIZE, Frame, Kind, pack
-from tests.fakes.share_rig import BOUND_S, CARD, POD
+from tests.fakes.share_rig import BOUND_S, POD
 from tests.shares.site import MIB, SOCKET, Process, Site, eventually
 from tests.shares.test_turns import MS, Load, begin, longest_gaps, measure
 
@@ -87,14 +88,14 @@ def test_a_server_that_ends_before_it_counted_a_process_gives_it_no_memory_twice
     process = container.start()
     assert process.call("alloc", "plain", 600 * MIB) == 0
     site.server.kill()
-    welcome_one(container.folder / SOCKET, limit_mib=1000)
+    welcome_one(container.folder / SOCKET, site.card.uuids[0], limit_mib=1000)
     assert process.do(["alloc", "plain", 401 * MIB], ["alloc", "plain", 400 * MIB]) == [OUT_OF_MEMORY, 0]
 
 
-def welcome_one(path: Path, *, limit_mib: int) -> None:
+def welcome_one(path: Path, card: GpuUuid, *, limit_mib: int) -> None:
     """Welcome one process at this socket, as a server does that ends before it has read more."""
     path.unlink(missing_ok=True)
-    shown = DeviceShare(CARD, request_ppm=500_000, limit_ppm=1_000_000, limit_bytes=limit_mib * MIB)
+    shown = DeviceShare(card, request_ppm=500_000, limit_ppm=1_000_000, limit_bytes=limit_mib * MIB)
     with socket.socket(socket.AF_UNIX) as listening, SharedPage([shown]) as page:
         listening.bind(str(path))
         listening.listen()
@@ -149,6 +150,7 @@ def test_memory_stays_within_the_share_while_the_server_is_away(site: Site, end:
     assert process.do(["alloc", "plain", 1], ["free_all"], ["alloc", "plain", 1000 * MIB]) == [OUT_OF_MEMORY, 0, 0]
 
 
+@pytest.mark.fake_card("how much it has allocated")
 def test_what_programs_hold_counts_before_a_server_that_is_back_gives_more(site: Site) -> None:
     container = site.container("a", mib=1000)
     processes = [container.start() for _ in range(8)]

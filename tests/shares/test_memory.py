@@ -13,7 +13,8 @@ KINDS = ["plain", "managed", "async", "pool", "pitch", "create", "array", "array
 def test_an_allocation_beyond_the_share_is_refused_and_the_device_is_not_asked(site: Site, kind: str) -> None:
     process = site.container("a", mib=2048).start()
     assert process.call("alloc", kind, BEYOND.get(kind, 2049) * MIB) == OUT_OF_MEMORY
-    assert process.call("counts")[1] == 0
+    if site.card.is_fake:
+        assert process.call("counts")[1] == 0
     assert process.call("alloc", kind, 2048 * MIB) == OK
     assert site.use("a").memory_used_mib == 2048
     assert process.do(["free", 0], ["trim"]) == [OK, OK]
@@ -23,7 +24,9 @@ def test_an_allocation_beyond_the_share_is_refused_and_the_device_is_not_asked(s
 @pytest.mark.parametrize("way", ["graph node", "any graph node", "captured", "version 1", "locality domain"])
 def test_what_cannot_be_counted_is_refused(site: Site, way: str) -> None:
     process = site.container("a", mib=2048).start()
-    assert process.do(["uncounted", way], ["counts"]) == [NOT_SUPPORTED, [0, 0]]
+    assert process.call("uncounted", way) == NOT_SUPPORTED
+    if site.card.is_fake:
+        assert process.call("counts") == [0, 0]
 
 
 def test_a_program_sees_its_share_as_the_card(site: Site) -> None:
@@ -84,13 +87,15 @@ def test_memory_of_a_handle_lives_until_its_last_mapping_is_gone(site: Site) -> 
     assert process.do(["free", 0], ["alloc", "plain", 100 * MIB]) == [OK, OK]
 
 
+@pytest.mark.fake_card("how much it has allocated")
 def test_threads_that_get_one_anothers_addresses_are_counted_truly(site: Site) -> None:
-    process = site.container("a", mib=10).start(FAKE_CUDA_FREE_US="200")
-    assert process.do(*[["alloc", "plain", MIB]] * 8) == [OK] * 8
-    assert process.call("churn", 4, 200) <= 10 * MIB
-    eventually(lambda: site.use("a").memory_used_mib == 8)
+    process = site.container("a", mib=20).start(FAKE_CUDA_FREE_US="200")
+    assert process.do(*[["alloc", "plain", 2 * MIB]] * 8) == [OK] * 8
+    assert process.call("churn", 4, 200) <= 20 * MIB
+    eventually(lambda: site.use("a").memory_used_mib == 16)
 
 
+@pytest.mark.fake_card("a limit of its memory")
 def test_where_the_driver_limits_memory_programs_are_told_and_not_refused(site: Site) -> None:
     container = site.container("a", mib=100, driver_limits=True)
     process = container.start(FAKE_CUDA_MIB="300")  # this driver gives no more

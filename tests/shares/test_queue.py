@@ -49,24 +49,29 @@ def test_an_answer_now_and_then_leaves_the_card_to_the_one_that_always_wants_it(
     assert (site.held()["a"] - before) / (time.monotonic() - began) < 0.1
 
 
+@pytest.mark.fake_card("how many events exist")
 def test_launches_in_two_contexts_are_marked_in_each_and_leave_few_events(site: Site) -> None:
     process = site.container("a").start()
-    assert process.do(call("cuCtxGetCurrent", "&p"), OTHER_CONTEXT) == [0, 0]
-    in_both = [call("cuCtxSetCurrent", "p"), ["launch", MS], call("cuCtxSetCurrent", "c"), ["launch", MS]]
+    assert process.do(call("cuCtxGetCurrent", "&p"), OTHER_CONTEXT, ["load", "other"]) == [0, 0, None]
+    in_both = [
+        *(call("cuCtxSetCurrent", "p"), launch(None, MS)),
+        *(call("cuCtxSetCurrent", "c"), launch(None, MS, kernel="other")),
+    ]
     assert process.do(*in_both * 100) == [0] * 400
     assert process.call("call", "fake_cuda_live_events") <= MARKS
     assert process.do(call("cuCtxDestroy_v2", "c"), call("cuCtxSetCurrent", "p"), *[["launch", MS]] * 100) == [0] * 102
 
 
+@pytest.mark.fake_card("which records it refused")
 def test_work_in_several_contexts_is_bounded_in_each(site: Site) -> None:
     process, other = site.container("a").start(), site.container("b").start()
     streams = [call("cuCtxGetCurrent", "&p"), call("cuStreamCreate", "&s", 1), OTHER_CONTEXT, call("cuStreamCreate", "&t", 1)]
-    assert process.do(*streams) == [0] * 4
+    assert process.do(*streams, ["load", "other"]) == [0, 0, 0, 0, None]
     other.call("begin", 5 * MS, 1)
     other.call("so_far")
     in_both = [
         *(call("cuCtxSetCurrent", "p"), launch("s", 20 * MS)),
-        *(call("cuCtxSetCurrent", "c"), launch("t", 20 * MS)),
+        *(call("cuCtxSetCurrent", "c"), launch("t", 20 * MS, kernel="other")),
     ]
     assert process.do(*in_both * 25, ["sync"]) == [0] * 101
     assert other.call("so_far")["longest_s"] < 8 * TURN_S

@@ -11,20 +11,16 @@ Source: NVIDIA/nvidia-container-toolkit, pkg/nvcdi/driver-nvml.go and internal/l
 ld.so(8).
 """
 
-import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from hooks.model.inventory import DriverMount
+from lading.driverfiles import LIBRARY_FOLDERS, MULTIARCH
 
-_MULTIARCH: Final = f"usr/lib/{platform.machine()}-linux-gnu"
-# The first of these folders below the driver root with libcuda is used: Debian's (multiarch, alternatives), Red Hat's, COS's,
-# Arch's.
-_LIBRARY_FOLDERS: Final = (_MULTIARCH, f"{_MULTIARCH}/nvidia/current", "usr/lib64", "lib64", "usr/lib")
 # The loader's default folders in a container: that of Debian's family, and that of all other distributions.
-LOADER_FOLDERS: Final = (f"/{_MULTIARCH}", "/usr/lib64")
+LOADER_FOLDERS: Final = (f"/{MULTIARCH}", "/usr/lib64")
 CUDA_LINK: Final = "libcuda.so"
 CUDA_SONAME: Final = "libcuda.so.1"
 _BINARY_FOLDERS: Final = ("usr/bin", "bin")
@@ -106,12 +102,6 @@ def name_on_host(mounts: Iterable[DriverMount], *, mounted_at: Path, driver_root
     )
 
 
-def find_nvml(driver_root: Path) -> Path | None:
-    """Return the path of the driver's NVML below this folder; None if it has none."""
-    result = (driver_root / folder / "libnvidia-ml.so.1" for folder in _LIBRARY_FOLDERS)
-    return next(filter(Path.is_file, result), None)
-
-
 def find_device_root(host_root: Path, driver_root: str) -> Path:
     """Return the root folder of the driver's device nodes: a driver container makes them below its own root."""
     root = Path(driver_root)
@@ -127,7 +117,7 @@ def files_problem(driver_root: Path, version: str) -> str:
 
 def read_driver_versions(driver_root: Path) -> tuple[str, ...]:
     """Return the versions of libcuda below the driver root, sorted."""
-    files = (file for folder in _LIBRARY_FOLDERS for file in (driver_root / folder).glob("libcuda.so.*.*") if file.is_file())
+    files = (file for folder in LIBRARY_FOLDERS for file in (driver_root / folder).glob("libcuda.so.*.*") if file.is_file())
     return tuple(sorted({file.name.removeprefix("libcuda.so.") for file in files}))
 
 
@@ -140,7 +130,7 @@ def _libraries(folder: Path, version: str) -> dict[str, Path]:
 
 def find_library_folder(driver_root: Path, version: str) -> Path | None:
     """Return the folder with libcuda of this version."""
-    folders = (driver_root / name for name in _LIBRARY_FOLDERS)
+    folders = (driver_root / name for name in LIBRARY_FOLDERS)
     return next((folder for folder in folders if (folder / f"libcuda.so.{version}").is_file()), None)
 
 

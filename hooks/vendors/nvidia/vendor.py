@@ -15,7 +15,7 @@ from hooks.ports import Card, VendorInventory
 from hooks.vendors.nvidia.cdi import render_specs
 from hooks.vendors.nvidia.cdi_hook import make_hooks, read_commands
 from hooks.vendors.nvidia.compute_mode import set_exclusive
-from hooks.vendors.nvidia.driver import files_problem, find_nvml, name_on_host, read_driver_files, read_driver_mounts
+from hooks.vendors.nvidia.driver import files_problem, name_on_host, read_driver_files, read_driver_mounts
 from hooks.vendors.nvidia.groups import add_groups
 from hooks.vendors.nvidia.hide import VOID, hide
 from hooks.vendors.nvidia.inject import inject
@@ -25,6 +25,7 @@ from hooks.vendors.nvidia.restore import restore
 from hooks.vendors.nvidia.settings import LimitsBy, NvidiaSettings
 from hooks.vendors.nvidia.supplied import SUPPLIED, VISIBLE_DEVICES, supplied_by_kubelet
 from hooks.vendors.nvidia.xid import KernelLog
+from lading.driverfiles import find_nvml
 from lading.errors import HostError
 from lading.needed import Needed
 from lading.vocabulary import GpuUuid

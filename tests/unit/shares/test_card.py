@@ -1,10 +1,10 @@
-"""The life of a turn, step by step."""
+"""Follow the life of a turn, step by step."""
 
 import pytest
 
-from shares.card import GRACE_NS, MAX_GRACE_NS, NO_END, Card, PageUpdate, Token
-from shares.policy.fair import Fair
-from shares.policy.model import MS, SHORTEST_NS, TURN_NS, Share
+from shares.card import EXTENDED_NS, NEIGHBOUR_NS, Card, Effects, PageUpdate, Token
+from shares.policy.fair import LONGEST_NS, PAUSES_NS, QUANTUM_NS, SHORTEST_NS, SWITCH_PERCENT, Fair
+from shares.policy.model import MS, NO_END, PAUSE_NS, Share
 
 HALF = Share(request_ppm=500_000)
 
@@ -17,114 +17,152 @@ def card() -> Card[str]:
     return card
 
 
-def tokens(effects: list[Token[str] | PageUpdate]) -> dict[str, int]:
+def tokens(effects: Effects[str]) -> dict[str, int]:
     return {effect.process: effect.until_ns for effect in effects if isinstance(effect, Token)}
 
 
-def pages(effects: list[Token[str] | PageUpdate]) -> dict[str, tuple[int, int]]:
-    return {effect.container: (effect.until_ns, effect.waiters) for effect in effects if isinstance(effect, PageUpdate)}
+def pages(effects: Effects[str]) -> dict[str, PageUpdate]:
+    return {effect.container: effect for effect in effects if isinstance(effect, PageUpdate)}
+
+
+def both_want(card: Card[str]) -> None:
+    """Have both containers want the card at time 0, of which the first one gets it."""
+    card.want("a", "a", 0, 0, 0)
+    card.want("b", "b", 0, 0, 0)
 
 
 def test_one_alone_has_a_turn_without_end_until_another_comes(card: Card[str]) -> None:
     assert tokens(card.want("a", "a1", 0, 0, 0)) == {"a1": NO_END}
     later = 1000 * MS
-    assert pages(card.want("b", "b1", 0, 0, later)) == {"a": (later, 1)}
-    assert tokens(card.want("a", "a1", 0, 0, later + MS)) == {"b1": later + MS + TURN_NS}
-    assert card.held_ns("a", later + MS) == later + MS
+    effects = card.want("b", "b1", 0, 0, later)
+    assert tokens(effects) == {"b1": NO_END}  # until the other one wants it again
+    assert pages(effects)["a"].until_ns == later
+    assert card.held_ns("a", later) == later
 
 
 def test_all_processes_of_a_container_share_its_turn(card: Card[str]) -> None:
     card.want("b", "b1", 0, 0, 0)
     card.release("b", "b1", 0, MS)
     until = tokens(card.want("a", "a1", 0, 0, MS))["a1"]
-    assert tokens(card.want("a", "a2", 0, 0, 5 * MS)) == {"a2": until}
-    card.want("b", "b1", 0, 0, 6 * MS)
-    assert card.release("a", "a1", 0, 7 * MS) == []
-    assert tokens(card.release("a", "a2", 0, 8 * MS)) == {"b1": NO_END}
+    assert tokens(card.want("a", "a2", 0, 0, 2 * MS)) == {"a2": until}
+    card.want("b", "b1", 0, 0, 2 * MS)
+    assert tokens(card.release("a", "a1", 0, 3 * MS)) == {}
+    assert tokens(card.release("a", "a2", 0, 3 * MS)) == {"b1": NO_END}
 
 
-def test_a_renewal_is_one_message_and_does_not_pass_over_one_who_waits(card: Card[str]) -> None:
+def test_turns_go_round_among_equals(card: Card[str]) -> None:
     card.join("c", HALF, 0)
     for name in "abc":
         card.want(name, name, 0, 0, 0)
-    order = []
-    for turn in range(1, 10):
+    order, now_ns = [], 0
+    for _ in range(10):
         holder = card.holder
         order.append(holder)
-        card.want(holder, holder, 0, 0, turn * TURN_NS)
-    assert order == ["a", "b", "c"] * 3
+        now_ns = card.wake_ns()
+        card.look(now_ns)
+        card.want(holder, holder, 0, 0, now_ns)
+    assert order[1:] == ["b", "c", "a"] * 3
 
 
-def test_a_turn_ends_early_for_one_who_is_far_behind(card: Card[str]) -> None:
-    card.want("b", "b1", 0, 0, 0)
-    card.want("a", "a1", 0, 0, 0)
-    card.want("b", "b1", 0, 0, 300 * MS)  # it ran for longer than its turn
+def test_a_turn_ends_by_the_clock_without_a_frame_of_its_processes(card: Card[str]) -> None:
+    both_want(card)
     assert card.holder == "a"
-    card.release("a", "a1", 0, 301 * MS)
+    assert tokens(card.look(card.wake_ns() - 1)) == {}
+    until_ns = card.wake_ns()
+    assert until_ns == QUANTUM_NS
+    effects = card.look(until_ns)
+    assert tokens(effects) == {"b": NO_END}
+    assert pages(effects)["a"].until_ns == until_ns  # a process sees when its last turn ended
+
+
+def test_a_turn_is_not_shorter_than_the_shortest_nor_longer_than_the_longest() -> None:
+    card: Card[str] = Card(Fair())
+    card.join("a", Share(request_ppm=1_000), 0)
+    card.join("b", Share(request_ppm=999_000), 0)
+    both_want(card)
+    assert card.wake_ns() >= SHORTEST_NS
+    began_ns = card.wake_ns()
+    card.look(began_ns)
     assert card.holder == "b"
-    began = 310 * MS
-    effects = card.want("a", "a1", 0, 0, began + SHORTEST_NS)
-    assert pages(effects)["b"][0] <= began + SHORTEST_NS
-
-
-def test_a_process_that_says_nothing_loses_its_turn_with_the_lease_and_pays_later(card: Card[str]) -> None:
-    card.want("a", "a1", 0, 0, 0)
-    card.want("b", "b1", 0, 0, 0)
-    until = TURN_NS
-    assert card.look(until + GRACE_NS - 1) == []
-    assert tokens(card.look(until + GRACE_NS)) == {"b1": NO_END}
-    card.want("a", "a1", 0, GRACE_NS + 100 * MS, until + GRACE_NS + 200 * MS)
-    assert card.held_ns("a", until + GRACE_NS + 200 * MS) == until + GRACE_NS + 100 * MS
-
-
-def test_a_declared_estimate_does_not_make_the_lease_longer(card: Card[str]) -> None:
-    card.want("a", "a1", 60_000 * MS, 0, 0)
-    card.want("b", "b1", 0, 0, 0)
-    assert tokens(card.look(TURN_NS + GRACE_NS)) == {"b1": NO_END}
-
-
-@pytest.mark.parametrize(
-    ("late_ns", "grace_ns"),
-    [(100 * MS, GRACE_NS), (GRACE_NS, 2 * GRACE_NS), (800 * MS, 1600 * MS), (10_000 * MS, MAX_GRACE_NS)],
-)
-def test_the_lease_is_twice_the_time_that_was_charged_after_the_last_turn(card: Card[str], late_ns: int, grace_ns: int) -> None:
-    for name in "ab":
-        card.want(name, name, 0, 0, 0)
-    card.look(TURN_NS + GRACE_NS)
-    back_ns = TURN_NS + 20_000 * MS
-    card.want("a", "a", 0, late_ns, back_ns)
-    card.release("b", "b", 0, back_ns)
-    card.want("b", "b", 0, 0, back_ns)
-    assert card.holder == "a"
-    ended_ns = back_ns + TURN_NS
-    card.look(ended_ns + grace_ns - 1)
-    assert card.holder == "a"
-    assert tokens(card.look(ended_ns + grace_ns)) == {"b": NO_END}
-
-
-def test_a_short_turn_halves_the_time_that_the_next_lease_is_based_on(card: Card[str]) -> None:
-    now_ns, graces_ns = 0, []
-    for late_ns in (280 * MS, 800 * MS, 0, 0, 0):
-        card.want("b", "b", 0, 0, now_ns)
-        card.release("b", "b", 0, now_ns)
-        card.want("a", "a", 0, 0, now_ns)
-        card.want("b", "b", 0, 0, now_ns)
-        ended_ns = now_ns + TURN_NS
+    card.want("a", "a", 0, 0, began_ns)
+    ended_ns = began_ns
+    while card.holder == "b":
+        ended_ns = card.wake_ns()
         card.look(ended_ns)
-        graces_ns.append(card.wake_ns() - ended_ns)
-        now_ns = ended_ns + late_ns
-        card.release("a", "a", late_ns, now_ns)
-        card.release("b", "b", 0, now_ns)
-    assert graces_ns == [GRACE_NS, 560 * MS, 1600 * MS, 800 * MS, 400 * MS]
+    assert ended_ns == began_ns + LONGEST_NS
 
 
-def test_a_kernel_that_is_longer_than_its_turn_is_charged_in_full(card: Card[str]) -> None:
-    for name in "ab":
-        card.want(name, name, 0, 0, 0)
-    assert card.look(TURN_NS) == []
-    card.want("a", "a", 0, 100 * MS - TURN_NS, 100 * MS)
+def test_a_turn_at_its_end_goes_on_if_the_device_worked_for_another_container_meanwhile(card: Card[str]) -> None:
+    both_want(card)
+    card.use("b", "b", 2 * MS, MS, pause=False)
+    ends_ns = QUANTUM_NS
+    card.look(ends_ns)
+    assert card.holder == "a"
+    assert card.wake_ns() > ends_ns + EXTENDED_NS
+    assert card.held_ns("a", ends_ns) == ends_ns - 2 * MS * SWITCH_PERCENT // 100
+    assert card.held_ns("b", ends_ns) == 2 * MS
+
+
+def test_device_time_after_a_turn_is_charged_in_full(card: Card[str]) -> None:
+    both_want(card)
+    card.look(card.wake_ns())
     assert card.holder == "b"
-    assert card.held_ns("a", 200 * MS) == 100 * MS
+    card.want("a", "a", 0, 95 * MS, 150 * MS)
+    assert card.holder == "b"  # it is behind by more than it had
+    assert card.held_ns("a", 150 * MS) == 100 * MS
+
+
+def test_a_container_cannot_give_another_one_the_card_by_its_reports() -> None:
+    card: Card[str] = Card(Fair())
+    for name, request in (("a", 100_000), ("b", 450_000), ("c", 450_000)):
+        card.join(name, Share(request_ppm=request), 0)
+    for name in "bc":
+        card.want(name, name, 0, 0, 0)
+    now_ns, began_ns = 0, 0
+    had: dict[str, int] = dict.fromkeys("bc", 0)
+    while now_ns < 3_000 * MS:
+        holder, began_ns = card.holder, now_ns
+        if holder == "b":
+            card.use("a", "a", 1_000 * MS, now_ns, pause=False)
+        now_ns = min(card.wake_ns(), now_ns + MS)
+        card.look(now_ns)
+        had[holder] += now_ns - began_ns
+        if card.holder != holder:
+            card.want(holder, holder, 0, 0, now_ns)
+    assert had["b"] / now_ns < 0.45 + 0.1 + 0.05  # no more than the requests of both
+
+
+def test_a_guest_pauses_the_holder_for_a_moment(card: Card[str]) -> None:
+    card.want("a", "a", 0, 0, 0)
+    pause = pages(card.use("b", "b", 0, MS, pause=True))["a"].pause
+    assert pause
+    assert card.wake_ns() == MS + PAUSE_NS
+    assert pages(card.use("b", "b", MS, 2 * MS, pause=False))["a"].pause == 0
+    assert pages(card.use("b", "b", 0, 3 * MS, pause=True))["a"].pause not in (0, pause)
+    assert pages(card.look(3 * MS + PAUSE_NS))["a"].pause == 0
+
+
+def test_a_process_that_ends_pauses_nobody(card: Card[str]) -> None:
+    card.want("a", "a", 0, 0, 0)
+    card.use("b", "b", 0, MS, pause=True)
+    assert pages(card.gone("b", "b", 2 * MS))["a"].pause == 0
+    card.use("b", "b", 0, 3 * MS, pause=True)
+    assert pages(card.leave("b", 4 * MS))["a"].pause == 0
+
+
+def test_a_container_pauses_others_for_its_part_of_the_time_at_most(card: Card[str]) -> None:
+    shown = pages(card.want("a", "a", 0, 0, 0))
+    paused_ns = 0
+    for ms in range(1_000):
+        shown |= pages(card.use("b", "b", 0, ms * MS, pause=True))
+        paused_ns += MS if shown["a"].pause else 0
+    assert paused_ns <= 500 * MS + PAUSES_NS
+
+
+def test_others_are_neighbours_for_a_second_after_their_last_frame(card: Card[str]) -> None:
+    assert pages(card.use("b", "b", MS, MS, pause=False))["a"].neighbours
+    assert "a" not in pages(card.look(MS + NEIGHBOUR_NS - 1))
+    assert not pages(card.look(MS + NEIGHBOUR_NS))["a"].neighbours
 
 
 def test_a_process_that_ends_gives_its_turn_back_at_once(card: Card[str]) -> None:
@@ -142,11 +180,10 @@ def test_a_container_that_leaves_gives_its_turn_back_at_once(card: Card[str]) ->
 
 
 def test_the_time_in_which_the_server_did_not_run_is_charged_to_no_one(card: Card[str]) -> None:
-    card.want("a", "a1", 0, 0, 0)
-    card.want("b", "b1", 0, 0, 0)
+    both_want(card)
     hung = 3000 * MS
     effects = card.stalled(hung)
-    assert pages(effects) == {"a": (hung + TURN_NS, 1)}
+    assert pages(effects)["a"].until_ns == hung + QUANTUM_NS
     assert card.held_ns("a", hung) == 0
 
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bench.virtual_card import ROUND_TRIP_NS, Work, simulate
-from shares.policy.fair import Fair
-from shares.policy.model import MS, TURN_NS
+from bench.virtual_card import Work, simulate
+from bench.virtual_device import SLICE_NS, SWITCH_NS
+from shares.policy.fair import QUANTUM_NS, Fair
+from shares.policy.model import MS
 from shares.policy.window import Window
 from tests.depth import repeats
 
@@ -27,30 +28,38 @@ def shares(works: list[Work], seconds: int = 60, *, since: int = 0) -> list[floa
     return [work.share_of(since * SECOND, seconds * SECOND) for work in works]
 
 
+def in_proportion(parts: list[float], *, least: float = 0.95) -> list[float]:
+    """Return each one's part of what all have together, which must be this part of the card's time at least."""
+    assert sum(parts) >= least
+    return [part / sum(parts) for part in parts]
+
+
 def longest_wait_ms(*works: Work) -> float:
     return max(wait for work in works for wait in work.waits_ns) / MS
 
 
 def test_requests_are_kept_in_the_long_run_and_in_any_second() -> None:
     works = three((5.0,))
-    assert shares(works) == pytest.approx(THREE, abs=0.01)
+    parts = shares(works)
+    assert in_proportion(parts) == pytest.approx(THREE, abs=0.01)
     for work in works:
-        assert work.error_in_any_second(work.request, SECOND, 60 * SECOND) < 0.05
+        assert work.error_in_any_second(work.request * sum(parts), SECOND, 60 * SECOND) < 0.03
 
 
-@pytest.mark.parametrize("kernels_ms", [((0.1,),), ((50.0,),), ((200.0,),), ((0.1,), (20.0,), (200.0,))])
+@pytest.mark.parametrize("kernels_ms", [((0.1,),), ((50.0,),), ((200.0,),), ((1.0,), (20.0,), (200.0,))])
 def test_kernels_of_any_length_are_charged_truly(kernels_ms: tuple[tuple[float, ...], ...]) -> None:
-    assert shares(three(*kernels_ms), 20 if kernels_ms == ((0.1,),) else 60) == pytest.approx(THREE, abs=0.01)
+    parts = shares(three(*kernels_ms), 4 if (0.1,) in kernels_ms else 60)
+    assert in_proportion(parts, least=0.89) == pytest.approx(THREE, abs=0.02)
 
 
 def test_what_an_idle_container_leaves_is_used() -> None:
     a, c = Work(name="a", request=0.5), Work(name="c", request=0.2)
-    assert sum(shares([a, c])) >= 0.98
+    assert in_proportion(shares([a, c]), least=0.97) == pytest.approx([5 / 7, 2 / 7], abs=0.01)
 
 
 def test_a_request_is_kept_and_the_rest_is_shared_in_proportion() -> None:
     a, b = Work(name="a", request=0.6), Work(name="b", request=0.2)
-    assert shares([a, b]) == pytest.approx([0.75, 0.25], abs=0.01)
+    assert in_proportion(shares([a, b])) == pytest.approx([0.75, 0.25], abs=0.01)
 
 
 def test_a_limit_holds_also_for_a_container_that_is_alone() -> None:
@@ -70,14 +79,14 @@ def test_a_limit_above_the_request() -> None:
 )
 def test_a_container_that_comes_back_makes_no_one_wait_for_long(b: Work) -> None:
     a = Work(name="a", request=0.5)
-    assert shares([a, b], since=30) == pytest.approx([0.5, 0.5], abs=0.01)
+    assert in_proportion(shares([a, b], since=30)) == pytest.approx([0.5, 0.5], abs=0.01)
     assert longest_wait_ms(a, b) < 150
 
 
 @pytest.mark.parametrize("kernel_ms", [1.0, 5.0, 50.0])
 @pytest.mark.parametrize("others", [1, 2, 5])
 @pytest.mark.parametrize("name", ["a", "z"])  # between two that are equally far, the first by name is chosen
-def test_who_comes_back_waits_for_a_turn_and_ten_milliseconds_and_a_kernel_at_most(
+def test_who_comes_back_waits_for_a_slice_as_a_guest_or_for_a_short_turn_and_a_kernel(
     name: str, others: int, kernel_ms: float
 ) -> None:
     for back_ms in range(1_000, 1_100, 17):
@@ -85,24 +94,24 @@ def test_who_comes_back_waits_for_a_turn_and_ten_milliseconds_and_a_kernel_at_mo
         back = Work(name=name, request=0.2, kernels_ms=(kernel_ms,), pauses_ms=(200, back_ms))
         simulate([*busy, back], Fair(), seconds=back_ms / 1000 + 0.5)
         waited_ns = next(began for began, _ in back.ran if began >= back_ms * MS) - back_ms * MS
-        assert waited_ns <= TURN_NS + 10 * MS + kernel_ms * MS + ROUND_TRIP_NS
+        assert waited_ns <= 2 * (SLICE_NS + SWITCH_NS) + (0 if kernel_ms < 2 else 2 * QUANTUM_NS + kernel_ms * MS)
 
 
 def test_under_the_window_of_the_paper_the_others_wait_for_half_of_it() -> None:
     a, b = Work(name="a", request=0.5), Work(name="b", request=0.5, begins_ms=30_000)
     simulate([a, b], Window())
-    assert a.share_of(30 * SECOND, 60 * SECOND) == pytest.approx(0.5, abs=0.01)
+    assert in_proportion([each.share_of(30 * SECOND, 60 * SECOND) for each in (a, b)]) == pytest.approx([0.5, 0.5], abs=0.03)
     assert 4_000 < longest_wait_ms(a, b) < 6_000
 
 
 def test_eight_equal_containers() -> None:
     works = [Work(name=f"c{number}", request=0.125) for number in range(8)]
-    assert shares(works) == pytest.approx([0.125] * 8, abs=0.01)
+    assert in_proportion(shares(works)) == pytest.approx([0.125] * 8, abs=0.01)
 
 
 def test_inference_beside_training_gets_all_that_it_asks_for() -> None:
     inference, training = Work(name="a", request=0.2, burst_ms=5, every_ms=50), Work(name="b", request=0.8)
-    assert shares([inference, training]) == pytest.approx([0.1, 0.89], abs=0.01)
+    assert shares([inference, training]) == pytest.approx([0.1, 0.87], abs=0.02)
     assert longest_wait_ms(inference) < 50
 
 
@@ -165,5 +174,5 @@ def test_no_container_waits_long_or_gets_less_than_its_request_when_others_come_
     requested, kernel_ms = max(1.0, sum(work.request for work in works)), max(work.kernels_ms[0] for work in works)
     for work in works:
         part = work.request / requested
-        assert max(work.waits_ns) / MS <= 2 * (TURN_NS / MS + kernel_ms) / part
+        assert max(work.waits_ns) / MS <= 2 * (50 + kernel_ms) / part
         assert work.share_of(8 * SECOND, 12 * SECOND) >= 0.9 * part - 0.02

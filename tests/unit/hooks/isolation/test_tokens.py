@@ -69,6 +69,16 @@ def test_where_the_driver_limits_memory_the_grant_says_so() -> None:
     assert share.gpus[0].driver_limits
 
 
+def test_a_share_without_a_place_for_a_context_is_refused_with_what_it_takes() -> None:
+    enforce(replace(card(memory_mib=518), gpu=replace(gpu(0), context_mib=518)))
+    enforce(replace(card(memory_mib=100), gpu=replace(gpu(0), context_mib=518, limits_memory=True)))
+    small = replace(card(memory_mib=517), gpu=replace(gpu(0), context_mib=518))
+    result = TOKENS.enforce([small], SANDBOX, Container(name="train"), GIVEN)
+    assert isinstance(result, Refusal)
+    assert result.reason is Reason.ISOLATION_UNAVAILABLE
+    assert "takes 518 MiB" in result.message
+
+
 def test_a_card_that_its_driver_does_not_limit_is_refused_where_that_is_asked_for() -> None:
     by_driver = replace(TOKENS, by_driver=True)
     limited = replace(card(memory_mib=1000), gpu=replace(gpu(0), limits_memory=True))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hooks.inventory.read import read_inventory
@@ -123,6 +124,17 @@ def test_too_much_memory_is_found(play: Play) -> None:
         world.uses = lambda: [known(4711)]
         await world.look_for(5.0 - SCAN_S)
         assert world.found == [("train", "memory", ())]
+
+    play(scenario)
+
+
+def test_what_contexts_take_is_kept_for_the_next_shares(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.uses = lambda: [msgspec.structs.replace(known(4711), gpu=world.card, context_mib=518)]
+        await world.watch.look()
+        world.uses = lambda: [known(4711)]
+        await world.watch.look()
+        assert world.node.share_contexts == {world.card: 518}
 
     play(scenario)
 

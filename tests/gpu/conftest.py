@@ -1,0 +1,82 @@
+"""The card of the machine, and nodes with it: a private containerd for the session, and daemons for each gpu_mode."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from lading.compiling import find_compiler
+from shares.library.build import SOURCES, build
+from simnode import leftovers
+from simnode.containerd import PrivateContainerd, search_path
+from simnode.containerd_config import has_cdi
+from tests.conftest import Runtimes
+from tests.fakes.needs import need
+from tests.gpu.kit import find_newest
+from tests.gpu.node import GpuNode
+from tests.logs import LOGS
+from tests.shares.card import CHOICE, KIT, MACHINE, MachineCard, choose_card
+from tests.shares.conftest import driver_folder, library, site
+
+__all__ = ["driver_folder", "library", "site"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def card() -> MachineCard:
+    if os.environ.get(CHOICE) != MACHINE:
+        pytest.skip("runs by: make test-gpu")
+    card = choose_card()
+    assert isinstance(card, MachineCard)
+    return card
+
+
+@pytest.fixture(scope="session")
+def gpu_containerd(card: MachineCard, runtimes: Runtimes) -> PrivateContainerd:
+    need(os.geteuid() == 0, "root")
+    need(shutil.which("runc", path=search_path()) is not None, "runc")
+    found = find_newest()
+    need(found is not None, "containerd")
+    assert found is not None
+    return runtimes(found)
+
+
+@pytest.fixture(scope="module")
+def start_node(
+    card: MachineCard, gpu_containerd: PrivateContainerd, pytestconfig: pytest.Config
+) -> Iterator[Callable[[str], GpuNode]]:
+    """Yield a function that starts the daemons on this machine, with a gpu_mode."""
+    with ExitStack() as ends:
+
+        def start(mode: str) -> GpuNode:
+            folder = Path(tempfile.mkdtemp(prefix="lading-"))
+            ends.callback(leftovers.remove_tree, folder)
+            node = GpuNode(folder, card, gpu_containerd, libraries=make_libraries(folder / "libraries"), mode=mode)
+            pytestconfig.stash[LOGS].extend(node.logs)
+            return ends.enter_context(node)
+
+        yield start
+
+
+def make_libraries(folder: Path) -> Path:
+    """Return the folder with the libraries of the isolation tokens: of the kit, or compiled now."""
+    if kit := os.environ.get(KIT):
+        return Path(kit) / "libraries"
+    for soname in SOURCES:
+        build(folder / soname, find_compiler())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def node(start_node: Callable[[str], GpuNode]) -> GpuNode:
+    """Start a node in mode `devices`, which offers the isolation tokens."""
+    return start_node("devices")
+
+
+@pytest.fixture(scope="module")
+def cdi_node(start_node: Callable[[str], GpuNode], gpu_containerd: PrivateContainerd) -> GpuNode:
+    need(has_cdi(gpu_containerd.version), "containerd 1.7 or newer, for CDI names")
+    return start_node("cdi")
