@@ -50,7 +50,7 @@ class CountedVerdicts(CachedVerdicts):
         self._missing: Ints = np.zeros(0, np.int64)  # FITS, or the number of the reason, by row
         self._cards = np.zeros((0, 0), np.bool_)  # suitable cards, if the row was counted, by row and slot
         self._left: Ints = np.zeros((0, 0), np.int64)  # milli left, if the row was searched, by row and slot
-        self._levels: Ints = np.zeros(0, np.int64)  # level of the devices (topology.Apart), by row that fits
+        self._levels: Ints = np.zeros(0, np.int64)  # level of the devices (topology.Distances), by row that fits
         self.judged: Ints = np.zeros(0, np.int64)  # the tick of the last search, by row
         self.tick = 0
         self._counted: dict[int, tuple[int, int, Bools]] = {}  # reason, level, suitable cards, by Columns.classes
@@ -138,7 +138,7 @@ class CountedVerdicts(CachedVerdicts):
         return Choices(of[order], free[order], slots[order])
 
     def levels(self, rows: Ints) -> Ints:
-        """Return how far apart the devices of one container would be on these rows (topology.Apart); all rows must fit."""
+        """Return how far apart the devices of one container would be on these rows (topology.Distances); all rows must fit."""
         levels: Ints = self._levels[rows]
         return levels
 

@@ -131,9 +131,9 @@ def test_too_much_memory_is_found(play: Play) -> None:
 def test_what_contexts_take_is_kept_for_the_next_shares(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.uses = lambda: [msgspec.structs.replace(known(4711), gpu=world.card, context_mib=518)]
-        await world.watch.look()
+        await world.watch.scan()
         world.uses = lambda: [known(4711)]
-        await world.watch.look()
+        await world.watch.scan()
         assert world.node.share_contexts == {world.card: 518}
 
     play(scenario)
