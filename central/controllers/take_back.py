@@ -13,33 +13,35 @@ its effect.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
 from central.controllers.event_reasons import EventReason
 from central.controllers.evict import Evictor
-from central.decide.gang_units import Holding, units_of
 from central.decide.preempt import Plan
 from central.decide.scheduler import Scheduler
 from central.decide.victims import Protection
+from central.ledger.model import PodRecord
 from central.loop.faults import Faults, Work
 from central.loop.slices import result_in_slices
 from central.loop.steps import result
 from central.quota.amounts import total_of
 from central.quota.checks import check
-from central.quota.giving import Enough, Piece, QuotaUnit, beyond, choosing, importance, uids_of
+from central.quota.giving import Enough, Piece, QuotaUnit, UnitMember, beyond, choosing, importance, uids_of
 from central.quota.model import QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.search.placement import Placement
 from central.state.pending import Pending
-from central.state.quotas import Quotas
+from central.state.quotas import Counted, Quotas
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
 SCAN_S: Final = 1.0
 REMEMBERED: Final = 64  # maximum remembered pods that fit nowhere
+
+Holding = tuple[PodRecord, Counted]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,6 @@ class TakeBack:
         self._delay_s = delay_s
         self._clock = clock
         self._log = log
-        self._units = units_of(scheduler.gangs)
         self._names: dict[PodUid, Sequence[str]] = {}  # nodes that kube-scheduler allows, by pod that fits nowhere
         self._over_since: dict[QuotaId, float] = {}
 
@@ -197,15 +198,34 @@ class TakeBack:
             for quota in counted.quotas:
                 if quota in due:
                     by_quota.setdefault(quota, []).append((record, counted))
-        wanted, choice = set(names), dict[str, list[QuotaUnit]]()
+        wanted, by_node = set(names), dict[str, list[QuotaUnit]]()
         for quota, holding in by_quota.items():
             record_of = {record.uid: record for record, _ in holding}
-            for unit in self._units(quota, holding):
+            for unit in self._units_of(quota, holding):
                 records = [record_of[member.uid] for member in unit.members]
                 if not any(map(protection.covers, records)):
                     for name in wanted.intersection(record.node for record in records):
-                        choice.setdefault(name, []).append(unit)
-        return {name: sorted(units, key=importance) for name, units in sorted(choice.items())}
+                        by_node.setdefault(name, []).append(unit)
+        return {name: sorted(units, key=importance) for name, units in sorted(by_node.items())}
+
+    def _units_of(self, quota: QuotaId, holding: Sequence[Holding]) -> Iterator[QuotaUnit]:
+        """Yield the quota's pods that start and end together: a gang gives back as a whole, or its members beyond the
+        minimum."""
+        gangs = self._scheduler.gangs
+        by_gang: dict[object, list[Holding]] = {}
+        for record, counted in holding:
+            gang = gangs.bound_with(record.uid)
+            by_gang.setdefault(record.uid if gang is None else gang.key, []).append((record, counted))
+        for pods in by_gang.values():
+            gang = gangs.bound_with(pods[0][0].uid)
+            yield QuotaUnit(
+                quota=quota,
+                members=tuple(UnitMember(record.uid, counted.held, record.created) for record, counted in pods),
+                least=1 if gang is None else max(1, sum(gang.terms.least.values())),
+                priority=max(record.priority for record, _ in pods),
+                started=max(record.created for record, _ in pods),
+                preemptible=all(counted.owner.preemptible for _, counted in pods),
+            )
 
     def _enough(self, pod: Pending, name: str) -> Enough:
         def enough(ended: Collection[PodUid]) -> Generator[None, None, bool]:
