@@ -31,7 +31,7 @@ class Kind(IntEnum):
     SUB = 5  # a: bytes freed
     USE = 6  # a: 1 pauses the holder of the turn for this process, 0 ends that; c: as in WANT
     CONTEXT = 7  # a: number of contexts that the process is about to have; b: 1 if it has them, which is never refused
-    WELCOME = 128  # a: the server's CLOCK_MONOTONIC, b: number of devices, c: 1 (takes USE, CONTEXT); with the page's descriptor
+    WELCOME = 128  # a: server's CLOCK_MONOTONIC, b: number of devices, c: 1 (takes USE, CONTEXT); has the page's descriptor
     TOKEN = 129  # a: length of the turn in ns, c: its end by the server's clock
     VERDICT = 130  # seq of the ADD or CONTEXT; a: 1 allowed, 0 refused; b: bytes used; c: limit in bytes
     REFUSED = 131  # a: a WireRefusal

@@ -82,7 +82,11 @@ class Window:
         account = self._accounts[holder]
         if account.share.limit_ppm >= MILLION and not waiting:
             return NO_END
-        return began_ns + account.quota_ns
+        if now_ns < began_ns + account.quota_ns:
+            return began_ns + account.quota_ns
+        ranks = {name: rank for name in (holder, *waiting) if (rank := self._rank(name, now_ns)) is not None}
+        goes_on = holder in ranks and min(ranks, key=lambda name: (ranks[name], name)) == holder
+        return now_ns + account.quota_ns * goes_on
 
     def may_pause(self, name: str, now_ns: int) -> bool:
         return False

@@ -82,6 +82,7 @@ def test_connections_that_send_without_pause_are_closed_and_their_container_is_l
     rig: ShareRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake, "PATIENCE_NS", 300 * MS)
+    monkeypatch.setattr(intake, "FRAME_NS", 5 * MS)  # also a server of a busy machine reads more
     server, path, quiet = serve_two(rig)
     sibling = rig.join(path)
     clients = [rig.join(path) for _ in range(8)]

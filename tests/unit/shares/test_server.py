@@ -524,14 +524,11 @@ def test_two_containers_take_turns(rig: ShareRig) -> None:
     assert a.receive().kind is Kind.TOKEN
     assert {use.grant.container: use.has_turn for use in server.usage()} == {"a": True, "b": False}
     b.want()
-    eventually(lambda: a.shown().waiters == 1)
     token = b.receive()  # the turn of a ends by the clock; alone it had no end
     assert token.kind is Kind.TOKEN
     assert b.shown().until_ns == token.c
     assert 0 < a.shown().until_ns < time.monotonic_ns()
     a.want()
-    eventually(lambda: b.shown().waiters == 1)
-    b.send(Kind.RELEASE)
     assert a.receive().kind is Kind.TOKEN
 
 
