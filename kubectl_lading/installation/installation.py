@@ -148,7 +148,7 @@ def several(
     if not names:
         return []
     numbered = _CHOICE.sub(lambda result: result[1] if len(names) == 1 else result[2], what)
-    return [finding(f"{len(names)} {numbered}: {listed(names)}", mend=mend.format(*names), why=reason)]
+    return [finding(f"{len(names)} {numbered}: {listed(names)}", mend=mend.format(*names), reason=reason)]
 
 
 def unreadable(what: str, reason: str) -> Finding:
