@@ -101,9 +101,9 @@ WELL = SocketReading(
     ("changes", "well"),
     [
         ({}, True),
-        ({"found": None}, False),
+        ({"access": None}, False),
         ({"is_socket": False}, False),
-        ({"found": Access(1000, 0, 0o600)}, False),
+        ({"access": Access(1000, 0, 0o600)}, False),
         ({"holder": None}, False),
         ({"silence": "no answer"}, False),
     ],

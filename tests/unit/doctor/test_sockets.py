@@ -30,7 +30,7 @@ WELL = SocketReading(
     [
         ({}, Verdict.OK, "77"),
         ({"holder": Process(pid=1, argv=("/sbin/init",))}, Verdict.OK, "init"),  # systemd's
-        ({"found": None}, Verdict.FAILED, "not there"),
+        ({"access": None}, Verdict.FAILED, "not there"),
         ({"is_socket": False}, Verdict.FAILED, "not a socket"),
         ({"holder": None}, Verdict.FAILED, "no process listens"),
         ({"silence": "no answer"}, Verdict.FAILED, "no answer"),
@@ -46,10 +46,10 @@ def test_one_finding(changes: dict[str, object], state: Verdict, word: str) -> N
 @pytest.mark.parametrize(
     ("changes", "state", "mend"),
     [
-        ({"found": Access(1000, 0, 0o600)}, Verdict.FAILED, "chown 0:0"),
-        ({"found": Access(0, 0, 0o666)}, Verdict.FAILED, "chmod 0600"),
-        ({"found": Access(0, 7, 0o600)}, Verdict.WARNING, "chown 0:0"),
-        ({"found": Access(0, 0, 0o660)}, Verdict.WARNING, "chmod 0600"),
+        ({"access": Access(1000, 0, 0o600)}, Verdict.FAILED, "chown 0:0"),
+        ({"access": Access(0, 0, 0o666)}, Verdict.FAILED, "chmod 0600"),
+        ({"access": Access(0, 7, 0o600)}, Verdict.WARNING, "chown 0:0"),
+        ({"access": Access(0, 0, 0o660)}, Verdict.WARNING, "chmod 0600"),
         ({"folder": Access(0, 0, 0o777)}, Verdict.FAILED, "chmod go-w /run/lading"),
     ],
 )
