@@ -25,7 +25,7 @@ from bench.figures import percentile
 from bench.procfs import read_cpu_s
 from bench.rig import Rig
 from bench.size import Part, Size
-from lading.grpc.client import Connections
+from lading.grpc.client import ClientConnection
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from simnode.containerd import PrivateContainerd
@@ -119,9 +119,9 @@ async def _answer_of(socket: Path, pod: Pod) -> bytes:
         id=pod.id, uid=metadata.uid, name=metadata.name, namespace=metadata.namespace, annotations=pod.config.annotations
     )
     question = hook.AdjustRequest(stage="CREATE_CONTAINER", sandbox=sandbox, container=hook.Container(name="fixed"))
-    connections = Connections(str(socket), limit=LIMIT)
-    answer = await connections.call(b"/lading.hook.v1.Hook/Adjust", question.SerializeToString(), timeout_s=ANSWER_S)
-    await connections.close(grace_s=None)
+    connection = await ClientConnection.dial(str(socket), limit=LIMIT)
+    answer = await connection.call(b"/lading.hook.v1.Hook/Adjust", question.SerializeToString(), timeout_s=ANSWER_S)
+    connection.abort()
     return answer.content
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hooks.frontends.cri_hook.service import SERVICE, HookServer
-from lading.grpc.conversation import Method
+from lading.grpc.server import Method
 from lading.log import Level, open_log
 from lading.sockets import listen
 

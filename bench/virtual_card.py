@@ -203,7 +203,8 @@ class _Library:
 
     def _count_rest(self) -> None:
         """Count the work of the last turn that was left at its end: it runs beside the next turn."""
-        rest_ns, self._turn_idle_ns = max(0, self._turn_idle_ns - self.page.until_ns), 0
+        rest_ns = max(0, self._turn_idle_ns - min(self.page.until_ns, self._clock.now_ns))
+        self._turn_idle_ns = 0
         self._credit_ns -= GUEST_FACTOR * rest_ns
         self._used_ns += rest_ns
 

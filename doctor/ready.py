@@ -15,7 +15,7 @@ from lading.checks.model import Finding, failed, ok, skipped, warning
 
 _VERSION: Final = re.compile(r'^lading_build_info\{version="([^"]*)"\}', re.MULTILINE)
 
-# Each condition has its own fix. Keys are the first words of conditions in runtimeproxy.readiness and hooks.daemon.readiness.
+# Each condition has its own fix. Keys are the first words of conditions in runtimeproxy.daemon and hooks.daemon.readiness.
 MENDS: Final = {
     "runtime": "lading-doctor --only runtime; systemctl restart containerd if it hangs (containers keep running)",
     "hooks-dir": "lading-doctor --only hooks-dir shows how to fix each file; without one: lading-hooks registration --write",

@@ -22,7 +22,7 @@ from runtimeproxy.call.projection import sandbox_of_list
 from runtimeproxy.call.sandbox_cache import SandboxCache
 from runtimeproxy.chain.chain import Chain
 from runtimeproxy.chain.registrations import Registration
-from runtimeproxy.plan import MAKES, REMOVES, AskHooks, Decided, FindSandbox, finish_call, may_be_guarded, plan_call
+from runtimeproxy.plan import MAKES, REMOVES, Decided, FindSandbox, HookQuestions, finish_call, may_be_guarded, plan_call
 from runtimeproxy.screening import Screening
 
 LARGE: Final = 1 << 20  # bytes; searching or parsing a larger message on the event loop would delay other connections
@@ -48,11 +48,11 @@ class Gate:
         *,
         guarded_prefixes: Sequence[str],
         tracing: Tracing = OFF,
-        soon: Callable[[Callable[[], None]], object] = lambda do: do(),
+        defer: Callable[[Callable[[], None]], object] = lambda do: do(),
     ) -> None:
-        """Create a gate. `soon` gets functions that may run after the call was forwarded, such as logging."""
+        """Create a gate. `defer` gets functions that may run after the call was forwarded, such as logging."""
         self.cache = SandboxCache()
-        self._soon = soon
+        self._defer = defer
         self._tracing = tracing
         self._chain = chain
         self._runtime = runtime
@@ -66,7 +66,7 @@ class Gate:
     def use(self, registrations: tuple[Registration, ...]) -> None:
         """Use these registrations for calls that begin from now on. Must run on the event loop's thread."""
         self._screening = Screening(registrations=registrations, guarded_prefixes=self._screening.guarded_prefixes)
-        self._chain.retain({registration.endpoint for registration in registrations})
+        self._chain.use(registrations)
 
     def handle(self, call: HeldCall) -> Outcome | Later:
         """Return the call's outcome, or a coroutine function for it if a hook, the runtime or a thread must be awaited.
@@ -76,7 +76,7 @@ class Gate:
             return partial(self._wait, call, screening)
         try:
             planned = plan_call(call, screening, self.cache)
-            if isinstance(planned, AskHooks) and not planned.questions:
+            if isinstance(planned, HookQuestions) and not planned.questions:
                 self._learn(planned)
                 with self._begin_span(call, planned) as span:
                     planned = _finish(call, screening, planned, Answers(), span)
@@ -84,7 +84,7 @@ class Gate:
                 return self._end(call, planned)
             return partial(self._wait, call, screening, planned)
         except Exception as e:  # noqa: BLE001  an internal error must not leave a caller waiting
-            self._say_error(call, e)
+            self._log_error(call, e)
             return _after_error(call, screening, self.cache, e)
 
     def observed(self, method: Method, context: CallContext, status: int, reply: bytes) -> None:
@@ -95,19 +95,19 @@ class Gate:
             self._log.error(Event.CALL_FORWARDED, f"cannot observe: {place_of(e)}", method=method.name, reason=Reason.INTERNAL)
 
     async def _wait(
-        self, call: HeldCall, screening: Screening, planned: Decided | AskHooks | FindSandbox | None = None
+        self, call: HeldCall, screening: Screening, planned: Decided | HookQuestions | FindSandbox | None = None
     ) -> Outcome:
         try:
             planned = planned or await _run(call, plan_call, call, screening, self.cache)
             if isinstance(planned, FindSandbox):
-                found = await self._find(planned.sandbox_id)
-                planned = await _run(call, plan_call, call, screening, self.cache, found)
-            if isinstance(planned, AskHooks):
+                described = await self._find(planned.sandbox_id)
+                planned = await _run(call, plan_call, call, screening, self.cache, described)
+            if isinstance(planned, HookQuestions):
                 self._learn(planned)
                 with self._begin_span(call, planned) as span:
                     for question in planned.questions:
                         question.request.traceparent = span.traceparent
-                    answers = await self._chain.ask(
+                    answers = await self._chain.collect_answers(
                         planned.stage, planned.questions, call.deadline, keep_going=call.method.teardown
                     )
                     planned = await _run(call, _finish, call, screening, planned, answers, span)
@@ -117,29 +117,29 @@ class Gate:
             self._log.info(Event.CALL_CANCELLED, method=call.method.name)
             raise
         except Exception as e:  # noqa: BLE001  as above
-            self._say_error(call, e)
+            self._log_error(call, e)
             return await _run(call, _after_error, call, screening, self.cache, e)
 
     async def _find(self, sandbox_id: str) -> CallRefusal | bool:
         """Cache a sandbox that the runtime describes. Return True, or a refusal that says why the runtime did not."""
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
-                found = await self._runtime.sandbox_status(sandbox_id)
+                described = await self._runtime.sandbox_status(sandbox_id)
         except (RuntimeUnavailableError, TimeoutError) as e:
             message = f"cannot ask the runtime about sandbox {sandbox_id}: {e or 'no answer'}"
             return CallRefusal(reason=Reason.NOT_RECONCILED, message=message)
-        if found is None:
+        if described is None:
             return CallRefusal(reason=Reason.NOT_RECONCILED, message=f"the runtime knows no sandbox {sandbox_id}")
-        self.cache.learn_sandbox(sandbox_of_list(found.status))
+        self.cache.learn_sandbox(sandbox_of_list(described.status))
         return True
 
-    def _learn(self, planned: Decided | AskHooks) -> None:
+    def _learn(self, planned: Decided | HookQuestions) -> None:
         if planned.learn and planned.context:
             self.cache.learn_sandbox(planned.context.sandbox)
 
-    def _begin_span(self, call: HeldCall, ask: AskHooks) -> Span:
+    def _begin_span(self, call: HeldCall, planned: HookQuestions) -> Span:
         span = self._tracing.begin(f"CRI {call.method.name}", parent=call.traceparent)
-        sandbox, container = ask.context.sandbox, ask.context.container
+        sandbox, container = planned.context.sandbox, planned.context.container
         name = container.name if container else ""
         span.note(
             k8s_namespace_name=sandbox.namespace, k8s_pod_name=sandbox.name, k8s_pod_uid=sandbox.uid, k8s_container_name=name
@@ -167,20 +167,20 @@ class Gate:
         elif done and stage is Stage.REMOVE_CONTAINER and context.container:
             cache.forget_container(context.container.id)
 
-    def _say_error(self, call: HeldCall, error: Exception) -> None:
+    def _log_error(self, call: HeldCall, error: Exception) -> None:
         where = f"internal error: {place_of(error)}"
         self._log.error(Event.CALL_REFUSED, where, method=call.method.name, reason=Reason.INTERNAL)
 
     def _end(self, call: HeldCall, decided: Decided) -> Outcome:
         self._learn(decided)
         if isinstance(decided.end, CallRefusal):  # the refused caller may read the log at once
-            self._say(call, decided)
+            self._log_end(call, decided)
             return decided.end.outcome
         if not decided.unchanged or self._log.debug_enabled:
-            self._soon(partial(self._say, call, decided))
+            self._defer(partial(self._log_end, call, decided))
         return decided.end
 
-    def _say(self, call: HeldCall, decided: Decided) -> None:
+    def _log_end(self, call: HeldCall, decided: Decided) -> None:
         """Log how the call ended."""
         log, end = self._log, decided.end
         fields = _fields(call, decided.context)
@@ -198,8 +198,10 @@ class Gate:
             log.debug(Event.CALL_FORWARDED, **fields)
 
 
-def _finish(call: HeldCall, screening: Screening, ask: AskHooks, answers: Answers | CallRefusal, span: Span) -> Decided:
-    decided = finish_call(call, screening, ask, answers)
+def _finish(
+    call: HeldCall, screening: Screening, planned: HookQuestions, answers: Answers | CallRefusal, span: Span
+) -> Decided:
+    decided = finish_call(call, screening, planned, answers)
     match decided.end:
         case CallRefusal(reason=reason):
             span.note(lading_outcome="refused", lading_reason=reason)

@@ -20,10 +20,10 @@ from runtimeproxy.call.outcome import Forward, Outcome, Refuse
 from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget
-from runtimeproxy.relay.compression import UnreadableMessageError, unpack, unpack_parts
 from runtimeproxy.relay.connection import MAX_MESSAGE, Relay
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld
 from runtimeproxy.relay.local import LocalAnswer
+from runtimeproxy.relay.message import UnreadableMessageError, unpack, unpack_parts
 
 # The other side is not read while more than this many bytes wait for a slow reader.
 HIGH_WATER: Final = 1 << 20
@@ -118,7 +118,7 @@ class Link:
         log: Log,
         metrics: Metrics,
         ended: Callable[["Link"], None],
-        runtime_seen: Callable[[bool], None],
+        runtime_dialled: Callable[[bool], None],
     ) -> None:
         self.number = number
         self.local: LocalAnswer | None = None
@@ -128,10 +128,10 @@ class Link:
         self._log = log
         self._metrics = metrics
         self._ended = ended
-        self._runtime_seen = runtime_seen
+        self._runtime_dialled = runtime_dialled
         self._client = Half(self._from_client, self._throttle, self._client_lost)
         self._runtime = Half(self._from_runtime, self._throttle, self._runtime_lost)
-        self.relay = Relay(held_paths=gate.held_paths, budget=budget, clock=self._loop.time, changed=self._flush_soon)
+        self.relay = Relay(held_paths=gate.held_paths, budget=budget, clock=self._loop.time, changed=self._defer_flush)
         self._held_since: dict[int, tuple[Method, float]] = {}
         self._deciding: dict[int, asyncio.Task[None]] = {}
         self._observing: dict[int, tuple[Method, CallContext]] = {}
@@ -151,13 +151,15 @@ class Link:
         try:
             await dial(lambda: self._runtime, self._runtime_path)
         except OSError as e:
-            self._runtime_seen(False)
+            self._runtime_dialled(False)
             self.local = LocalAnswer(f"lading: the container runtime at {self._runtime_path} cannot be reached: {e.strerror}")
         else:
-            self._runtime_seen(True)
+            self._runtime_dialled(True)
         await self._loop.connect_accepted_socket(lambda: self._client, connection)
         self._silence = self._loop.call_later(PREFACE_TIMEOUT_S, self._client_silent)
         self._log.debug(Event.CONNECTION_OPENED, connection=self.number, local=self.local is not None)
+        if self.local:
+            self._answer(self.local.take())
         self._flush()
 
     def _client_silent(self) -> None:
@@ -172,13 +174,19 @@ class Link:
         if self._over:
             return
         self._metrics.from_client += len(data)
-        if self.local and accepts(self._runtime_path):
-            self.local.end()  # `data` is not read: a call in it gets no answer, so the client repeats the call
-        elif self.local:
-            self.local.receive(data)
-        else:
+        if self.local is None:
             self.relay.receive_from_client(data)
-        self._flush()
+            self._flush()
+        elif accepts(self._runtime_path):
+            self.send_away()  # `data` is not read: a call in it gets no answer, so the client repeats the call
+        else:
+            self._answer(self.local.receive(data))
+
+    def _answer(self, data: bytes) -> None:
+        """Send bytes of the local answer, and close the connection after its last bytes."""
+        self._client.write(data)
+        if self.local and self.local.done:
+            self.close()
 
     def _from_runtime(self, data: bytes) -> None:
         if self._over:
@@ -189,14 +197,14 @@ class Link:
 
     def _throttle(self) -> None:
         if not self._over:
-            self._flush_rest()
+            self._flush_remaining()
             self._runtime.read(not self._client.full)
             self._client.read(not self._client.full and not self._runtime.full)
 
-    def _flush_soon(self) -> None:
+    def _defer_flush(self) -> None:
         self._loop.call_soon(self._flush)
 
-    def _flush_rest(self) -> None:
+    def _flush_remaining(self) -> None:
         """Schedule the relay's remaining bytes for a runtime that reads, so that other connections have a turn before."""
         if self.relay.more_to_runtime and not (self._runtime.full or self._resting):
             self._resting = True
@@ -212,24 +220,19 @@ class Link:
 
     def _flush(self) -> None:
         """Process the relay's events until none is left, and send its bytes to both sides."""
-        if self._client.transport is None:
+        if self._client.transport is None or self.local:
             return  # the runtime may send before the client's transport exists; `_start` flushes again
-        if self.local:
-            self._client.write(self.local.to_client())
-            if self.local.done:
-                self.close()
-            return
-        asked, ended = False, []
+        undecided, ended = False, []
         while self.relay.events:  # processed before the write, so that the bytes that events add are sent with it
             for event in self.relay.take_events():
                 match event:
                     case CallHeld():
-                        asked = self._held(event) or asked
+                        undecided = self._held(event) or undecided
                     case CallEnded():
                         ended.append(event)
                     case CallCancelled():
                         self._cancelled(event)
-        if not asked or self.relay.broken:
+        if not undecided or self.relay.broken:
             self._write()
         elif self._waiting is None:
             self._waiting = self._loop.call_later(WITH_DECISION_S, self._flush_waiting)
@@ -245,7 +248,7 @@ class Link:
             self._runtime.write(data)
         if data := relay.to_client():
             self._client.write(data)
-        self._flush_rest()
+        self._flush_remaining()
         if relay.broken:
             broken = relay.broken
             if broken.code:
@@ -342,8 +345,7 @@ class Link:
     def send_away(self) -> None:
         """Close a locally answered connection, so that the client dials again and reaches the runtime, which is back."""
         if self.local and not self.local.done:
-            self.local.end()
-            self._flush()
+            self._answer(self.local.end())
 
     def finish(self, message: str) -> None:
         """End every open call with UNAVAILABLE and this text, then close the connection."""

@@ -21,7 +21,7 @@ from runtimeproxy.call.outcome import Forward, Outcome
 
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 _REASONS: Final = frozenset(Reason)
-_OTHER: Final = "other"
+_OTHER_REASON: Final = "other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +80,14 @@ class Metrics:
 
     def show(self, gauges: Callable[[], Gauges]) -> None:
         """Register the gauges. Call it once, when their sources exist."""
-        self.registry.register(_Shown(self, gauges))
+        self.registry.register(_GaugeCollector(self, gauges))
 
     def call_ended(self, method: Method, outcome: Outcome, held_s: float) -> None:
         if isinstance(outcome, Forward):
             self._end(method, "forwarded" if outcome.message is None else "adjusted", held_s)
         else:
             self._end(method, "refused", held_s)
-            self._refusals.labels(_known(outcome.reason)).inc()
+            self._refusals.labels(_reason_label(outcome.reason)).inc()
 
     def call_cancelled(self, method: Method, held_s: float) -> None:
         self._end(method, "cancelled", held_s)
@@ -110,7 +110,7 @@ class Metrics:
         self._held.labels(method.name).observe(held_s)
 
 
-class _Shown(Collector):
+class _GaugeCollector(Collector):
     def __init__(self, metrics: Metrics, gauges: Callable[[], Gauges]) -> None:
         self._metrics = metrics
         self._gauges = gauges
@@ -148,5 +148,5 @@ class _Shown(Collector):
         yield up
 
 
-def _known(reason: str) -> str:
-    return reason if reason in _REASONS else _OTHER
+def _reason_label(reason: str) -> str:
+    return reason if reason in _REASONS else _OTHER_REASON

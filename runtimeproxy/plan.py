@@ -20,7 +20,7 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.apply import apply_adjustment
 from runtimeproxy.adjustment.merge import merge
-from runtimeproxy.call.call_context import CallContext, adjusted, context_by_id, context_of, known_keys
+from runtimeproxy.call.call_context import CallContext, adjusted, cached_keys, context_by_id, context_of
 from runtimeproxy.call.calls import HeldCall, Stage, read_id
 from runtimeproxy.call.outcome import Answers, CallRefusal, Forward
 from runtimeproxy.call.projection import container_of_config
@@ -42,7 +42,7 @@ class Decided:
     ignored: tuple[CallRefusal, ...] = ()  # hook failures that policy Ignore forgave
     owners: tuple[str, ...] = ()  # registrations whose adjustments were applied
     env_replaced: tuple[str, ...] = ()
-    learn: bool = False  # whether to cache the context's sandbox, as in `AskHooks`
+    learn: bool = False  # whether to cache the context's sandbox, as in `HookQuestions`
 
     @property
     def unchanged(self) -> bool:
@@ -51,7 +51,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskHooks:
+class HookQuestions:
     """Hold the questions for the hooks, perhaps none. The answers go to `finish_call`."""
 
     stage: Stage
@@ -69,21 +69,21 @@ class FindSandbox:
 
 
 def plan_call(
-    call: HeldCall, screening: Screening, cache: SandboxCache, found: CallRefusal | bool = False
-) -> Decided | AskHooks | FindSandbox:
-    """Return the next step of a call. `found`: True if the runtime described the sandbox, or a refusal that says why not."""
+    call: HeldCall, screening: Screening, cache: SandboxCache, described: CallRefusal | bool = False
+) -> Decided | HookQuestions | FindSandbox:
+    """Return the next step of a call. `described`: True if the runtime described the sandbox, or a refusal with the cause."""
     stage = call.method.stage
     if stage is None:
-        return Decided(end=_another_way(call) if screening.mentions_guarded(call.message) else Forward())
+        return Decided(end=_created_otherwise(call) if screening.mentions_guarded(call.message) else Forward())
     # Any unknown sandbox may belong to a guarded pod until the runtime's lists were read once.
     must_find = stage is Stage.CREATE_CONTAINER and not cache.listed and bool(screening.guarded_prefixes)
     if stage in MAKES:
-        must_read = must_find or screening.must_read(stage, lambda: known_keys(stage, call.message, cache))
+        must_read = must_find or screening.must_read(stage, lambda: cached_keys(stage, call.message, cache))
         if not (must_read or screening.mentions_prefix(call.message)):
             return Decided(end=Forward())
     else:
         context = context_by_id(stage, read_id(call.message), cache)
-        if not screening.asked(stage, context.keys):
+        if not screening.adjusters(stage, context.keys):
             return _forward(stage, screening, context)
     try:
         request = call.method.parse(call.message)
@@ -92,12 +92,12 @@ def plan_call(
     context = context_of(request, cache)
     learn = False
     if isinstance(request, cri.CreateContainerRequest) and (must_find or screening.concerns(context.keys)):
-        if not found and cache.sandbox(context.sandbox.id) is None:
+        if not described and cache.sandbox(context.sandbox.id) is None:
             return FindSandbox(context.sandbox.id)
-        learn = not isinstance(found, CallRefusal)
-    if refusal := _refusal(request, screening, context, found if isinstance(found, CallRefusal) else None):
+        learn = not isinstance(described, CallRefusal)
+    if refusal := _refusal(request, screening, context, described if isinstance(described, CallRefusal) else None):
         return Decided(end=refusal, context=context, learn=learn)
-    return AskHooks(
+    return HookQuestions(
         stage=stage,
         context=context,
         questions=_questions(call, request, stage, screening, context),
@@ -106,16 +106,16 @@ def plan_call(
     )
 
 
-def finish_call(call: HeldCall, screening: Screening, ask: AskHooks, answers: Answers | CallRefusal) -> Decided:
+def finish_call(call: HeldCall, screening: Screening, planned: HookQuestions, answers: Answers | CallRefusal) -> Decided:
     """Return the end of the call, given the hooks' answers."""
-    stage, context = ask.stage, ask.context
+    stage, context = planned.stage, planned.context
     if isinstance(answers, CallRefusal):
         return Decided(end=answers, context=context)
     if call.method.teardown:
         return _forward(stage, screening, context, ignored=tuple(answers.forgiven.values()))
-    answers, ignored = _without_invalid(stage, ask.questions, answers)
+    answers, ignored = _without_invalid(stage, planned.questions, answers)
     refusal = screening.refuse_unanswered(context.keys, answers) if stage is Stage.CREATE_CONTAINER else None
-    merged = refusal or merge([*answers.adjustments, *ask.hidden], stage)
+    merged = refusal or merge([*answers.adjustments, *planned.hidden], stage)
     if isinstance(merged, CallRefusal):
         return Decided(end=merged, context=context, ignored=ignored)
     if merged.empty:
@@ -132,7 +132,7 @@ def finish_call(call: HeldCall, screening: Screening, ask: AskHooks, answers: An
 
 
 def may_be_guarded(call: HeldCall, screening: Screening, cache: SandboxCache) -> bool:
-    keys = known_keys(call.method.stage, call.message, cache)
+    keys = cached_keys(call.method.stage, call.message, cache)
     return bool(screening.guarded(keys)) or screening.mentions_guarded(call.message)
 
 
@@ -178,12 +178,14 @@ def _questions(
     call: HeldCall, request: Message, stage: Stage, screening: Screening, context: CallContext
 ) -> tuple[Question, ...]:
     questions = []
-    for registration in screening.asked(stage, context.keys):
+    for registration in screening.adjusters(stage, context.keys):
         container = context.container
         if container and isinstance(request, cri.CreateContainerRequest):
             container = container_of_config(request.config, container, env_values=registration.env_values)
-        asked = hook.AdjustRequest(stage=stage.name, sandbox=context.sandbox, container=container, traceparent=call.traceparent)
-        questions.append(Question(registration=registration, request=asked))
+        adjusting = hook.AdjustRequest(
+            stage=stage.name, sandbox=context.sandbox, container=container, traceparent=call.traceparent
+        )
+        questions.append(Question(registration=registration, request=adjusting))
     return tuple(questions)
 
 
@@ -203,6 +205,6 @@ def _without_invalid(
     return Answers(adjustments=usable, forgiven={**answers.forgiven, **invalid}), tuple(invalid.values())
 
 
-def _another_way(call: HeldCall) -> CallRefusal:
+def _created_otherwise(call: HeldCall) -> CallRefusal:
     message = f"{call.method.name} would create a guarded pod's containers without its hooks: not supported"
     return CallRefusal(reason=Reason.CREATED_ANOTHER_WAY, message=message)

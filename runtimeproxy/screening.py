@@ -58,12 +58,13 @@ class Screening:
 
     def guarded(self, keys: Collection[str]) -> tuple[str, ...]:
         """Return the annotation keys that make a pod guarded, sorted."""
-        return tuple(sorted(key for key in keys if key.startswith(self.guarded_prefixes))) if self.guarded_prefixes else ()
+        return tuple(sorted(key for key in keys if key.startswith(self.guarded_prefixes)))
 
     def concerns(self, keys: Collection[str]) -> bool:
-        return bool(self.guarded(keys)) or any(registration.wants(keys) for registration in self.registrations)
+        guarded = any(key.startswith(self.guarded_prefixes) for key in keys)
+        return guarded or any(registration.wants(keys) for registration in self.registrations)
 
-    def asked(self, stage: Stage, keys: Collection[str]) -> tuple[Registration, ...]:
+    def adjusters(self, stage: Stage, keys: Collection[str]) -> tuple[Registration, ...]:
         return tuple(r for r in self.registrations if r.adjusts(stage) and r.wants(keys))
 
     def observers(self, stage: Stage, keys: Collection[str]) -> tuple[Registration, ...]:
@@ -74,8 +75,8 @@ class Screening:
         hiding = [
             (r.name, hide) for r in self.registrations if r.hide_unassigned and not r.wants(keys) for hide in r.hide_unassigned
         ]
-        found = [(name, decide_hidden(hide, request)) for name, hide in hiding]
-        return tuple((name, adjustment) for name, adjustment in found if adjustment)
+        adjustments = [(name, decide_hidden(hide, request)) for name, hide in hiding]
+        return tuple((name, adjustment) for name, adjustment in adjustments if adjustment)
 
     def refuse_many(self, guarded: Collection[str]) -> CallRefusal | None:
         """Refuse a pod with more than MAX_KEYS guarded annotations: reading them would delay calls of other pods."""
@@ -106,11 +107,11 @@ class Screening:
 
     def refuse_removed(self, context: CallContext) -> CallRefusal | None:
         """Refuse a container whose pod lost a guarded key after its sandbox was created: its devices would be missing."""
-        gone = self.guarded(context.keys.difference(context.sandbox.annotations))
-        if not gone:
+        removed = self.guarded(context.keys.difference(context.sandbox.annotations))
+        if not removed:
             return None
         pod = f"{context.sandbox.namespace}/{context.sandbox.name}"
-        message = f"annotation {gone[0]!r} was removed from pod {pod} after its sandbox was created: recreate the pod"
+        message = f"annotation {removed[0]!r} was removed from pod {pod} after its sandbox was created: recreate the pod"
         return CallRefusal(reason=Reason.ASSIGNMENT_CHANGED, message=message)
 
     def refuse_unclaimed(self, guarded: Collection[str]) -> CallRefusal | None:
@@ -128,7 +129,7 @@ class Screening:
         but the container must not start without the answer."""
         answered = {name for name, _ in answers.adjustments}
         for key in self.guarded(keys):
-            claiming = [r.name for r in self.asked(Stage.CREATE_CONTAINER, keys) if r.claims(key)]
+            claiming = [r.name for r in self.adjusters(Stage.CREATE_CONTAINER, keys) if r.claims(key)]
             if not answered.intersection(claiming):
                 failed = [answers.forgiven[name] for name in claiming if name in answers.forgiven]
                 return failed[0] if failed else self.refuse_unclaimed((key,))
@@ -137,8 +138,8 @@ class Screening:
 
 def _shortest(prefixes: Collection[str]) -> tuple[bytes, ...]:
     """Return the prefixes that contain no other of them: a message with `lading.dev/gpu` has `lading.dev/` too."""
-    found = [prefix.encode() for prefix in prefixes]
-    return tuple(sorted({one for one in found if not any(other != one and other in one for other in found)}))
+    encoded = {prefix.encode() for prefix in prefixes}
+    return tuple(sorted(prefix for prefix in encoded if not any(part != prefix and part in prefix for part in encoded)))
 
 
 def _reserved(key: str, where: str) -> CallRefusal:

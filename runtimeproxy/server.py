@@ -40,10 +40,10 @@ class Server:
         self._budget = HoldBudget(HELD_BYTES)
         self._links: set[Link] = set()
         self._number = 0
-        self._rejection_said = float("-inf")
+        self._rejection_logged_at = float("-inf")
         self._listener: socket.socket | None = None
         self._redialling: asyncio.Task[None] | None = None
-        self._runtime_there: bool | None = None
+        self._runtime_reachable: bool | None = None
         self._probes: set[bytes] = set()  # socket addresses from which the proxy probes its own listener
         self.stopping = False
         self.rejections = 0
@@ -61,9 +61,9 @@ class Server:
         return sum(link.relay.open_calls for link in self._links)
 
     @property
-    def runtime_there(self) -> bool:
+    def runtime_reachable(self) -> bool:
         """Return whether the last dial of the runtime succeeded; true before the first."""
-        return self._runtime_there is not False
+        return self._runtime_reachable is not False
 
     def start(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -110,7 +110,7 @@ class Server:
             log=self._log,
             metrics=self._metrics,
             ended=self._links.discard,
-            runtime_seen=self._runtime_seen,
+            runtime_dialled=self._note_runtime,
         )
         self._links.add(link)
         link.start(connection)
@@ -133,21 +133,21 @@ class Server:
         """Count and log an untrusted peer that the listener disconnected."""
         self._reject(f"peer has uid {peer.uid}")
 
-    def _reject(self, why: str) -> None:
+    def _reject(self, cause: str) -> None:
         self.rejections += 1
         now = asyncio.get_running_loop().time()
-        if now - self._rejection_said >= REJECTION_LOG_S:
-            self._rejection_said = now
-            self._log.warning(Event.CONNECTION_REJECTED, why, rejected=self.rejections)
+        if now - self._rejection_logged_at >= REJECTION_LOG_S:
+            self._rejection_logged_at = now
+            self._log.warning(Event.CONNECTION_REJECTED, cause, rejected=self.rejections)
 
-    def _runtime_seen(self, there: bool) -> None:
-        if there is not self._runtime_there:
-            self._runtime_there = there
-            if there:
+    def _note_runtime(self, reachable: bool) -> None:
+        if reachable is not self._runtime_reachable:
+            self._runtime_reachable = reachable
+            if reachable:
                 self._log.info(Event.RUNTIME_REACHABLE, runtime=self._runtime_path)
             else:
                 self._log.error(Event.RUNTIME_UNREACHABLE, runtime=self._runtime_path)
-        if not there and (self._redialling is None or self._redialling.done()):
+        if not reachable and (self._redialling is None or self._redialling.done()):
             self._redialling = asyncio.get_running_loop().create_task(self._redial())
 
     async def _redial(self) -> None:
@@ -156,7 +156,7 @@ class Server:
             await asyncio.sleep(REDIAL_S)
             if not accepts(self._runtime_path):
                 continue
-            self._runtime_seen(True)
+            self._note_runtime(True)
             for link in [link for link in self._links if link.local]:
                 link.send_away()
             return

@@ -24,7 +24,7 @@ from hooks.attach.overlay import find_strays, with_attached
 from hooks.daemon.daemon import make_attacher, read_in_time
 from hooks.daemon.settings import CONFIG, Settings, attaches, ledger_path
 from hooks.forms.annotations import prefixes
-from hooks.frontends.cri_hook.ledger_service import SERVICE, forced, tell
+from hooks.frontends.cri_hook.ledger_service import SERVICE, forced, log_forced
 from hooks.host.boot import read_boot_id
 from hooks.host.lists import read_lists
 from hooks.ledger.listing import Entry, LedgerContent, list_devices
@@ -68,14 +68,14 @@ def _listing(settings: Settings) -> tuple[Entry, ...]:
     moved meanwhile is not shown as unmanaged."""
     before = _read_file(settings)
     inventory = asyncio.run(read_in_time(settings))
-    text = _read_file(settings)
-    rows = (*before.attachments, *text.attachments)
+    said = _read_file(settings)
+    rows = (*before.attachments, *said.attachments)
     strays = find_strays(inventory, rows) if attaches(settings) and settings.netdev is not False else frozenset()
     pids = [pid for gpu in inventory.gpus for pid in gpu.process_ids]
     return list_devices(
-        with_attached(inventory, text.attachments, strays=strays),
-        text,
-        unmanaged=decide_unmanaged(inventory.gpus, read_cgroups(Path(settings.host_root), pids), text.grants),
+        with_attached(inventory, said.attachments, strays=strays),
+        said,
+        unmanaged=decide_unmanaged(inventory.gpus, read_cgroups(Path(settings.host_root), pids), said.grants),
         strays=strays,
     )
 
@@ -138,20 +138,20 @@ def _ask(path: Path, request: hook_pb2.ReleaseRequest) -> hook_pb2.ReleaseRespon
 
 
 def _refused(path: Path, error: grpc.RpcError) -> NoReturn:
-    text = f"{error.details()}"
+    said = f"{error.details()}"
     match error.code():
         case grpc.StatusCode.NOT_FOUND:
-            raise ConfigError(text, hint="lading-hooks ledger shows what there is") from error
+            raise ConfigError(said, hint="lading-hooks ledger shows what there is") from error
         case grpc.StatusCode.UNAVAILABLE:
             hint = f"is lading-hooks, which listens at {path}, healthy? journalctl -t lading-hooks"
-            raise RuntimeUnavailableError(f"cannot release: {text}", hint=hint) from error
+            raise RuntimeUnavailableError(f"cannot release: {said}", hint=hint) from error
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             raise HostError(
                 f"no answer at {path} within {_ANSWER_S:g} s; what was begun goes on", hint="lading-hooks ledger shows how far"
             ) from error
         case code:
             raise HostError(
-                f"cannot release by {path}: {code.name}: {text}", hint="is lading-hooks of this version?"
+                f"cannot release by {path}: {code.name}: {said}", hint="is lading-hooks of this version?"
             ) from error
 
 
@@ -161,18 +161,18 @@ async def _alone(settings: Settings, request: hook_pb2.ReleaseRequest) -> hook_p
     async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
         lists = partial(read_lists, runtime, prefixes=prefixes())
         if not request.force:
-            result = await find_release(request.device, inventory, lambda: _read_file(settings), lists)
-            outcome = Outcome(done=tuple(result.steps))
+            found = await find_release(request.device, inventory, lambda: _read_file(settings), lists)
+            outcome = Outcome(done=tuple(found.steps))
         else:
             log = open_log("lading-hooks", settings.log_level)
             with Ledger.open(ledger_path(settings)) as ledger:
-                result = await find_release(request.device, inventory, lambda: read_content(ledger), lists)
+                found = await find_release(request.device, inventory, lambda: read_content(ledger), lists)
                 kernel, boot_id = HostKernel(host_root), read_boot_id(host_root)
                 attacher = make_attacher(settings, kernel, runtime, ledger, boot_id, log)
                 peer = Peer(os.getpid(), os.getuid(), os.getgid())
-                outcome = await carry_out(result, ledger, attacher, log, end=forced(peer, time.time()))
-            tell(log, result.device, outcome, peer)
-    return hook_pb2.ReleaseResponse(device=result.device, steps=outcome.done, in_use=result.in_use, failed=outcome.failed)
+                outcome = await carry_out(found, ledger, attacher, log, end=forced(peer, time.time()))
+            log_forced(log, found.device, outcome, peer)
+    return hook_pb2.ReleaseResponse(device=found.device, steps=outcome.done, in_use=found.in_use, failed=outcome.failed)
 
 
 def _show(answer: hook_pb2.ReleaseResponse, *, forced: bool, output: str) -> None:

@@ -75,28 +75,28 @@ _SETTING: Final = Struct(">HL")
 class FrameReader:
     """Cut one direction's byte stream into frames. Holds at most one unfinished frame."""
 
-    __slots__ = ("_missing", "_rest", "_shown_early", "max_frame_size")
+    __slots__ = ("_cuts_through", "_missing", "_partial", "max_frame_size")
 
-    def __init__(self, shown_early: Callable[[int], bool] = lambda stream: False) -> None:
-        """Create a reader. `shown_early`: whether DATA of this stream is returned before it is complete."""
+    def __init__(self, cuts_through: Callable[[int], bool] = lambda stream: False) -> None:
+        """Create a reader. `cuts_through`: whether DATA of this stream is returned before it is complete."""
         self.max_frame_size = DEFAULT_MAX_FRAME_SIZE  # bytes, as the receiver of these frames announced
-        self._shown_early = shown_early
-        self._rest = bytearray()
-        self._missing = 0  # the number of bytes that `_rest` needs before it is read again
+        self._cuts_through = cuts_through
+        self._partial = bytearray()
+        self._missing = 0  # the number of bytes that `_partial` needs before it is read again
 
     @property
     def buffered(self) -> int:
-        return len(self._rest)
+        return len(self._partial)
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes to read now: whole frames first, then perhaps a part of one, which `frames` keeps."""
-        if not self._rest:
+        if not self._partial:
             return data
-        if len(self._rest) + len(data) < self._missing:
-            self._rest += data
+        if len(self._partial) + len(data) < self._missing:
+            self._partial += data
             return b""
-        whole = b"".join((self._rest, data))  # copies once
-        self._rest.clear()
+        whole = b"".join((self._partial, data))  # copies once
+        self._partial.clear()
         return whole
 
     def frames(self, buffer: bytes) -> Iterator[tuple[int, int, int, int, int]]:
@@ -113,7 +113,7 @@ class FrameReader:
                 )
             end = position + HEADER_LENGTH + length
             if end > size:
-                if kind == DATA and self._shown_early(stream & 0x7FFF_FFFF):
+                if kind == DATA and self._cuts_through(stream & 0x7FFF_FFFF):
                     yield kind, flags, stream & 0x7FFF_FFFF, position, end
                     return
                 self._missing = end - position
@@ -126,7 +126,7 @@ class FrameReader:
         else:
             self._missing = HEADER_LENGTH
         if position < size:
-            self._rest += buffer[position:]
+            self._partial += buffer[position:]
 
 
 def read_preface(missing: bytes, data: bytes) -> tuple[bytes, int]:
@@ -182,13 +182,13 @@ def settings(payload: bytes) -> dict[int, int]:
     """Parse SETTINGS (section 6.5.1); for a setting given twice the last one counts (6.5.3)."""
     if len(payload) % _SETTING.size:
         raise MalformedFrameError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes, not a multiple of 6")
-    result = dict(_SETTING.iter_unpack(payload))
-    if result.get(INITIAL_WINDOW_SIZE, 0) > LARGEST_WINDOW:
-        raise MalformedFrameError(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE {result[INITIAL_WINDOW_SIZE]}")
-    size = result.get(MAX_FRAME_SIZE, DEFAULT_MAX_FRAME_SIZE)
+    parsed = dict(_SETTING.iter_unpack(payload))
+    if parsed.get(INITIAL_WINDOW_SIZE, 0) > LARGEST_WINDOW:
+        raise MalformedFrameError(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE {parsed[INITIAL_WINDOW_SIZE]}")
+    size = parsed.get(MAX_FRAME_SIZE, DEFAULT_MAX_FRAME_SIZE)
     if not DEFAULT_MAX_FRAME_SIZE <= size <= LARGEST_MAX_FRAME_SIZE:
         raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {size}")
-    return result
+    return parsed
 
 
 def unpadded(buffer: bytes, flags: int, start: int, end: int) -> tuple[int, int]:

@@ -38,15 +38,15 @@ class HeaderLane:
         self._decoder = hpack.Decoder(max_header_list_size=MAX_FIELDS_SIZE)
         # A block of table references has the same fields until the table changes, and replies are such
         # blocks nearly always. This saves most of the time that decoding takes.
-        self._decoded: dict[bytes, Fields] = {}
+        self._cached: dict[bytes, Fields] = {}
         self._owed_size_update: int | None = None
         self._receivers_size = _DEFAULT_TABLE_SIZE  # differs from the sender's once its size updates are not forwarded
 
     def decode(self, block: bytes) -> Fields:
         """Return the fields of the next block of this direction. Every block must be decoded, in order."""
-        known = self._decoded.get(block)
-        if known is not None:
-            return known
+        cached = self._cached.get(block)
+        if cached is not None:
+            return cached
         entries = self._decoder.header_table.dynamic_entries
         size, newest = len(entries), entries[0] if entries else None
         try:
@@ -58,9 +58,9 @@ class HeaderLane:
         entries = self._decoder.header_table.dynamic_entries
         resized = bool(block) and block[0] & 0xE0 == 0x20
         if resized or len(entries) != size or (entries[0] if entries else None) is not newest:
-            self._decoded.clear()
-        elif len(block) <= self._cached_block and len(self._decoded) < _CACHED_BLOCKS:
-            self._decoded[bytes(block)] = fields
+            self._cached.clear()
+        elif len(block) <= self._cached_block and len(self._cached) < _CACHED_BLOCKS:
+            self._cached[bytes(block)] = fields
         return fields
 
     def passed(self) -> None:
@@ -89,7 +89,7 @@ class HeaderLane:
     def acknowledge_table_size(self, size: int) -> None:
         """Note that this direction's sender acknowledged the size: its next block obeys it."""
         self._decoder.max_allowed_table_size = size
-        self._decoded.clear()  # the next block must be decoded, to check that it obeys
+        self._cached.clear()  # the next block must be decoded, to check that it obeys
         if size < self._receivers_size:
             self._owed_size_update = size if self._owed_size_update is None else min(size, self._owed_size_update)
 

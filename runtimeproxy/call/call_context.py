@@ -32,8 +32,8 @@ class CallContext:
 def context_of(request: Message, cache: SandboxCache) -> CallContext:
     match request:
         case cri.RunPodSandboxRequest():
-            shown = sandbox_of_config(request.config, runtime_handler=request.runtime_handler)
-            return CallContext(sandbox=shown, keys=frozenset(shown.annotations))
+            sandbox = sandbox_of_config(request.config, runtime_handler=request.runtime_handler)
+            return CallContext(sandbox=sandbox, keys=frozenset(sandbox.annotations))
         case cri.CreateContainerRequest():
             return _of_create(request, cache)
         case cri.UpdateContainerResourcesRequest():
@@ -59,7 +59,7 @@ def context_by_id(stage: Stage, an_id: str, cache: SandboxCache) -> CallContext:
     return CallContext(sandbox=sandbox, container=container, keys=cache.annotations(sandbox.id))
 
 
-def known_keys(stage: Stage | None, message: bytes, cache: SandboxCache) -> frozenset[str]:
+def cached_keys(stage: Stage | None, message: bytes, cache: SandboxCache) -> frozenset[str]:
     """Return the cached annotation keys of an unparsed request's pod; none if the id in the request is not cached."""
     match stage:
         case None | Stage.RUN_POD_SANDBOX:
@@ -112,11 +112,11 @@ def _of_create(request: cri.CreateContainerRequest, cache: SandboxCache) -> Call
     before = cache.sandbox(request.pod_sandbox_id)
     if request.HasField("sandbox_config"):
         handler = before.runtime_handler if before else ""
-        shown = sandbox_of_config(request.sandbox_config, sandbox_id=request.pod_sandbox_id, runtime_handler=handler)
+        sandbox = sandbox_of_config(request.sandbox_config, sandbox_id=request.pod_sandbox_id, runtime_handler=handler)
     else:
-        shown = before or hook.PodSandbox(id=request.pod_sandbox_id)
+        sandbox = before or hook.PodSandbox(id=request.pod_sandbox_id)
     return CallContext(
-        sandbox=shown,
+        sandbox=sandbox,
         container=container_identity(request.config),
-        keys=frozenset(shown.annotations).union(before.annotations if before else ()),
+        keys=frozenset(sandbox.annotations).union(before.annotations if before else ()),
     )

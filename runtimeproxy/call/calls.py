@@ -89,7 +89,7 @@ class HeldCall:
     traceparent: str = ""
 
 
-class AsksStages(Protocol):
+class HasHooks(Protocol):
     """Declare the part of a registration that `held_paths` needs."""
 
     @property
@@ -100,7 +100,7 @@ class AsksStages(Protocol):
 _MAX_FIELDS: Final = 1000
 
 
-def held_paths(registrations: Iterable[AsksStages], *, guarded: bool) -> frozenset[bytes]:
+def held_paths(registrations: Iterable[HasHooks], *, guarded: bool) -> frozenset[bytes]:
     """Return the paths to hold: calls that create or remove sandboxes and containers, and calls that a registration asks for.
 
     Guarding needs no registration. With neither guarding nor registrations, nothing is held.
@@ -121,12 +121,12 @@ def read_id(message: bytes) -> str:
 
     The last occurrence counts, as in every protobuf parser. All stages but RunPodSandbox have such an id.
     """
-    found = b""
+    id_bytes = b""
     walked = 0
     try:
         for tag, _, content, walked in islice(fields(message, 0, len(message)), _MAX_FIELDS):
             if tag == 1 << 3 | LENGTH:
-                found = message[content:walked]
+                id_bytes = message[content:walked]
     except BrokenWireError:
         return ""
-    return found.decode("utf-8", "replace") if walked == len(message) else ""
+    return id_bytes.decode("utf-8", "replace") if walked == len(message) else ""

@@ -21,7 +21,7 @@ MAX_BYTES: Final = 64 << 20  # a pod's annotations alone may be 256 KiB
 
 @dataclass(slots=True, kw_only=True)
 class _Sandbox:
-    shown: hook.PodSandbox
+    message: hook.PodSandbox
     since: int
     size: int = 0  # bytes
     containers: dict[ContainerId, hook.Container] = field(default_factory=dict)
@@ -46,48 +46,50 @@ class SandboxCache:
 
     def sandbox(self, sandbox_id: str) -> hook.PodSandbox | None:
         entry = self._sandboxes.get(SandboxId(sandbox_id))
-        return entry.shown if entry else None
+        return entry.message if entry else None
 
     def container(self, container_id: str) -> tuple[hook.PodSandbox, hook.Container] | None:
         sandbox_id = self._sandbox_of.get(ContainerId(container_id))
         if sandbox_id is None:
             return None
         entry = self._sandboxes[sandbox_id]
-        return entry.shown, entry.containers[ContainerId(container_id)]
+        return entry.message, entry.containers[ContainerId(container_id)]
 
     def annotations(self, sandbox_id: str) -> frozenset[str]:
         """Return the keys that the pod has or had, and those of its containers, because a grant outlives its annotation."""
         entry = self._sandboxes.get(SandboxId(sandbox_id))
         if entry is None:
             return frozenset()
-        return frozenset(entry.shown.annotations).union(*(shown.annotations for shown in tuple(entry.containers.values())))
+        return frozenset(entry.message.annotations).union(
+            *(container.annotations for container in tuple(entry.containers.values()))
+        )
 
-    def learn_sandbox(self, shown: hook.PodSandbox) -> None:
-        """Add or update a sandbox. A cached sandbox keeps its containers and the annotations that `shown` lacks."""
+    def learn_sandbox(self, sandbox: hook.PodSandbox) -> None:
+        """Add or update a sandbox. A cached sandbox keeps its containers and the annotations that `sandbox` lacks."""
         self._clock += 1
-        before = self._sandboxes.get(SandboxId(shown.id))
-        if before and before.shown == shown:
+        before = self._sandboxes.get(SandboxId(sandbox.id))
+        if before and before.message == sandbox:
             before.since = self._clock
         elif before:
-            both = hook.PodSandbox(annotations=before.shown.annotations)
-            both.MergeFrom(shown)
-            self._grow(before, both.ByteSize() - before.shown.ByteSize())
-            before.shown, before.since = both, self._clock
+            both = hook.PodSandbox(annotations=before.message.annotations)
+            both.MergeFrom(sandbox)
+            self._grow(before, both.ByteSize() - before.message.ByteSize())
+            before.message, before.since = both, self._clock
         else:
-            made = self._sandboxes[SandboxId(shown.id)] = _Sandbox(shown=shown, since=self._clock)
-            self._grow(made, shown.ByteSize())
+            made = self._sandboxes[SandboxId(sandbox.id)] = _Sandbox(message=sandbox, since=self._clock)
+            self._grow(made, sandbox.ByteSize())
 
-    def learn_container(self, sandbox_id: str, shown: hook.Container) -> None:
+    def learn_container(self, sandbox_id: str, container: hook.Container) -> None:
         """Add a container if its sandbox is cached."""
         entry = self._sandboxes.get(SandboxId(sandbox_id))
         if entry is None:
             return
-        self.forget_container(shown.id)
+        self.forget_container(container.id)
         self._clock += 1
         entry.since = self._clock
-        entry.containers[ContainerId(shown.id)] = shown
-        self._sandbox_of[ContainerId(shown.id)] = SandboxId(sandbox_id)
-        self._grow(entry, shown.ByteSize())
+        entry.containers[ContainerId(container.id)] = container
+        self._sandbox_of[ContainerId(container.id)] = SandboxId(sandbox_id)
+        self._grow(entry, container.ByteSize())
 
     def forget_sandbox(self, sandbox_id: str) -> None:
         """Remove a sandbox with its containers: the runtime removes them in the same call."""

@@ -1,12 +1,13 @@
-"""Ask hook servers, one after the other, each with its deadline and failure policy.
+"""Ask hook servers, one after the other, each with its deadline and failure policy. Probe all of them between questions.
 
 Source: protos/hook/v1/hook.proto.
 """
 
 import asyncio
+import contextlib
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,7 @@ from runtimeproxy.chain.registrations import FailurePolicy, Registration
 
 SHARE_OF_CALLER: Final = 0.5  # part of the caller's deadline for all hooks; the other half is the runtime's
 MESSAGE_MAX: Final = 1024  # characters of a hook's refusal; the limit of kubelet's events
+PROBE_S: Final = 5.0  # seconds between probes of a server
 
 _REASON_CODE: Final = re.compile(r"[a-z0-9]{1,32}(-[a-z0-9]{1,32}){0,8}")
 _EVENT_OF: Final = {Reason.HOOK_TIMEOUT: Event.HOOK_TIMEOUT, Reason.HOOK_INVALID: Event.HOOK_INVALID}
@@ -44,11 +46,12 @@ class Chain:
         question, with the registration's name, the seconds, and the failure or None."""
         self._log = log
         self._answered = answered
+        self._registrations: tuple[Registration, ...] = ()
+        self._changed = asyncio.Event()  # set when there are other registrations
         self._endpoints: dict[str, Endpoint] = {}
-        self._failing: set[str] = set()  # endpoints whose last question failed
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def ask(
+    async def collect_answers(
         self, stage: Stage, questions: Sequence[Question], deadline: float | None, *, keep_going: bool = False
     ) -> Answers | CallRefusal:
         """Ask the questions in turn; `deadline` in loop.time(). With `keep_going` (teardown), ask all of them, even after a
@@ -60,7 +63,7 @@ class Chain:
         for question in questions:
             registration = question.registration
             own = loop.time() + registration.deadline_s(stage.pre)
-            answer = await self._ask(question, own if until is None else min(own, until))
+            answer = await self._answer_to(question, own if until is None else min(own, until))
             ignored = False
             if isinstance(answer, Failure):
                 ignored = registration.policy is FailurePolicy.IGNORE
@@ -80,14 +83,30 @@ class Chain:
         deadline_s = registration.deadline_s(stage.post)
         self._endpoint(registration).observe(request, name=registration.name, deadline_s=deadline_s)
 
-    def retain(self, endpoints: Collection[str]) -> None:
-        """Close all endpoints but these, after RESTART_WAIT_S seconds in which open questions may still be answered."""
+    def use(self, registrations: tuple[Registration, ...]) -> None:
+        """Probe the servers of these registrations from now on. Close the other endpoints after RESTART_WAIT_S seconds: until
+        then, open questions may be answered."""
+        self._registrations = registrations
+        self._changed.set()
+        endpoints = {registration.endpoint for registration in registrations}
         for path in [p for p in self._endpoints if p not in endpoints]:
-            self._failing.discard(path)
             closing = self._endpoints.pop(path).close(grace_s=RESTART_WAIT_S)
             task = asyncio.get_running_loop().create_task(closing)
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+    def silences(self) -> dict[str, str]:
+        """Return why each server does not answer, by registration; the text is empty for a server that answers."""
+        return {registration.name: self._endpoint(registration).silence for registration in self._registrations}
+
+    async def keep_probing(self) -> None:
+        """Probe all servers every PROBE_S seconds, and at once when registrations change. Never returns."""
+        while True:
+            self._changed.clear()
+            await asyncio.gather(*(endpoint.probe() for endpoint in {self._endpoint(r) for r in self._registrations}))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PROBE_S):  # wait_for loses a cancellation that comes with the event (bpo-37658)
+                    await self._changed.wait()
 
     async def close(self) -> None:
         """Close all endpoints, drop their queued notifications, and wait for all tasks to end. Idempotent."""
@@ -100,19 +119,17 @@ class Chain:
             self._endpoints[path] = Endpoint(path, self._log, owner_uid=os.geteuid())
         return self._endpoints[path]
 
-    async def _ask(self, question: Question, until: float) -> hook.Adjustment | CallRefusal | Failure:
+    async def _answer_to(self, question: Question, until: float) -> hook.Adjustment | CallRefusal | Failure:
         registration = question.registration
         patient = registration.policy is FailurePolicy.FAIL
+        endpoint = self._endpoint(registration)
         began = asyncio.get_running_loop().time()
-        answer = await self._endpoint(registration).adjust(question.request, until=until, patient=patient)
+        answer = await endpoint.adjust(question.request, until=until, patient=patient)
         read = _parse_answer(answer, registration) if isinstance(answer, bytes) else answer
         took_s = asyncio.get_running_loop().time() - began
-        self._answered(registration.name, took_s, read if isinstance(read, Failure) else None)
-        if isinstance(read, Failure):
-            self._failing.add(registration.endpoint)
-        elif registration.endpoint in self._failing:
-            self._failing.discard(registration.endpoint)
-            self._log.info(Event.HOOK_BACK, hook=registration.name, endpoint=registration.endpoint)
+        failure = read if isinstance(read, Failure) else None
+        self._answered(registration.name, took_s, failure)
+        endpoint.record(failure, name=registration.name)
         return read
 
     def _report(self, stage: Stage, registration: Registration, failure: Failure, *, ignored: bool) -> None:

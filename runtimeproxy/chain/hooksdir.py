@@ -31,7 +31,7 @@ class HooksDir:
         self._log = log
         self._trusted = {0, os.geteuid() if owner_uid is None else owner_uid}
         self._good: dict[str, Registration] = {}
-        self._said: dict[str, str] = {}  # the last problem of each file, so that it is logged once
+        self._reported: dict[str, str] = {}  # the last problem of each file, so that it is logged once
         self._published: tuple[Registration, ...] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -63,12 +63,12 @@ class HooksDir:
     @property
     def problems(self) -> tuple[str, ...]:
         """Return the current problems of the folder and of files in it, each with its name."""
-        return tuple(self._said.values())
+        return tuple(self._reported.values())
 
     @property
     def complaints(self) -> Mapping[str, str]:
         """Return the problems by file name; the name is empty for a problem of the folder."""
-        return dict(self._said)
+        return dict(self._reported)
 
     def _names(self) -> list[str] | None:
         """Return the names of registration files, sorted. Return None if the folder cannot be trusted or read: the current
@@ -86,7 +86,7 @@ class HooksDir:
                 "", f"cannot trust: others than root can write it (chown root {self._folder}; chmod go-w {self._folder})"
             )
             return None
-        self._said.pop("", None)
+        self._reported.pop("", None)
         return [name for name in names if name.endswith(".json") and not name.startswith((".", "#"))]
 
     def _accept(self, names: list[str]) -> dict[str, Registration]:
@@ -104,13 +104,13 @@ class HooksDir:
                 self._complain(name, f"{e}; {'its last good version stays in force' if kept else 'ignored'}")
                 continue
             accepted[name] = registration
-            self._said.pop(name, None)
+            self._reported.pop(name, None)
             if registration != before:
                 self._log.info(Event.HOOK_REGISTERED, hook=name, endpoint=registration.endpoint)
         for name in self._good.keys() - accepted.keys():
             self._log.info(Event.HOOK_REMOVED, hook=name)
-        for name in self._said.keys() - set(names) - {""}:
-            del self._said[name]
+        for name in self._reported.keys() - set(names) - {""}:
+            del self._reported[name]
         return accepted
 
     def _read_trusted(self, name: str) -> bytes:
@@ -131,6 +131,6 @@ class HooksDir:
         return content
 
     def _complain(self, name: str, message: str) -> None:
-        if self._said.get(name) != message:
-            self._said[name] = message
+        if self._reported.get(name) != message:
+            self._reported[name] = message
             self._log.error(Event.HOOK_INVALID, f"{self._folder}{'/' if name else ': '}{message}", hook=name)

@@ -129,13 +129,13 @@ def parse_registration(content: bytes, name: str) -> Registration:
     )
 
 
-def clash(registration: Registration, others: Iterable[Registration]) -> ConfigError | None:
-    """Return an error if one of `others` (earlier by name) asks the same endpoint at the same stage: an endpoint is asked
+def clash(registration: Registration, accepted: Iterable[Registration]) -> ConfigError | None:
+    """Return an error if one of `accepted` (earlier by name) asks the same endpoint at the same stage: an endpoint is asked
     once."""
-    for other in others:
-        twice = sorted(registration.hooks & other.hooks)
-        if registration.endpoint == other.endpoint and twice:
-            return _error(registration.name, "runtime-hooks", f"{other.name} already asks {other.endpoint} for {twice[0]}")
+    for earlier in accepted:
+        twice = sorted(registration.hooks & earlier.hooks)
+        if registration.endpoint == earlier.endpoint and twice:
+            return _error(registration.name, "runtime-hooks", f"{earlier.name} already asks {earlier.endpoint} for {twice[0]}")
     return None
 
 

@@ -2,8 +2,8 @@
 
 Only fields with an edit are parsed. A message of megabytes costs little more than a copy, and a field unknown to our copy of
 the API stays in place. An embedded message that comes in parts is joined, which has the same meaning. An edit is used once.
-`meet` gets each occurrence of its field, in order, and returns its replacement, as a whole field, or None to keep it. `rest`
-returns the fields to append at the end. Editing an edited message changes nothing.
+`meet` gets each occurrence of its field, in order, and returns its replacement, as a whole field, or None to keep it.
+`appended` returns the fields to append at the end. Editing an edited message changes nothing.
 
 Source: protobuf.dev/programming-guides/encoding (order, last one wins, maps, merging).
 
@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from runtimeproxy.protobuf.wire import LENGTH, fields
-from runtimeproxy.relay.received import joined
+from runtimeproxy.relay.message import joined
 
 _NUMBER: Final = 0  # wire type of int64
 
@@ -26,7 +26,7 @@ _NUMBER: Final = 0  # wire type of int64
 class Edit(Protocol):
     def meet(self, content: bytes) -> bytes | None: ...
 
-    def rest(self) -> bytes: ...
+    def appended(self) -> bytes: ...
 
 
 Edits = Mapping[int, "Edit | Inner"]  # edits by the tag of their field
@@ -72,7 +72,7 @@ def _pieces(message: bytes, spans: Iterable[tuple[int, int]], edits: Edits) -> l
                 pieces.append(instead)
         pieces.append(view[kept:end])
     inners = [(its_tag, edit) for its_tag, edit in edits.items() if isinstance(edit, Inner)]
-    last = [b"" if isinstance(edit, Inner) else edit.rest() for edit in edits.values()]
+    last = [b"" if isinstance(edit, Inner) else edit.appended() for edit in edits.values()]
     pieces += last
     for its_tag, edit in sorted(inners, key=lambda inner: places.get(inner[0], len(pieces)), reverse=True):
         inside = _pieces(message, parts.get(its_tag, ()), edit.edits)
@@ -104,7 +104,7 @@ class Upserted:
         self._wanted = wanted
         self._render = render
         self._removed = frozenset(removed)
-        self._seen: set[str] = set()
+        self._met: set[str] = set()
 
     def meet(self, content: bytes) -> bytes | None:
         entry = cri.KeyValue.FromString(content)
@@ -114,16 +114,16 @@ class Upserted:
         value = self._wanted.get(key)
         if entry.value != value:
             self.replaced[key] = None
-        if value is None or key in self._seen:
+        if value is None or key in self._met:
             return b""
-        self._seen.add(key)
+        self._met.add(key)
         if entry.value == value:
             return None
         entry.value = value
         return self._render([entry])
 
-    def rest(self) -> bytes:
-        return self._render(cri.KeyValue(key=k, value=v) for k, v in self._wanted.items() if k not in self._seen)
+    def appended(self) -> bytes:
+        return self._render(cri.KeyValue(key=k, value=v) for k, v in self._wanted.items() if k not in self._met)
 
 
 def upserted_map(kind: type[Message], name: str, wanted: Mapping[str, str]) -> Upserted:
@@ -142,20 +142,20 @@ class AtPaths:
     def __init__(self, name: str, ours: Iterable[cri.Mount | cri.Device]) -> None:
         self._name = name
         self._ours = {entry.container_path: entry for entry in ours}
-        self._seen: set[str] = set()
+        self._met: set[str] = set()
 
     def meet(self, content: bytes) -> bytes | None:
         entry = cri.Mount.FromString(content) if self._name == "mounts" else cri.Device.FromString(content)
         path = _cleaned(entry.container_path)
         if path not in self._ours:
             return None
-        if path in self._seen:
+        if path in self._met:
             return b""
-        self._seen.add(path)
+        self._met.add(path)
         return _rendered(cri.ContainerConfig, self._name, [self._ours[path]])
 
-    def rest(self) -> bytes:
-        missing = [entry for path, entry in self._ours.items() if path not in self._seen]
+    def appended(self) -> bytes:
+        missing = [entry for path, entry in self._ours.items() if path not in self._met]
         return _rendered(cri.ContainerConfig, self._name, missing)
 
 
@@ -175,7 +175,7 @@ class Named:
         self._missing.pop(self._read(content), None)
         return None
 
-    def rest(self) -> bytes:
+    def appended(self) -> bytes:
         return self._render(list(self._missing))
 
 
@@ -186,9 +186,9 @@ class Replaced:
         self._ours = _rendered(kind, name, value)
 
     def meet(self, content: bytes) -> bytes | None:
-        return self.rest()
+        return self.appended()
 
-    def rest(self) -> bytes:
+    def appended(self) -> bytes:
         ours, self._ours = self._ours, b""
         return ours
 

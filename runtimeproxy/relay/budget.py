@@ -19,7 +19,7 @@ COPIES: Final = 4
 class HoldBudget:
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._room = limit
+        self._free = limit
         self._early = limit // COPIES
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
@@ -37,8 +37,8 @@ class HoldBudget:
 
     def reserve(self, size: int, granted: Callable[[], None]) -> bool:
         """Reserve `size` bytes, at most the limit. Return True if reserved now; otherwise `granted` is called later."""
-        if not self._waiting and size <= self._room:
-            self._room -= size
+        if not self._waiting and size <= self._free:
+            self._free -= size
             return True
         self._waiting.append((size, granted))
         return False
@@ -49,11 +49,11 @@ class HoldBudget:
         self._serve()
 
     def release(self, size: int) -> None:
-        self._room += size
+        self._free += size
         self._serve()
 
     def _serve(self) -> None:
-        while self._waiting and self._waiting[0][0] <= self._room:
+        while self._waiting and self._waiting[0][0] <= self._free:
             size, granted = self._waiting.popleft()
-            self._room -= size
+            self._free -= size
             granted()

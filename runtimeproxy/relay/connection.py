@@ -12,7 +12,7 @@ Every frame is forwarded unchanged, with these exceptions:
   `forward` sends the message, changed or not; `refuse` resets the call at the runtime and answers the client. If the client
   gives up, or the runtime answers first, `CallCancelled` reports the end of the hold. A hold ends in no other way.
 * DATA beyond the runtime's window are queued (flow.py); they occur only after the relay sent bytes of its own.
-* WINDOW_UPDATEs of the runtime for bytes that the relay sent are withheld (windows.py).
+* WINDOW_UPDATEs of the runtime for bytes that the relay sent are withheld (stream.py).
 * Further frames of either side on a refused call are dropped, and their credit is given back (refused.py).
 * Header blocks are re-encoded once a block had to be dropped (headers.py).
 * The relay's own frames for the client wait until the runtime's SETTINGS came.
@@ -41,7 +41,7 @@ MAX_MESSAGE: Final = 16 << 20
 # This many bytes of an observed reply are enough, because it carries one id.
 MAX_OBSERVED: Final = 64 << 10
 # The relay sends this PING after a GOAWAY: a client that answers the PING opens no more calls.
-_END_KNOWN: Final = b"lading\x00\x01"
+_END_PING: Final = b"lading\x00\x01"
 
 
 class Relay:
@@ -66,7 +66,7 @@ class Relay:
         self._greeted = False  # the runtime's SETTINGS came: the client gets nothing before (RFC 9113 3.4)
         self._goaway_stream = frames.LARGEST_WINDOW  # stream of the last GOAWAY; the next may not name a later one (6.8)
         self._begun = False
-        self._end_known = False
+        self._end_acknowledged = False
         self._requests = Direction(
             self._meet_request,
             {
@@ -166,13 +166,13 @@ class Relay:
 
     def announce_end(self) -> None:
         """Send GOAWAY, so that the client opens no more calls here. Calls that it opened before it read GOAWAY continue."""
-        self._say_goaway(frames.LARGEST_WINDOW, ErrorCode.NO_ERROR)
-        self._replies.inject(frames.frame(frames.PING, 0, 0, _END_KNOWN))
+        self._send_goaway(frames.LARGEST_WINDOW, ErrorCode.NO_ERROR)
+        self._replies.inject(frames.frame(frames.PING, 0, 0, _END_PING))
 
     @property
     def ended(self) -> bool:
         """Return whether, after `announce_end`, the client has acknowledged the end and no call is open."""
-        return self._end_known and not self._open
+        return self._end_acknowledged and not self._open
 
     def end(self, message: str) -> None:
         """End every open call with UNAVAILABLE and `message`, then the connection."""
@@ -201,9 +201,9 @@ class Relay:
         if not self._greeted:
             self._greeted = True
             self._replies.out.insert(0, frames.frame(frames.SETTINGS, 0, 0))
-        self._say_goaway(self._last_stream, code, str(error))
+        self._send_goaway(self._last_stream, code, str(error))
 
-    def _say_goaway(self, last_stream: int, code: ErrorCode, text: str = "") -> None:
+    def _send_goaway(self, last_stream: int, code: ErrorCode, text: str = "") -> None:
         self._goaway_stream = min(self._goaway_stream, last_stream)
         self._replies.inject(frames.goaway(self._goaway_stream, code, text))
 
@@ -223,7 +223,7 @@ class Relay:
         if stream is None or (stream.hold is Hold.PASSING and not stream.queue):
             return None
         if stream.hold is Hold.REFUSED:
-            self._refused.client_said(stream, end_stream=end_stream)
+            self._refused.client_sent(stream, end_stream=end_stream)
             return b""
         stream.queue.append(Trailers(fields, end_stream))  # trailers, which no gRPC client sends
         cut_short = end_stream and stream.hold is Hold.RECEIVING
@@ -249,7 +249,7 @@ class Relay:
                 return b""
             case Hold.REFUSED:
                 self._flow.credit_client(0, length)
-                self._refused.client_said(stream, end_stream=end_stream)
+                self._refused.client_sent(stream, end_stream=end_stream)
                 return b""
             case Hold.PASSING:
                 if not stream.queue and self._flow.passes(length, stream.window):
@@ -262,8 +262,8 @@ class Relay:
                 return self._flow.send(stream)
 
     def _receive(self, stream: Stream, payload: bytes, length: int, end_stream: bool) -> bytes:
-        if why := self._holding.receive(stream, payload, length, end_stream=end_stream):
-            return self._refuse(stream, GrpcStatus.RESOURCE_EXHAUSTED, why)
+        if problem := self._holding.receive(stream, payload, length, end_stream=end_stream):
+            return self._refuse(stream, GrpcStatus.RESOURCE_EXHAUSTED, problem)
         if stream.whole:
             self.events.append(self._holding.hold(stream))
         elif end_stream:
@@ -283,7 +283,7 @@ class Relay:
     def _request_rst(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
         stream = self._streams.get(stream_id)
         if stream and stream.hold is Hold.REFUSED:
-            self._refused.client_said(stream, end_stream=True)
+            self._refused.client_sent(stream, end_stream=True)
             return b""
         self._cancel(stream_id, Side.CLIENT)
         return None
@@ -307,8 +307,8 @@ class Relay:
         return None
 
     def _request_ping(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
-        if flags & frames.ACK and buffer[start + frames.HEADER_LENGTH : end] == _END_KNOWN:
-            self._end_known = True
+        if flags & frames.ACK and buffer[start + frames.HEADER_LENGTH : end] == _END_PING:
+            self._end_acknowledged = True
             return b""
         return None
 

@@ -32,7 +32,7 @@ class Direction:
     """Relay the frames of one direction. `meet` gets each header block; `handlers` get the frames of other types."""
 
     __slots__ = (
-        *("_behind", "_block", "_cut", "_frames", "_handlers", "_left", "_meet", "_opening"),
+        *("_behind", "_block", "_cut", "_frames", "_handlers", "_missing", "_meet", "_opening"),
         *("lane", "out", "reader", "unacknowledged"),
     )
 
@@ -44,7 +44,7 @@ class Direction:
         self.reader = FrameReader(cuts_through)
         self.lane = HeaderLane()
         self.out: list[Bytes] = []
-        self._left = 0  # missing bytes of the frame whose beginning was forwarded
+        self._missing = 0  # missing bytes of the frame whose beginning was forwarded
         self._cut = 0, 0  # flags and stream of that partly forwarded frame
         self._behind: list[Bytes] = []  # injected bytes that wait for the end of that frame
         # SETTINGS that were sent in this direction wait here for their ACK; None is a barrier of the relay's own.
@@ -62,7 +62,7 @@ class Direction:
 
     def pump(self, data: bytes) -> None:
         """Read bytes, and append the bytes to forward to `out`."""
-        if self._left:
+        if self._missing:
             data = self._pass_on(data)
         buffer = self.reader.feed(data)
         out, passing, end = self.out, 0, 0
@@ -70,7 +70,7 @@ class Direction:
             if self._opening and (kind != frames.CONTINUATION or stream != self._opening[0]):
                 raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
             if end > len(buffer):
-                self._left, self._cut = end - len(buffer), (flags & frames.END_STREAM, stream)
+                self._missing, self._cut = end - len(buffer), (flags & frames.END_STREAM, stream)
                 break
             handler = self._handlers.get(kind)
             if handler is None:
@@ -93,10 +93,10 @@ class Direction:
 
     def _pass_on(self, data: bytes) -> bytes:
         """Forward more bytes of a partly forwarded frame. Return the bytes after that frame."""
-        part = data[: self._left]
+        part = data[: self._missing]
         self.out.append(part)
-        self._left -= len(part)
-        if self._left:
+        self._missing -= len(part)
+        if self._missing:
             return b""
         flags, stream = self._cut
         empty = frames.frame_header(frames.DATA, flags, stream, 0)
@@ -107,7 +107,7 @@ class Direction:
 
     def inject(self, data: Bytes) -> None:
         """Send bytes of the relay's own, but never inside a partly forwarded frame."""
-        (self._behind if self._left else self.out).append(data)
+        (self._behind if self._missing else self.out).append(data)
 
     def take(self) -> bytes:
         """Return the bytes of `out` and empty it. The bytes are copied once at most."""

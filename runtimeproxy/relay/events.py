@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from lading.http2.frames import ErrorCode
 from lading.http2.messages import parse_prefix
-from runtimeproxy.relay.received import joined
+from runtimeproxy.relay.message import joined
 
 
 class Side(StrEnum):
@@ -38,7 +38,7 @@ class CallHeld:
 
     @property
     def message(self) -> bytes:
-        """Return a copy of the message with its prefix, perhaps compressed (see compression.unpack)."""
+        """Return a copy of the message with its prefix, perhaps compressed (see message.unpack)."""
         return joined(self.parts)
 
 

@@ -1,7 +1,7 @@
 """Control the flow of requests: the client's credit, the runtime's window, and the DATA that wait for it (RFC 9113 5.2).
 
 The client gets the runtime's credit for frames that merely pass, and the relay's credit for DATA that the relay keeps
-(windows.py). The relay itself refuses DATA beyond a window if the runtime does not receive them.
+(stream.py). The relay itself refuses DATA beyond a window if the runtime does not receive them.
 """
 
 from typing import Final
@@ -10,8 +10,7 @@ from lading.http2 import frames
 from lading.http2.frames import ErrorCode, MalformedFrameError
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.direction import Bytes, Direction
-from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
-from runtimeproxy.relay.windows import Window
+from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting, Window
 
 # The runtime gets this many bytes of waiting DATA at a time; other connections have their turn before the next.
 MAX_BURST: Final = 256 << 10
@@ -30,9 +29,9 @@ class Flow:
         self._queued: dict[int, Stream] = {}
         self._burst = MAX_BURST  # bytes left of the current burst
         self._connection = Window(frames.DEFAULT_WINDOW)
-        self._client_room = frames.DEFAULT_WINDOW  # bytes that the client may still send on the connection
+        self._client_credit = frames.DEFAULT_WINDOW  # bytes that the client may still send on the connection
         self._later = 0  # connection credit for the client that is sent when a call ends
-        self._unsaid_room: int | None = 0  # connection credit that waits for the runtime's SETTINGS; None after them
+        self._deferred_credit: int | None = 0  # connection credit that waits for the runtime's SETTINGS; None after them
         self._acknowledged_window = frames.DEFAULT_WINDOW
         self._stream_window = frames.DEFAULT_WINDOW  # bytes that the relay may send on a new stream
         self._client_stream_window = frames.DEFAULT_WINDOW  # bytes that the client may send on a new stream
@@ -42,26 +41,26 @@ class Flow:
     def open_windows(self, stream: Stream) -> None:
         """Set the windows of a new call whose DATA the relay keeps."""
         stream.window = Window(self._stream_window)
-        stream.client_room = self._client_stream_window
+        stream.client_credit = self._client_stream_window
 
     def came(self, length: int) -> None:
-        self._client_room -= length
-        if self._client_room < 0:
+        self._client_credit -= length
+        if self._client_credit < 0:
             raise MalformedFrameError(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
 
     def came_held(self, stream: Stream, length: int) -> None:
         """Count DATA of a held call. Raises MalformedError beyond the stream's window, which bounds a held call's memory."""
-        stream.client_room -= length
-        if length and stream.client_room < 0:  # an empty frame needs no window (6.9)
+        stream.client_credit -= length
+        if length and stream.client_credit < 0:  # an empty frame needs no window (6.9)
             raise MalformedFrameError(ErrorCode.FLOW_CONTROL_ERROR, f"DATA beyond the window of stream {stream.id}")
 
     def passes(self, length: int, window: Window | None = None) -> bool:
         """Return whether DATA of this length fit now, and count them. `window`: the stream's, if the relay tracks it."""
-        if length > self._connection.room or (window and length > window.room):
+        if length > self._connection.free or (window and length > window.free):
             return False
-        self._connection.room -= length
+        self._connection.free -= length
         if window:
-            window.room -= length
+            window.free -= length
         return True
 
     def credit_client(self, stream_id: int, size: int = 0) -> None:
@@ -69,10 +68,10 @@ class Flow:
             size, self._later = size + self._later, 0
         if size:
             self._replies.inject(frames.window_update(stream_id, size))
-            if stream_id == 0 and self._unsaid_room is None:
-                self._client_room += size
+            if stream_id == 0 and self._deferred_credit is None:
+                self._client_credit += size
             elif stream_id == 0:
-                self._unsaid_room = (self._unsaid_room or 0) + size
+                self._deferred_credit = (self._deferred_credit or 0) + size
 
     def credit_later(self, size: int) -> None:
         """Give the connection's credit with its next credit or at the end of a call, when the client gets frames anyway."""
@@ -83,13 +82,13 @@ class Flow:
     def credit_received(self, stream: Stream) -> None:
         """Give the client the stream's credit for the received bytes of a message that will be held."""
         self.credit_client(stream.id, stream.uncredited)
-        stream.client_room += stream.uncredited
+        stream.client_credit += stream.uncredited
         stream.uncredited = 0
 
     def greeted(self) -> None:
         """Count credit as given from now on: the runtime's SETTINGS came, so frames reach the client."""
-        self._client_room += self._unsaid_room or 0
-        self._unsaid_room = None
+        self._client_credit += self._deferred_credit or 0
+        self._deferred_credit = None
 
     # ---- the runtime's window
 
@@ -102,17 +101,17 @@ class Flow:
                 out.append(self._requests.render_block(stream.id, item.fields, end_stream=item.end_stream))
                 stream.queue.popleft()
                 continue
-            left = item.left
-            room = min(self._connection.room, stream.window.room) if stream.window else self._connection.room
-            size = min(left, max(0, room), frames.DEFAULT_MAX_FRAME_SIZE)
+            remaining = item.remaining
+            free = min(self._connection.free, stream.window.free) if stream.window else self._connection.free
+            size = min(remaining, max(0, free), frames.DEFAULT_MAX_FRAME_SIZE)
             if size and self._burst <= 0:
                 self.more = True
-            if left and (not size or self.more):
+            if remaining and (not size or self.more):
                 self._queued[stream.id] = stream
                 return b"".join(out)
-            last = size == left
+            last = size == remaining
             flags = frames.END_STREAM if last and item.end_stream else 0
-            if left or flags:
+            if remaining or flags:
                 out.append(frames.frame_header(frames.DATA, flags, stream.id, size))
                 out += item.take(size)
             for window in (self._connection, stream.window):
@@ -142,7 +141,7 @@ class Flow:
 
     def _send_queued(self) -> None:
         for stream in list(self._queued.values()):
-            if self._connection.room <= 0 or self.more:
+            if self._connection.free <= 0 or self.more:
                 return
             self._requests.out.append(self.send(stream))
 
@@ -150,7 +149,7 @@ class Flow:
         """Process a WINDOW_UPDATE of the runtime. Return None to forward it to the client, or the bytes in its place."""
         if stream_id == 0:
             passed = self._connection.credited(increment)
-            self._client_room += passed
+            self._client_credit += passed
             self._send_queued()
         else:
             stream = self._streams.get(stream_id)
@@ -159,7 +158,7 @@ class Flow:
             if stream.hold is Hold.REFUSED:
                 return b""
             passed = stream.window.credited(increment)
-            stream.client_room += passed
+            stream.client_credit += passed
             if stream.queue and stream.hold is Hold.PASSING:
                 self._requests.out.append(self.send(stream))
         if passed == increment:
@@ -188,8 +187,8 @@ class Flow:
         self._client_stream_window += of_client
         for stream in self._streams.values():
             if stream.window:
-                stream.window.room += difference
-                stream.client_room += of_client
+                stream.window.free += difference
+                stream.client_credit += of_client
         return difference > 0
 
     # ---- the end of a call
@@ -197,7 +196,9 @@ class Flow:
     def drop(self, stream: Stream) -> None:
         """Drop the stream's waiting bytes, and give the client credit for them, because the runtime never will."""
         self._queued.pop(stream.id, None)
-        self.credit_client(0, sum(waiting.left for waiting in stream.queue if isinstance(waiting, Waiting) and not waiting.own))
+        self.credit_client(
+            0, sum(waiting.remaining for waiting in stream.queue if isinstance(waiting, Waiting) and not waiting.own)
+        )
 
     def end(self) -> None:
         self._queued.clear()

@@ -13,10 +13,10 @@ from lading.http2.messages import PREFIX_LENGTH
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.events import CallHeld
 from runtimeproxy.relay.flow import Flow
-from runtimeproxy.relay.received import Received
+from runtimeproxy.relay.message import Received
 from runtimeproxy.relay.stream import Hold, Step, Stream, Waiting
 
-NO_ROOM: Final = "lading: too many large requests at a time"
+OVER_BUDGET: Final = "lading: too many large requests at a time"
 
 
 class Holding:
@@ -53,16 +53,16 @@ class Holding:
             self._flow.credit_later(length)
         else:
             self._flow.credit_client(0, length)
-        known = stream.expected
+        expected_before = stream.expected
         stream.read_prefix()
         if stream.expected - PREFIX_LENGTH > self._max_message:
             return messages.too_large(stream.expected - PREFIX_LENGTH, self._max_message)
-        if stream.expected and not known:
+        if stream.expected and not expected_before:
             self._reserve(stream)
         if not stream.reserved:
             stream.early += length
             if not self._budget.came_early(length, stream.early):
-                return NO_ROOM
+                return OVER_BUDGET
         if not end_stream and (stream.reserved or not stream.expected):  # a stream window may be smaller than the prefix
             self._flow.credit_received(stream)
         return ""
@@ -87,13 +87,13 @@ class Holding:
         first = stream.queue[0] if stream.queue else None
         cut_short = stream.hold is Hold.RECEIVING
         end_stream = cut_short and stream.client_ended
-        if isinstance(first, Waiting) and not first.left and first.end_stream:
+        if isinstance(first, Waiting) and not first.remaining and first.end_stream:
             stream.queue.popleft()  # END_STREAM is sent with the message
             end_stream = True
         going = Waiting(*held, own=True, end_stream=end_stream)
         stream.queue.appendleft(going)
         self._let_go(stream)
-        self._flow.keep_reserved(stream, going.left)  # the reservation lasts until all bytes are sent
+        self._flow.keep_reserved(stream, going.remaining)  # the reservation lasts until all bytes are sent
         stream.take(Step.CUT_SHORT if cut_short else Step.FORWARD)
         return self._flow.send(stream)
 

@@ -32,7 +32,7 @@ class Refused:
         reset = frames.rst_stream(stream.id, ErrorCode.CANCEL)
         return reset if self._barrier else reset + self._raise_barrier()
 
-    def client_said(self, stream: Stream, *, end_stream: bool) -> None:
+    def client_sent(self, stream: Stream, *, end_stream: bool) -> None:
         stream.client_ended = stream.client_ended or end_stream
         self._forget(stream)
 

@@ -1,4 +1,10 @@
-"""Hold the relay's state of a stream whose frames do not merely pass: a held, refused, observed or queued call."""
+"""Hold the relay's state of a stream whose frames do not merely pass: a held, refused, observed or queued call.
+
+While frames merely pass, WINDOW_UPDATEs included, the client's window *is* the runtime's (RFC 9113 5.2 and 6.9). A held message
+breaks that. The relay credits its bytes to the client at once, and sends the message later, perhaps larger or smaller, as bytes
+of the relay's own. So a `Window` counts the runtime's real window, and the credit for the relay's own bytes, which must not
+reach the client. Example: the relay sends 100 bytes of its own; of the runtime's next credit of 150 bytes, the client gets 50.
+"""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -6,11 +12,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from lading.http2.frames import LARGEST_WINDOW, ErrorCode, MalformedFrameError
 from lading.http2.headers import Fields
 from lading.http2.messages import PREFIX_LENGTH, parse_timeout
 from runtimeproxy.relay.events import CallHeld
-from runtimeproxy.relay.received import Received
-from runtimeproxy.relay.windows import Window
+from runtimeproxy.relay.message import Received
 
 
 class Hold(Enum):
@@ -45,22 +51,52 @@ STEPS: Final[Mapping[tuple[Hold, Step], Hold]] = {
 }
 
 
+class Window:
+    """Count the runtime's window of a connection or a stream, in bytes of DATA payload with padding."""
+
+    __slots__ = ("free", "owed")
+
+    def __init__(self, free: int) -> None:
+        self.free = free  # below zero after the runtime shrank INITIAL_WINDOW_SIZE (6.9.2)
+        self.owed = 0  # expected credit for bytes that the relay, not the client, sent
+
+    def passed(self, size: int) -> None:
+        """Count bytes of the client that were sent to the runtime."""
+        self.free -= size
+
+    def sent(self, size: int) -> None:
+        """Count bytes of the relay's own that were sent to the runtime."""
+        self.free -= size
+        self.owed += size
+
+    def credited(self, increment: int) -> int:
+        """Add credit from the runtime; return the client's part of it."""
+        if increment == 0:
+            raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+        if self.free + increment > LARGEST_WINDOW:
+            raise MalformedFrameError(ErrorCode.FLOW_CONTROL_ERROR, f"window of {self.free + increment} bytes")
+        self.free += increment
+        withheld = min(increment, self.owed)
+        self.owed -= withheld
+        return increment - withheld
+
+
 class Waiting:
     """Hold DATA for the runtime. `own`: the relay sends the bytes as its own, and has already credited the client for them."""
 
-    __slots__ = ("_parts", "end_stream", "left", "own")
+    __slots__ = ("_parts", "end_stream", "own", "remaining")
 
     def __init__(self, *parts: bytes | bytearray, own: bool, end_stream: bool) -> None:
         self.own = own
         self.end_stream = end_stream
-        self.left = sum(map(len, parts))  # bytes
+        self.remaining = sum(map(len, parts))  # bytes
         self._parts = deque(memoryview(part) for part in parts)
 
     def take(self, size: int) -> list[memoryview]:
         """Remove and return the next `size` bytes. A frame may consist of several parts: otherwise small credits would make
         ever smaller frames."""
         taken = []
-        self.left -= size
+        self.remaining -= size
         while size:
             part = self._parts.popleft()
             if len(part) > size:
@@ -91,7 +127,7 @@ class Stream:
     granted: Callable[[], None] | None = None  # callback of a pending reservation
     reserved: int = 0  # bytes of the hold budget
     early: int = 0  # bytes that came before memory for them was reserved
-    client_room: int = 0  # bytes that the client may still send while the call is held
+    client_credit: int = 0  # bytes that the client may still send while the call is held
     uncredited: int = 0  # bytes taken for which the client's stream window was not given back yet
     queue: deque[Waiting | Trailers] = field(default_factory=deque)
     client_ended: bool = False  # the client sent END_STREAM or RST_STREAM

@@ -29,6 +29,17 @@ void account_waited(struct account *account, int64_t now) {
   pthread_mutex_unlock(&account->lock);
 }
 
+void account_correct(struct account *account, int64_t more) {
+  pthread_mutex_lock(&account->lock);
+  if (account->turn_idle) {
+    account->turn_idle += more;
+  } else {
+    account->used += more;
+    account->credit -= GUEST_FACTOR * more;
+  }
+  pthread_mutex_unlock(&account->lock);
+}
+
 void account_rest(struct account *account, int64_t now, int64_t over) {
   pthread_mutex_lock(&account->lock);
   int64_t rest = account->turn_idle ? most_of(0, account->turn_idle - (now - over)) : 0;

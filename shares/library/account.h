@@ -28,6 +28,8 @@ void account_reset(struct account *);
 void account_grow(struct account *, int64_t now, int64_t ppm);
 /* Let the credit not grow for the time in which the process waited for a turn. */
 void account_waited(struct account *, int64_t now);
+/* Count time that earlier launches took beyond what was expected. */
+void account_correct(struct account *, int64_t more);
 /* Count the work that was left at the end of the last turn, `over` ago: it runs beside the next turn. */
 void account_rest(struct account *, int64_t now, int64_t over);
 /* Return whether a launch of this length may be made outside a turn. `*pause`: the holder should be paused for it. */

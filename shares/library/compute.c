@@ -74,11 +74,19 @@ static void report(struct device *device, int64_t least) {
   if (used) turn_use(device, used, 0);
 }
 
-/* Count what the last turn left, and return all use that is not reported. */
+/* Count what the last turn left, or this one if it is about to be given back. */
+static void count_rest(struct device *device) {
+  struct launches *on = launches_on(device);
+  int64_t over = turn_over(device);
+  int64_t more = atomic_exchange(&on->queue.more, 0);
+  if (more) account_correct(&on->account, more);
+  account_rest(&on->account, now_ns(), over > 0 ? over : 0);
+}
+
+/* Return all use that is not reported. */
 static int64_t take_used(struct device *device) {
-  struct account *account = &launches_on(device)->account;
-  account_rest(account, now_ns(), turn_over(device));
-  return account_report(account, now_ns(), 0, 0);
+  count_rest(device);
+  return account_report(&launches_on(device)->account, now_ns(), 0, 0);
 }
 
 /* Give back a turn that no thread uses: when the device has had no work for some time while others wait, or when it is over. */
@@ -182,7 +190,7 @@ static int is_guest(struct device *device, int64_t length) {
   struct account *account = &launches_on(device)->account;
   int pause = 0;
   if (!turn_takes_use() || atomic_load(&device->turn) == WANTING) return 0;
-  account_rest(account, now_ns(), turn_over(device));
+  count_rest(device);
   if (!account_guest(account, now_ns(), length, has_neighbours(device), &pause)) return 0;
   if (pause) {
     turn_use(device, account_report(account, now_ns(), 0, 0), 1);

@@ -9,6 +9,7 @@
 
 #define MARK_NS (2 * MS) /* of work, or of time, between two marks at most */
 #define FIRST_UNIT_NS (10 * MS)
+#define MUCH_NS (2 * MS) /* beyond twice the expected, work of others and gaps between launches do not explain the time */
 enum {
   LEAST_UNIT_NS = 1000,
   LONGEST_UNIT_NS = INT32_MAX,
@@ -66,7 +67,9 @@ static void take_first(struct queue *queue) {
   if (segment->launches) {
     int64_t most = now_ns() - segment->began; /* all that is known of a launch that found the device at rest */
     if (queue->marks[at].follows && !real.cuEventElapsedTime(&ms, queue->marks[before].event, queue->marks[at].event)) {
-      learn(queue, segment, (int64_t)(ms * 1e6));
+      int64_t took = (int64_t)(ms * 1e6);
+      if (took > 2 * segment->expected + MUCH_NS) atomic_fetch_add(&queue->more, took - segment->expected);
+      learn(queue, segment, took);
     } else if (segment->unknown || most < segment->expected) {
       learn(queue, segment, most);
     }
@@ -145,6 +148,7 @@ void queue_reset(struct queue *queue) {
   for (int i = 0; i < MARKS; i++) queue->marks[i].event = NULL;
   queue->first = queue->next = 0;
   queue->tail = (struct segment){0};
+  queue->more = 0;
 }
 
 void queue_forget(struct queue *queue, CUcontext context) {

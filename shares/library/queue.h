@@ -3,6 +3,8 @@
  * A mark is an event behind a launch. How long a launch takes is learned from the marks, for each kernel and size of its grid. */
 #ifndef LADING_QUEUE_H
 #define LADING_QUEUE_H
+#include <stdatomic.h>
+
 #include "driver.h"
 
 enum {
@@ -32,6 +34,7 @@ struct queue {
   unsigned first, next;   /* marks that are not known to be done */
   struct segment tail;    /* launches since the last mark */
   int64_t marked;         /* when the last mark was put */
+  _Atomic int64_t more;   /* time that launches took beyond the expected, and that is not counted yet */
   int32_t units[KINDS];   /* time of a launch of each kind, as learned, in ns; 0: not measured yet */
 };
 

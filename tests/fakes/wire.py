@@ -265,8 +265,8 @@ class Wire:
         assert (self.client.connection.open_outbound_streams, self.runtime.connection.open_inbound_streams) == (0, 0)
         to_runtime, to_client = window - unsent_credit(self.runtime), frames.DEFAULT_WINDOW - unsent_credit(self.client)
         assert self.connection_windows() == (to_runtime, to_client)
-        assert (relay._flow._client_room, relay._flow._connection.room) == (to_runtime, to_runtime)
-        assert (self.budget._room, self.budget._early) == (self.budget._limit, self.budget._limit // COPIES)
+        assert (relay._flow._client_credit, relay._flow._connection.free) == (to_runtime, to_runtime)
+        assert (self.budget._free, self.budget._early) == (self.budget._limit, self.budget._limit // COPIES)
 
     @staticmethod
     def _sendable(peer: Peer, stream: int) -> int:

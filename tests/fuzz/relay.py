@@ -136,7 +136,7 @@ class Play:
         assert relay.broken
         assert not self.open
         assert not self.observed
-        assert self.budget._room == BUDGET
+        assert self.budget._free == BUDGET
         assert not self.budget._waiting
         # A block of table references grows when it is re-encoded, by at most the table's size for each byte.
         assert self.given <= 200_000 + 4 * self.taken + 4200 * sum(map(len, self.said[Side.RUNTIME].blocks.values()))

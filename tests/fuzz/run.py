@@ -22,8 +22,8 @@ from types import FrameType
 CORPUS = Path(__file__).parent / "corpus"
 TARGETS = {
     "relay": "the proxy's frame relay, with calls held",
-    "conversation": "the hook server's connection (lading.grpc.conversation)",
-    "exchange": "the proxy's connection to a hook server",
+    "server": "the hook server's end of a connection (lading.grpc.server)",
+    "client": "the proxy's end of a connection to a hook server (lading.grpc.client)",
     "message": "protobuf's wire format in parts, and edited in place",
 }
 HANG_S = 5.0  # seconds of CPU time, so that a busy machine is no hang; the largest plays take some 50 ms

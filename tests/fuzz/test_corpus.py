@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
+from lading.http2.connection import Connection
 from lading.http2.headers import HeaderLane
-from lading.http2.sending import Sender
 from runtimeproxy.protobuf import patch
 from tests.depth import repeats
 from tests.fuzz.run import CORPUS, TARGETS, bounded, corpus, fuzz, player
@@ -36,9 +36,9 @@ def test_new(target: str, record_property: Callable[[str, object], None]) -> Non
     [
         # A relay that drops a late answer and goes on verbatim; DATA beyond a window; an edit that is not made.
         ("relay", HeaderLane, "verbatim", property(lambda _: True, lambda _, __: None)),
-        ("conversation", Sender, "_room", property(lambda _: 1 << 30, lambda _, __: None)),
-        ("exchange", Sender, "_room", property(lambda _: 1 << 30, lambda _, __: None)),
-        ("message", patch.Upserted, "rest", lambda _: b""),
+        ("server", Connection, "_window", property(lambda _: 1 << 30, lambda _, __: None)),
+        ("client", Connection, "_window", property(lambda _: 1 << 30, lambda _, __: None)),
+        ("message", patch.Upserted, "appended", lambda _: b""),
     ],
 )
 def test_each_judge_fails_a_broken_product(

@@ -66,7 +66,7 @@ def relayed(pieces: Iterable[Piece], held_paths: Iterable[bytes] = (), change: C
         to_runtime.append(relay.to_runtime())
         to_client.append(relay.to_client())
     assert relay.broken is None
-    assert budget._room == BUDGET
+    assert budget._free == BUDGET
     out.to_runtime, out.to_client = b"".join(to_runtime), b"".join(to_client)
     return out
 

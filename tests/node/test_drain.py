@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from lading.log import Event
-from runtimeproxy.lost import lost_file, read_lost
+from runtimeproxy.daemon import lost_file, read_lost
 from simnode.daemons import render_flat_toml
 from tests.fakes.counting_runtime import COUNTED, HELD, CountingRuntime
 from tests.fakes.service_manager import ServiceManager, managed

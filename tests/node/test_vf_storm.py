@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from lading.grpc.client import MAX_IDLE
+from runtimeproxy.chain.endpoint import MAX_IDLE
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Container
 from simnode.leftovers import mounts_below

@@ -390,7 +390,7 @@ class RelayMachine(RuleBasedStateMachine):
         assert wire.client.connection.open_outbound_streams == 0
         assert wire.runtime.connection.open_inbound_streams == 0
         assert relay._flow._queued == {}
-        assert wire.budget._room == BUDGET
+        assert wire.budget._free == BUDGET
         assert not wire.budget._waiting
         # Refused before the client's end: it was reset and will say nothing more about it.
         silent = {s for s, call in self.calls.items() if self.refusal(call) and not call.client_ended}
@@ -400,8 +400,8 @@ class RelayMachine(RuleBasedStateMachine):
         # The relay owes the client the window for data that h2 holds back, for streams that h2 reset.
         window, given = relay._flow._connection, wire.runtime.connection.inbound_flow_control_window
         assert window.owed <= self.windows[False] - given
-        assert window.room == given
-        assert relay._flow._client_room == wire.client.connection.outbound_flow_control_window == given + window.owed
+        assert window.free == given
+        assert relay._flow._client_credit == wire.client.connection.outbound_flow_control_window == given + window.owed
         assert wire.runtime.connection.outbound_flow_control_window == wire.client.connection.inbound_flow_control_window
         if wire.goaways:
             assert wire.goaways == sorted(wire.goaways, reverse=True)

@@ -15,7 +15,7 @@ from hooks.ledger.period import End, Ended
 from hooks.node.node import Node
 from hooks.node.release import Attachments, Outcome, carry_out, find_release, read_content
 from lading.errors import ConfigError, RuntimeUnavailableError
-from lading.grpc.conversation import CallError, Later, Method
+from lading.grpc.server import CallError, Later, Method
 from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log, printable
 from lading.sockets import Peer
@@ -57,9 +57,9 @@ class LedgerService:
         outcome = Outcome(done=tuple(release.steps))
         if request.force:
             outcome = await carry_out(release, node.ledger, self._attachments, self._log, end=forced(peer, node.clock()))
-            tell(self._log, release.device, outcome, peer)
+            log_forced(self._log, release.device, outcome, peer)
             if node.watch is not None:
-                node.watch.request_scan()  # rescan the released devices before the next pod requests them
+                node.watch.look_soon()  # rescan the released devices before the next pod requests them
         return hook_pb2.ReleaseResponse(
             device=release.device,
             steps=map(printable, outcome.done),
@@ -72,6 +72,6 @@ def forced(peer: Peer, now: float) -> End:
     return End(at=int(now), how=Ended.FORCED, uid=peer.uid)
 
 
-def tell(log: Log, device: str, outcome: Outcome, peer: Peer) -> None:
-    text = "; ".join((*outcome.done, *outcome.failed)) or "nothing was released"
-    log.warning(Event.RELEASE_FORCED, text, device=device, uid=peer.uid, pid=peer.pid)
+def log_forced(log: Log, device: str, outcome: Outcome, peer: Peer) -> None:
+    words = "; ".join((*outcome.done, *outcome.failed)) or "nothing was released"
+    log.warning(Event.RELEASE_FORCED, words, device=device, uid=peer.uid, pid=peer.pid)

@@ -31,7 +31,7 @@ def read_container(container: hook_pb2.Container) -> Container:
         name=container.name,
         annotations=dict(container.annotations),
         env=tuple(EnvVar(env.name, env.value) for env in container.env),
-        devices=tuple(Device(one.container_path, one.host_path, one.permissions) for one in container.devices),
+        devices=tuple(Device(device.container_path, device.host_path, device.permissions) for device in container.devices),
         cdi_devices=tuple(container.cdi_devices),
         privileged=container.privileged,
         sys_admin=container.sys_admin,
@@ -54,8 +54,8 @@ def _render_adjustment(adjustment: Adjustment) -> hook_pb2.Adjustment:
     )
     for env in adjustment.env:
         message.env.add(name=env.name, value=env.value)
-    for one in adjustment.devices:
-        message.devices.add(container_path=one.container_path, host_path=one.host_path, permissions=one.permissions)
+    for device in adjustment.devices:
+        message.devices.add(container_path=device.container_path, host_path=device.host_path, permissions=device.permissions)
     for mount in adjustment.mounts:
         message.mounts.add(container_path=mount.container_path, host_path=mount.host_path, readonly=mount.readonly)
     return message

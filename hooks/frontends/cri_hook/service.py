@@ -14,8 +14,7 @@ from hooks.model.assignment import Refusal
 from hooks.model.container import Sandbox
 from hooks.ports import NodePort
 from lading.errors import place_of
-from lading.grpc.conversation import CallError, Later, Method
-from lading.grpc.server import UnaryServer
+from lading.grpc.server import CallError, Later, Method, UnaryServer
 from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from lading.reasons import Reason
@@ -130,10 +129,10 @@ class HookServer(UnaryServer):
         """Create the server. It serves `others` on the same socket as `service`."""
 
         def methods(peer: Callable[[], Peer]) -> Mapping[bytes, Method]:
-            result = dict(service.methods())
+            by_path = dict(service.methods())
             for other in others:
-                result.update(other.methods(peer))
-            return result
+                by_path.update(other.methods(peer))
+            return by_path
 
         def failed(error: Exception) -> None:
             log.error(Event.GRANT_REFUSED, f"internal error: {place_of(error)}", reason=Reason.INTERNAL)

@@ -10,7 +10,7 @@ from hooks.daemon.readiness import decide_ready as readiness_of_hooks
 from hooks.node.bypass import Bypassed
 from lading.checks.model import Verdict
 from lading.vocabulary import ContainerId, PodUid
-from runtimeproxy.readiness import decide_ready as readiness_of_proxy
+from runtimeproxy.daemon import decide_ready as readiness_of_proxy
 from tests.unit.doctor.verdicts import states
 
 METRICS = 'lading_build_info{version="1.2.3"} 1.0\nlading_proxy_connections 5.0\n'

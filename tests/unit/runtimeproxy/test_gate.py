@@ -76,7 +76,7 @@ class Scripted(Chain):
         self.questions: list[Question] = []
         self.observations: list[tuple[str, Stage, hook.ObserveRequest]] = []
 
-    async def ask(
+    async def collect_answers(
         self, stage: Stage, questions: Sequence[Question], deadline: float | None, *, keep_going: bool = False
     ) -> Answers | CallRefusal:
         self.questions += questions
@@ -537,7 +537,7 @@ def test_an_error_while_judging_an_error_counts_as_guarded(log: Log, monkeypatch
 
 def test_a_cancelled_call_is_cancelled_and_said(log: Log, records: Records) -> None:
     class Hanging(Scripted):
-        async def ask(self, *_: object, **__: object) -> Answers | CallRefusal:
+        async def collect_answers(self, *_: object, **__: object) -> Answers | CallRefusal:
             await asyncio.Event().wait()
             raise AssertionError
 
@@ -621,7 +621,7 @@ def test_a_reply_that_cannot_be_read_is_survived(log: Log, records: Records) -> 
 def test_a_change_is_logged_once_the_call_is_on_its_way_and_a_refusal_at_once(log: Log, records: Records) -> None:
     later: list[Callable[[], None]] = []
     chain = Scripted(log, answered(("10.json", ASSIGNED)))
-    gate = Gate(chain, Runtime(KNOWN), log, guarded_prefixes=["lading.dev/"], soon=later.append)
+    gate = Gate(chain, Runtime(KNOWN), log, guarded_prefixes=["lading.dev/"], defer=later.append)
     gate.cache.relist(0, [], [])
     assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.NO_REGISTRATION
     assert (records.events().count(Event.CALL_REFUSED), later) == (1, [])

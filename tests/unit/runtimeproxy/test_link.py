@@ -197,7 +197,7 @@ class Rig:
             log=self.log,
             metrics=Metrics(),
             ended=self._end,
-            runtime_seen=self.runtime_seen.append,
+            runtime_dialled=self.runtime_seen.append,
         )
         self.links.append(link)
         link.start(ours)

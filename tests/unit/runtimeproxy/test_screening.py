@@ -46,10 +46,10 @@ def test_who_is_asked_and_who_is_told() -> None:
     both = registration("a", "x/", hooks="PreCreateContainer PostCreateContainer")
     every = registration("b")
     of = screening(both, every)
-    assert of.asked(CREATE, ["x/1"]) == (both, every)
-    assert of.asked(CREATE, []) == (every,)
+    assert of.adjusters(CREATE, ["x/1"]) == (both, every)
+    assert of.adjusters(CREATE, []) == (every,)
     assert of.observers(CREATE, ["x/1"]) == (both,)
-    assert of.asked(Stage.STOP_CONTAINER, ["x/1"]) == ()
+    assert of.adjusters(Stage.STOP_CONTAINER, ["x/1"]) == ()
 
 
 @pytest.mark.parametrize(

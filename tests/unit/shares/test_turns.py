@@ -139,6 +139,66 @@ def test_short_pauses_give_no_credit_for_what_others_had_meanwhile() -> None:
     assert b.error_in_any_second(0.5, 31 * SECOND, 40 * SECOND) < 0.06
 
 
+def busy(name: str, request: float) -> Work:
+    """Return a training that always wants the card: four kernels of 0.2 ms between two synchronisations."""
+    return Work(name=name, request=request, kernels_ms=(0.1965,), together=4, launch_us=10)
+
+
+def answers(name: str, request: float) -> Work:
+    """Return a service that answers every 20 ms: 50 kernels of 3.5 us, whose launches take 0.77 ms of CPU time."""
+    return Work(name=name, request=request, kernels_ms=(0.0035,), burst_ms=0.175, every_ms=20, launch_us=15.4)
+
+
+def slowest_ms(work: Work) -> float:
+    """Return the 99th percentile of the lengths of answers."""
+    return sorted(work.answers_ns)[len(work.answers_ns) * 99 // 100] / MS
+
+
+def alone(work: Work) -> Work:
+    simulate([work], Fair(), seconds=4)
+    return work
+
+
+@pytest.mark.parametrize("request_of_answers", [0.5, 0.05])
+def test_an_answer_beside_a_training_is_as_quick_as_alone(request_of_answers: float) -> None:
+    service, training = answers("a", request_of_answers), busy("b", 1 - request_of_answers)
+    simulate([service, training], Fair(), seconds=4)
+    assert slowest_ms(service) <= 1.1 * slowest_ms(alone(answers("a", 1)))
+    assert training.share_of(SECOND, 4 * SECOND) >= 0.95 * alone(busy("b", 1)).share_of(SECOND, 4 * SECOND)
+
+
+@pytest.mark.parametrize("parts", [(0.5, 0.5), (0.7, 0.3), (0.5, 0.3, 0.2)])
+def test_trainings_get_their_requests_of_nearly_the_whole_card(parts: tuple[float, ...]) -> None:
+    works = [busy(name, part) for name, part in zip("abc", parts, strict=False)]
+    simulate(works, Fair(), seconds=4)
+    got = [work.share_of(SECOND, 4 * SECOND) for work in works]
+    assert in_proportion(got, least=0.98 * alone(busy("a", 1)).share_of(SECOND, 4 * SECOND)) == pytest.approx(parts, abs=0.02)
+
+
+def test_tiny_launches_and_products_use_the_card_together() -> None:
+    tiny = Work(name="a", request=0.5, kernels_ms=(0.0016,), together=200, launch_us=6.4)
+    products = busy("b", 0.5)
+    simulate([tiny, products], Fair(), seconds=1)
+    parts = [work.share_of(SECOND // 2, SECOND) for work in (tiny, products)]
+    assert parts[0] >= 0.9 * 0.249  # of the part of the device that it needs alone
+    assert parts[0] / 0.249 + parts[1] / 0.974 >= 1.5
+
+
+@pytest.mark.parametrize("kernel_ms", [20.0, 100.0])
+def test_who_floods_the_card_with_long_kernels_gets_its_part(kernel_ms: float) -> None:
+    flood, training = Work(name="a", request=0.3, kernels_ms=(kernel_ms,), together=1000), busy("b", 0.7)
+    simulate([flood, training], Fair(), seconds=10)
+    assert flood.share_of(2 * SECOND, 10 * SECOND) == pytest.approx(0.3, abs=0.02)
+    assert longest_wait_ms(training) <= 1.1 * kernel_ms + 2
+
+
+@pytest.mark.parametrize(("limits", "abs_"), [((0.3,), 0.01), ((0.2, 0.5), 0.02)])
+def test_limits_are_kept(limits: tuple[float, ...], abs_: float) -> None:
+    works = [replace(busy(name, limit), limit=limit) for name, limit in zip("ab", limits, strict=False)]
+    simulate(works, Fair(), seconds=4)
+    assert [work.share_of(SECOND, 4 * SECOND) for work in works] == pytest.approx(limits, abs=abs_)
+
+
 works = st.builds(
     lambda request, limit, kernel_ms, begins_ms, burst_ms, pauses_ms: Work(
         name="",

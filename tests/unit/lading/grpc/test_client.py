@@ -1,151 +1,260 @@
-"""Test connections to a hook server: when one is opened, kept and closed."""
+"""The client of unary calls against `h2`, which is strict about what it is sent, and against bytes that no server sends."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Iterable
+from struct import pack
 
+import h2.config
+import h2.connection
+import h2.events
+import h2.settings
 import pytest
 
-from lading.grpc.client import MAX_IDLE, ClosedError, Connections
-from lading.grpc.conversation import Conversation
-from lading.grpc.exchange import Reply
-from lading.http2.messages import GrpcStatus
+from lading.grpc.client import ClientConnection, Reply
+from lading.http2 import frames
+from lading.http2.frames import ErrorCode, MalformedFrameError
+from lading.http2.messages import GrpcStatus, prefixed
 
-PATH = b"/test/Echo"
-SHORT = 0.05  # seconds; a time that a test waits for in full
-
-
-class Peer:
-    """Answer each request with its content, unless it `hangs`; count the connections, which it can `close`."""
-
-    def __init__(self) -> None:
-        self.made = 0
-        self.ended = 0
-        self.hangs = False
-        self.asked = asyncio.Event()
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.made += 1
-        self._writers.append(writer)
-        conversation = Conversation({PATH: lambda message: message}, failed=print, later=print)
-        while data := await reader.read(1 << 16):
-            self.asked.set()
-            if not self.hangs:
-                writer.write(conversation.receive(data))
-        self.ended += 1
-        self.close()
-
-    def close(self) -> None:
-        for writer in self._writers:
-            writer.close()
-
-    async def closed(self) -> None:
-        self.close()
-        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
-        await until(lambda: self.ended == self.made)
+LIMIT = 1 << 20
+PATH = b"/lading.hook.v1.Hook/Adjust"
+HEAD = [(":status", "200"), ("content-type", "application/grpc")]
+OK = [("grpc-status", "0")]
 
 
-@asynccontextmanager
-async def serving(path: Path) -> AsyncIterator[tuple[Peer, Connections]]:
-    peer, connections = Peer(), Connections(str(path), limit=1000)
-    server = await asyncio.start_unix_server(peer.serve, path)
-    try:
-        yield peer, connections
-    finally:
-        await connections.close(grace_s=None)
-        server.close()
-        await server.wait_closed()
-        await peer.closed()
+class Server:
+    """A server on h2: what it received, and what it sends."""
+
+    def __init__(self, settings: dict[int, int] | None = None) -> None:
+        self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
+        self.h2.initiate_connection()
+        if settings:
+            self.h2.update_settings(settings)  # in force once they are acknowledged
+        self.heard: dict[int, bytes] = {}
+        self.fields: dict[int, dict[str, str]] = {}
+        self.whole: list[int] = []
+
+    def hears(self, data: bytes, *, credit: bool = True) -> bytes:
+        for event in self.h2.receive_data(data):
+            match event:
+                case h2.events.RequestReceived(stream_id=int(stream), headers=list(fields)):
+                    self.fields[stream] = dict(fields)  # type: ignore[arg-type]
+                    self.heard[stream] = b""
+                case h2.events.DataReceived(stream_id=int(stream), data=bytes(part), flow_controlled_length=int(size)):
+                    self.heard[stream] += part
+                    if credit:
+                        self.h2.increment_flow_control_window(size)
+                        self.h2.increment_flow_control_window(size, stream)
+                case h2.events.StreamEnded(stream_id=int(stream)):
+                    self.whole.append(stream)
+        return self.h2.data_to_send()
+
+    def answers(self, stream: int, message: bytes, trailers: Iterable[tuple[str, str]] = OK) -> bytes:
+        self.h2.send_headers(stream, HEAD)
+        rest = prefixed(message)
+        while rest:
+            size = min(len(rest), self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size)
+            assert size, "the client's window is too small for an answer that it takes"
+            self.h2.send_data(stream, rest[:size])
+            rest = rest[size:]
+        self.h2.send_headers(stream, list(trailers), end_stream=True)
+        return self.h2.data_to_send()
+
+    def fails(self, stream: int, *fields: tuple[str, str]) -> bytes:
+        self.h2.send_headers(stream, [*HEAD, *fields], end_stream=True)
+        return self.h2.data_to_send()
 
 
-def go(short_folder: Path, body: Callable[[Peer, Connections], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(20), serving(short_folder / "a") as (peer, connections):
-            await body(peer, connections)
-
-    asyncio.run(run())
-
-
-async def until(true: Callable[[], bool]) -> None:
-    while not true():  # noqa: ASYNC110  a few turns of the loop
-        await asyncio.sleep(0)
+def asked(message: bytes = b"question", settings: dict[int, int] | None = None) -> tuple[ClientConnection, Server]:
+    """A call that the server has heard, and both have said to it what is to be said."""
+    client, server = ClientConnection(limit=LIMIT), Server(settings)
+    ask(client, server, message)
+    return client, server
 
 
-def test_one_connection_serves_calls_that_follow_each_other(short_folder: Path) -> None:
-    async def body(peer: Peer, connections: Connections) -> None:
-        for message in (b"1", b"2", b"3"):
-            assert await connections.call(PATH, message, timeout_s=5) == Reply(status=GrpcStatus.OK, content=message)
-        assert peer.made == 1
-
-    go(short_folder, body)
+def ask(client: ClientConnection, server: Server, message: bytes, *, credit: bool = True) -> None:
+    said = client.begin(PATH, message, timeout_s=2)
+    while said:
+        said = client.receive(server.hears(said, credit=credit))
 
 
-def test_calls_at_the_same_time_do_not_wait_for_each_other_and_few_connections_are_kept(short_folder: Path) -> None:
-    async def body(peer: Peer, connections: Connections) -> None:
-        messages = [b"%d" % number for number in range(100)]
-        answers = await asyncio.gather(*(connections.call(PATH, message, timeout_s=5) for message in messages))
-        assert [answer.content for answer in answers] == messages
-        assert 1 < peer.made <= 100
-        await until(lambda: peer.made - peer.ended == MAX_IDLE)
-
-    go(short_folder, body)
+def answer_of(client: ClientConnection) -> Reply:
+    assert client.answer is not None
+    return client.answer
 
 
-def test_a_call_that_is_late_ends_its_connection(short_folder: Path) -> None:
-    async def body(peer: Peer, connections: Connections) -> None:
-        peer.hangs = True
-        with pytest.raises(TimeoutError):
-            await connections.call(PATH, b"x", timeout_s=SHORT)
-        await until(lambda: peer.ended == 1)
-        peer.hangs = False
-        assert (await connections.call(PATH, b"y", timeout_s=5)).content == b"y"
-        assert peer.made == 2
-
-    go(short_folder, body)
+def test_a_call_as_grpc_has_it() -> None:
+    client, server = asked()
+    fields = server.fields[1]
+    assert (fields[":path"], fields["te"], fields["content-type"]) == (PATH.decode(), "trailers", "application/grpc")
+    assert fields["grpc-timeout"] == "2000m"
+    assert server.heard[1] == prefixed(b"question")
+    client.receive(server.answers(1, b"answer"))
+    assert client.answer == Reply(status=GrpcStatus.OK, content=b"answer")
+    assert not client.ended
 
 
-def test_a_connection_that_its_server_closed_is_forgotten(short_folder: Path) -> None:
-    async def body(peer: Peer, connections: Connections) -> None:
-        await connections.call(PATH, b"x", timeout_s=5)
-        peer.close()
-        await until(lambda: not connections._idle)
-        assert (await connections.call(PATH, b"y", timeout_s=5)).content == b"y"
-
-    go(short_folder, body)
-
-
-def test_a_server_that_closes_instead_of_answering(short_folder: Path) -> None:
-    async def body(peer: Peer, connections: Connections) -> None:
-        peer.hangs = True
-        call = asyncio.create_task(connections.call(PATH, b"x", timeout_s=5))
-        await peer.asked.wait()
-        peer.close()
-        with pytest.raises(ConnectionResetError):
-            await call
-
-    go(short_folder, body)
+def test_calls_one_after_the_other_and_the_windows_stay_whole() -> None:
+    """The sum of the answers is many times the window; `Server.answers` sees that there is room."""
+    client, server = asked()
+    for stream in range(1, 20, 2):
+        if stream > 1:
+            ask(client, server, b"q" * 100_000)
+            assert server.heard[stream] == prefixed(b"q" * 100_000)
+        server.hears(client.receive(server.answers(stream, b"a" * LIMIT)))
+        assert answer_of(client).content == b"a" * LIMIT
+    assert not client.ended
 
 
-def test_no_one_there(short_folder: Path) -> None:
-    async def body() -> None:
-        with pytest.raises(FileNotFoundError):
-            await Connections(str(short_folder / "b"), limit=1000).call(PATH, b"x", timeout_s=5)
-
-    asyncio.run(body())
+def test_a_question_larger_than_the_window_waits_for_credit() -> None:
+    _, server = asked(b"x" * 300_000, {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1000})
+    assert server.heard[1] == prefixed(b"x" * 300_000)
 
 
-@pytest.mark.parametrize("grace_s", [None, SHORT])
-def test_a_close_ends_what_is_not_answered(short_folder: Path, grace_s: float | None) -> None:
-    async def body(peer: Peer, connections: Connections) -> None:
-        peer.hangs = True
-        call = asyncio.create_task(connections.call(PATH, b"x", timeout_s=5))
-        await peer.asked.wait()
-        await connections.close(grace_s=grace_s)
-        with pytest.raises(ClosedError):
-            await call
-        with pytest.raises(ClosedError):
-            await connections.call(PATH, b"x", timeout_s=5)
+def test_a_window_that_shrinks_while_bytes_are_on_their_way() -> None:
+    client, server = ClientConnection(limit=LIMIT), Server()
+    ask(client, server, b"x" * 100_000, credit=False)
+    server.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 10})
+    server.hears(client.receive(server.h2.data_to_send()), credit=False)
+    server.h2.increment_flow_control_window(200_000)
+    server.h2.increment_flow_control_window(200_000, 1)
+    server.hears(client.receive(server.h2.data_to_send()), credit=False)
+    assert server.heard[1] == prefixed(b"x" * 100_000)
 
-    go(short_folder, body)
+
+def test_a_server_without_a_header_table() -> None:
+    """It has to be told by a size update in the next block; h2 insists."""
+    client, server = asked(settings={h2.settings.SettingCodes.HEADER_TABLE_SIZE: 0})
+    client.receive(server.answers(1, b""))
+    server.hears(client.begin(PATH, b"again", timeout_s=2))
+    assert server.heard[3] == prefixed(b"again")
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 10_000])
+def test_however_the_bytes_are_cut(size: int) -> None:
+    client, server = asked()
+    data = server.answers(1, b"a" * 5000)
+    for start in range(0, len(data), size):
+        assert client.answer is None
+        client.receive(data[start : start + size])
+    assert client.answer == Reply(status=GrpcStatus.OK, content=b"a" * 5000)
+
+
+def test_an_error_says_what_the_server_said() -> None:
+    client, server = asked()
+    client.receive(server.fails(1, ("grpc-status", "7"), ("grpc-message", "not%20yours: %C3%A9")))
+    assert client.answer == Reply(status=7, message="not yours: é")
+    assert not client.ended
+
+
+def test_an_error_behind_an_answer_is_an_error() -> None:
+    client, server = asked()
+    client.receive(server.answers(1, b"half", [("grpc-status", "13")]))
+    assert answer_of(client).status == GrpcStatus.INTERNAL
+
+
+def test_what_is_not_grpc_is_an_error() -> None:
+    client, server = asked()
+    server.h2.send_headers(1, [(":status", "404"), ("content-type", "text/html")], end_stream=True)
+    client.receive(server.h2.data_to_send())
+    assert answer_of(client).status == GrpcStatus.UNKNOWN
+    assert "404" in answer_of(client).message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0\0\0\0\5abc", b"\1\0\0\0\1a", b"\0\0\0\0\1aa"],
+    ids=["none", "not whole", "compressed", "more than one"],
+)
+def test_a_reply_that_is_not_one_message(content: bytes) -> None:
+    client, server = asked()
+    server.h2.send_headers(1, HEAD)
+    server.h2.send_data(1, content)
+    server.h2.send_headers(1, OK, end_stream=True)
+    client.receive(server.h2.data_to_send())
+    assert answer_of(client).status == GrpcStatus.INTERNAL
+
+
+def test_a_reply_over_the_limit_is_not_waited_for() -> None:
+    client, server = asked()
+    server.h2.send_headers(1, HEAD)
+    server.h2.send_data(1, b"\0" + pack(">L", LIMIT + 1))
+    client.receive(server.h2.data_to_send())
+    assert answer_of(client).status == GrpcStatus.RESOURCE_EXHAUSTED
+    assert client.ended
+
+
+def test_a_reply_without_a_status() -> None:
+    client, server = asked()
+    server.h2.send_headers(1, HEAD)
+    server.h2.send_data(1, prefixed(b"x"), end_stream=True)
+    client.receive(server.h2.data_to_send())
+    assert answer_of(client).status == GrpcStatus.INTERNAL
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(7, GrpcStatus.UNAVAILABLE), (8, GrpcStatus.CANCELLED), (11, GrpcStatus.RESOURCE_EXHAUSTED), (2, GrpcStatus.INTERNAL)],
+)
+def test_a_call_that_is_reset(code: int, status: GrpcStatus) -> None:
+    client, server = asked()
+    server.h2.reset_stream(1, code)
+    client.receive(server.h2.data_to_send())
+    assert answer_of(client).status == status
+
+
+def test_an_answer_to_a_question_that_is_not_whole_ends_the_connection() -> None:
+    client, server = ClientConnection(limit=LIMIT), Server()
+    ask(client, server, b"x" * 100_000, credit=False)
+    client.receive(server.fails(1, ("grpc-status", "8")))
+    assert answer_of(client).status == GrpcStatus.RESOURCE_EXHAUSTED
+    assert client.ended
+
+
+def test_a_server_that_goes_away_still_answers_what_it_took() -> None:
+    client, server = asked()
+    client.receive(frames.goaway(1, ErrorCode.NO_ERROR))
+    assert client.answer is None
+    assert client.ended
+    client.receive(server.answers(1, b"answer"))
+    assert answer_of(client).content == b"answer"
+
+
+def test_a_server_that_goes_away_without_having_taken_the_call() -> None:
+    client, _ = asked()
+    client.receive(frames.goaway(0, ErrorCode.NO_ERROR))
+    assert answer_of(client).status == GrpcStatus.UNAVAILABLE
+
+
+def test_a_ping_is_answered() -> None:
+    client, _ = asked()
+    said = client.receive(frames.frame(frames.PING, 0, 0, b"12345678"))
+    assert said == frames.frame(frames.PING, frames.ACK, 0, b"12345678")
+
+
+BLOCK = frames.frame(frames.HEADERS, 0, 1, b"\x88")  # to be continued
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        BLOCK + frames.frame(frames.PING, 0, 0, b"12345678"),
+        frames.frame(frames.CONTINUATION, frames.END_HEADERS, 1, b"\x88"),
+        frames.frame(frames.PUSH_PROMISE, frames.END_HEADERS, 1, b"\0\0\0\2\x88"),
+        frames.frame(frames.HEADERS, frames.END_HEADERS, 1, b"\xff\xff\xff"),
+        frames.frame(frames.WINDOW_UPDATE, 0, 0, b"\0\0\0\0"),
+        frames.frame(frames.WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"),
+        frames.frame(frames.DATA, frames.PADDED, 1, b"\x09x"),
+        BLOCK + frames.frame(frames.CONTINUATION, 0, 1, b"x" * 16_384) * 65,
+    ],
+)
+def test_what_is_no_http2_ends_the_connection(data: bytes) -> None:
+    client, _ = asked()
+    with pytest.raises(MalformedFrameError):
+        client.receive(data)
+
+
+def test_a_block_in_pieces() -> None:
+    client, _ = asked()
+    client.receive(frames.frame(frames.HEADERS, frames.END_STREAM, 1, b"\x88"))
+    client.receive(frames.frame(frames.CONTINUATION, frames.END_HEADERS, 1, b"\0\x0bgrpc-status\x015"))
+    assert answer_of(client).status == 5

@@ -15,7 +15,7 @@ SECRET = hpack.NeverIndexedHeaderTuple(b"authorization", b"token")
 
 
 class Ends:
-    """Connect a sender and a receiver."""
+    """A sender and a receiver with the lane between them."""
 
     def __init__(self) -> None:
         self.encoder, self.decoder = Encoder(), hpack.Decoder()
@@ -39,7 +39,7 @@ class Ends:
         assert self.receive(block) == fields
 
     def resize(self, size: int) -> None:
-        """Let the receiver announce a table size, and the sender acknowledge it."""
+        """The receiver announces a table size and the sender acknowledges it."""
         self.decoder.max_allowed_table_size = size
         self.lane.announce_table_size(size)
         self.lane.acknowledge_table_size(size)
@@ -104,7 +104,7 @@ def test_lengths_of_any_size(length: int) -> None:
     assert tuple(hpack.Decoder().decode(HeaderLane().render(fields), raw=True)) == fields
 
 
-def test_a_smaller_table_is_reported_once() -> None:
+def test_a_smaller_table_is_said_once() -> None:
     lane = HeaderLane()
     lane.acknowledge_table_size(0)
     assert lane.render(REQUEST)[0] == 0x20
@@ -126,7 +126,7 @@ def test_large_blocks_are_not_cached() -> None:
     lane = HeaderLane()
     for size in (1, 1_000, 50_000):
         assert len(lane.decode(STATUS_200 * size)) == size
-    assert list(lane._decoded) == [STATUS_200]
+    assert list(lane._cached) == [STATUS_200]
 
 
 @pytest.mark.parametrize("block", [b"\xff\xff\xff\xff\xff\xff", b"\xbe", b"\x00\x05ab", b"\x40", b"\x3f\xe1\x7f"])

@@ -2,7 +2,7 @@ import pytest
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.call.call_context import SANDBOX_STAGES, context_made, context_of, known_keys
+from runtimeproxy.call.call_context import SANDBOX_STAGES, cached_keys, context_made, context_of
 from runtimeproxy.call.calls import Stage, read_id
 from runtimeproxy.call.sandbox_cache import SandboxCache
 from tests.unit.runtimeproxy.requests import create, golden, goldens, method, run
@@ -77,4 +77,4 @@ def test_what_was_made_has_its_new_id() -> None:
     ],
 )
 def test_keys_are_found_by_id_without_parsing(name: str, message: bytes, keys: set[str]) -> None:
-    assert known_keys(method(name).stage, message, known()) == keys
+    assert cached_keys(method(name).stage, message, known()) == keys

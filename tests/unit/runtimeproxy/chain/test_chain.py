@@ -68,7 +68,7 @@ async def ask(
     chain: Chain, *of: Registration, deadline_s: float | None = None, keep_going: bool = False
 ) -> Answers | CallRefusal:
     deadline = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
-    return await chain.ask(CREATE, [question(r) for r in of], deadline, keep_going=keep_going)
+    return await chain.collect_answers(CREATE, [question(r) for r in of], deadline, keep_going=keep_going)
 
 
 def refused_by(
@@ -411,7 +411,7 @@ def test_an_endpoint_that_is_no_longer_registered_is_let_go(sockets: Path, log: 
             a.hang()
             waiting = asyncio.create_task(ask(chain, registration(sockets / "a")))
             await a.arrived.wait()
-            chain.retain([])
+            chain.use(())
             a.release()
             assert isinstance(await waiting, Answers)
             await chain.close()
@@ -445,5 +445,25 @@ def test_a_caller_that_gives_up_cancels_the_question(sockets: Path, log: Log) ->
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             await chain.close()
+
+    go(body())
+
+
+def test_servers_are_probed_when_they_are_registered_and_forgotten_with_their_registration(sockets: Path, log: Log) -> None:
+    async def body() -> None:
+        chain = Chain(log)
+        probing = asyncio.create_task(chain.keep_probing())
+        async with HookServer(sockets / "a"):
+            for path, name in ((sockets / "a", "10.json"), (sockets / "b", "20.json")):
+                chain.use((registration(path, name),))
+                assert chain.silences() == {name: "not probed yet"}
+                while chain.silences() == {name: "not probed yet"}:  # noqa: ASYNC110  a few turns of the loop
+                    await asyncio.sleep(0)
+                assert chain.silences() == {
+                    name: "" if name == "10.json" else f"cannot connect to {path}: No such file or directory"
+                }
+        probing.cancel()
+        await asyncio.gather(probing, return_exceptions=True)
+        await chain.close()
 
     go(body())

@@ -34,7 +34,7 @@ def test_the_hold_budget_delays_a_call_and_lets_it_go_on() -> None:
     assert wire.held().message == message
     wire.forward(second)
     assert wire.runtime.streams[second].data == message
-    assert wire.budget._room == SHORT
+    assert wire.budget._free == SHORT
 
 
 def test_a_call_that_is_cancelled_while_it_waits_for_memory_takes_none() -> None:
@@ -80,7 +80,7 @@ def test_room_is_given_back_only_once_the_runtime_has_taken_the_message() -> Non
     assert not wire.budget.reserve(SHORT, lambda: None)
     wire.credit_all()
     assert len(wire.runtime.streams[stream].data) == len(prefixed(b"a" * 150_000))
-    assert wire.budget._room == 0  # the call that waited has the room
+    assert wire.budget._free == 0  # the call that waited has the room
 
 
 def test_what_a_large_first_window_lets_in_is_refused_beyond_its_room() -> None:

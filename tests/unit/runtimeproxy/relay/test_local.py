@@ -20,8 +20,7 @@ HEADERS = request_fields(FREE)
 def exchange(client: Peer, local: LocalAnswer, piece: int = 1 << 20) -> None:
     data = client.connection.data_to_send()
     for at in range(0, len(data), piece):
-        local.receive(data[at : at + piece])
-    client.receive(local.to_client())
+        client.receive(local.receive(data[at : at + piece]))
 
 
 def goaway(client: Peer) -> h2.events.ConnectionTerminated | None:
@@ -30,7 +29,7 @@ def goaway(client: Peer) -> h2.events.ConnectionTerminated | None:
 
 def test_a_client_gets_settings_before_it_asks() -> None:
     client, local = Peer(client=True), LocalAnswer(MESSAGE)
-    client.receive(local.to_client())
+    client.receive(local.take())
     assert any(isinstance(event, h2.events.RemoteSettingsChanged) for event in client.events)
     exchange(client, local)
     assert any(isinstance(event, h2.events.SettingsAcknowledged) for event in client.events)
@@ -81,13 +80,11 @@ def test_a_ping_is_answered() -> None:
 def test_an_idle_client_is_sent_away_when_the_runtime_is_back() -> None:
     client, local = Peer(client=True), LocalAnswer(MESSAGE)
     exchange(client, local)
-    local.end()
-    client.receive(local.to_client())
+    client.receive(local.end())
     ended = goaway(client)
     assert ended is not None
     assert (ended.error_code, ended.last_stream_id) == (ErrorCode.NO_ERROR, 0)
-    local.receive(b"whatever it still says")
-    assert local.to_client() == b""
+    assert local.receive(b"whatever it still says") == b""
 
 
 SETTINGS = frames.frame(frames.SETTINGS, 0, 0)
@@ -111,8 +108,7 @@ SETTINGS = frames.frame(frames.SETTINGS, 0, 0)
 )
 def test_what_is_no_http2_ends_with_its_code(data: bytes, code: ErrorCode) -> None:
     local = LocalAnswer(MESSAGE)
-    local.receive(data)
-    last = frames_of(local.to_client())[-1]
+    last = frames_of(local.receive(data))[-1]
     assert (last[3], frames.unsigned(last, frames.HEADER_LENGTH + 4)) == (frames.GOAWAY, code)
     assert local.done
 
@@ -120,5 +116,4 @@ def test_what_is_no_http2_ends_with_its_code(data: bytes, code: ErrorCode) -> No
 @given(st.binary(max_size=400))
 def test_garbage_never_raises(data: bytes) -> None:
     local = LocalAnswer(MESSAGE)
-    local.receive(frames.PREFACE + data)
-    assert local.to_client().startswith(SETTINGS)
+    assert local.receive(frames.PREFACE + data).startswith(SETTINGS)

@@ -1,4 +1,4 @@
-"""Test the server of unary calls against `h2`, a strict implementation, and against bytes that no client sends."""
+"""The server of unary calls against `h2`, which is strict about what it is sent, and against bytes that no client sends."""
 
 import contextlib
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.grpc.conversation import MAX_MESSAGE, CallError, Conversation, Later, Method
+from lading.grpc.server import MAX_MESSAGE, CallError, Later, Method, ServerConnection
 from lading.http2.frames import (
     CONTINUATION,
     HEADERS,
@@ -59,18 +59,22 @@ METHODS: Mapping[bytes, Method] = {
 }
 
 
-def never(stream: int, work: Later) -> None:
+def never(_: ServerConnection, stream: int, work: Later) -> None:
     work.close()
     raise AssertionError(f"stream {stream} was to be answered at once")
 
 
+def refusing() -> ServerConnection:
+    return ServerConnection(lambda _: METHODS, failed=print, later=never)
+
+
 class Peer:
-    """Connect a client with a server, and record the result of its calls."""
+    """A client with a server, and what became of its calls."""
 
     def __init__(self, settings: Mapping[int, int] | None = None, *, credit: bool = True) -> None:
         self.failures: list[Exception] = []
         self.later: dict[int, Later] = {}
-        self.server = Conversation(METHODS, failed=self.failures.append, later=self.later.__setitem__)
+        self.server = ServerConnection(lambda _: METHODS, failed=self.failures.append, later=self.defers)
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self.fields: dict[int, dict[str, str]] = {}
         self.content: dict[int, bytes] = {}
@@ -79,8 +83,11 @@ class Peer:
         self.credit = credit
         self.h2.initiate_connection()
         self.h2.update_settings(dict(settings or {}))
-        self.hears(self.server.greet())
+        self.hears(self.server.begin())
         self.talk()
+
+    def defers(self, _: ServerConnection, stream: int, work: Later) -> None:
+        self.later[stream] = work
 
     def calls(self, message: bytes, path: str = ECHO) -> int:
         stream = self.starts(path)
@@ -99,7 +106,7 @@ class Peer:
             result = e.value
         except Exception as e:  # noqa: BLE001  as the service hands it on
             result = e
-        self.hears(self.server.answer_later(stream, result))
+        self.hears(self.server.answer(stream, result))
         self.talk()
 
     def starts(self, path: str = ECHO, *more: tuple[str, str]) -> int:
@@ -147,7 +154,7 @@ def test_a_call_as_grpc_has_it() -> None:
 
 @pytest.mark.long
 def test_many_calls_and_the_windows_stay_whole() -> None:
-    """Send many times the windows of the connection in sum; `Peer.sends` checks that the window has space."""
+    """Together many times the windows of the connection; `Peer.sends` sees that there is room."""
     peer = Peer()
     for size in (0, 1, 100_000, MAX_MESSAGE, MAX_MESSAGE):
         stream = peer.calls(b"x" * size)
@@ -196,15 +203,15 @@ def test_a_client_without_a_header_table() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_however_the_bytes_are_cut(size: int) -> None:
-    whole, cut = Peer(), Conversation(METHODS, failed=print, later=never)
+    whole, cut = Peer(), refusing()
     whole.h2 = h2.connection.H2Connection()
     whole.h2.initiate_connection()
     for stream in (1, 3):
         whole.h2.send_headers(stream, FIELDS)
         whole.h2.send_data(stream, prefixed(b"x" * 5000), end_stream=True)
     data = whole.h2.data_to_send()
-    text = b"".join(cut.receive(data[i : i + size]) for i in range(0, len(data), size))
-    whole.hears(cut.greet() + text)
+    said = b"".join(cut.receive(data[i : i + size]) for i in range(0, len(data), size))
+    whole.hears(cut.begin() + said)
     assert whole.content == {1: prefixed(b"x" * 5000), 3: prefixed(b"x" * 5000)}
     assert whole.ended == [1, 3]
 
@@ -260,11 +267,11 @@ def test_a_call_that_is_given_up_is_forgotten() -> None:
 
 
 def test_more_calls_than_are_taken_are_refused() -> None:
-    """Check calls that h2 would not send, because it knows the limit."""
+    """h2 would not send them: it is told the limit."""
     peer = Peer()
     block = peer.h2.encoder.encode(FIELDS)
-    text = b"".join(peer.server.receive(frame(HEADERS, 4, stream, block)) for stream in range(1, 2 * 257, 2))
-    assert text == frame(RST_STREAM, 0, 2 * 257 - 1, ErrorCode.REFUSED_STREAM.to_bytes(4, "big"))
+    said = b"".join(peer.server.receive(frame(HEADERS, 4, stream, block)) for stream in range(1, 2 * 257, 2))
+    assert said == frame(RST_STREAM, 0, 2 * 257 - 1, ErrorCode.REFUSED_STREAM.to_bytes(4, "big"))
 
 
 # answers that come later
@@ -301,16 +308,16 @@ def test_the_answer_of_a_call_that_was_given_up_goes_nowhere(error: Exception | 
     peer.talk()
     assert not peer.server.waiting
     work = peer.later[stream]
-    assert peer.server.answer_later(stream, error or b"slow") == b""
+    assert peer.server.answer(stream, error or b"slow") == b""
     assert peer.failures == ([error] if error else [])  # the error is reported all the same
     work.close()
 
 
 def test_what_comes_behind_a_whole_request_is_not_part_of_it() -> None:
-    """Check that a client which sends more than a request does not have its call handled twice."""
+    """A client may send no more; one that does must not have its call asked twice."""
     peer = Peer()
     stream = peer.calls(b"slow", LATER)
-    assert peer.server.receive(frame(0, 1, stream, prefixed(b"more"))) == frame(WINDOW_UPDATE, 0, 0, (9).to_bytes(4, "big"))
+    assert peer.server.receive(frame(0, 1, stream, prefixed(b"more"))) == b""
     assert list(peer.later) == [stream]
     peer.answers(stream)
     assert peer.content[stream] == prefixed(b"slow")
@@ -391,7 +398,7 @@ def test_the_end_says_what_was_taken() -> None:
     ],
 )
 def test_what_is_no_http2_ends_the_connection(data: bytes) -> None:
-    server = Conversation(METHODS, failed=print, later=never)
+    server = refusing()
     server.receive(PREFACE)
     with pytest.raises(MalformedFrameError):
         server.receive(data)
@@ -399,7 +406,7 @@ def test_what_is_no_http2_ends_the_connection(data: bytes) -> None:
 
 def test_what_does_not_begin_as_http2() -> None:
     with pytest.raises(MalformedFrameError):
-        Conversation(METHODS, failed=print, later=never).receive(b"GET / HTTP/1.1\r\n\r\n")
+        refusing().receive(b"GET / HTTP/1.1\r\n\r\n")
 
 
 def test_a_block_in_pieces_with_padding_and_priority() -> None:
@@ -407,5 +414,5 @@ def test_a_block_in_pieces_with_padding_and_priority() -> None:
     block = peer.h2.encoder.encode(FIELDS)
     peer.server.receive(frame(HEADERS, 0x28, 1, b"\x02" + b"\0\0\0\0\x10" + block[:5] + b"\0\0"))
     peer.server.receive(frame(CONTINUATION, 4, 1, block[5:]))
-    text = peer.server.receive(frame(0, 0x9, 1, b"\x03" + prefixed(b"x") + b"\0\0\0"))
-    assert prefixed(b"x") in text
+    said = peer.server.receive(frame(0, 0x9, 1, b"\x03" + prefixed(b"x") + b"\0\0\0"))
+    assert prefixed(b"x") in said

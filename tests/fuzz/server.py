@@ -1,4 +1,4 @@
-"""A client and the hook server's `Conversation`, and what must hold whatever the client says.
+"""A client and the hook server's `ServerConnection`, and what must hold whatever the client says.
 
 No exception but MalformedError, which ends the connection; nothing out of proportion is said; frames are whole, header blocks
 can be read by an independent decoder, DATA fits the client's windows and frames. Of each call comes one answer at most, and of
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from lading.grpc.conversation import CallError, Conversation, Later, Method
+from lading.grpc.server import CallError, Later, Method, ServerConnection
 from lading.http2 import frames
 from lading.http2.frames import MalformedFrameError
 from lading.http2.messages import GrpcStatus, prefixed
@@ -53,7 +53,7 @@ class Play:
     def __init__(self, data: bytes) -> None:
         self.client = Peer(Tape(data))
         self.later: dict[int, Later] = {}
-        self.server = Conversation(METHODS, failed=lambda error: None, later=self.later.__setitem__)
+        self.server = ServerConnection(lambda _: METHODS, failed=lambda error: None, later=self._defer)
         self.heard = Reading(0)
         self.calls: dict[int, Call] = defaultdict(Call)
         self.acknowledged = 0
@@ -66,7 +66,7 @@ class Play:
 
     def run(self) -> None:
         client, tape = self.client, self.client.tape
-        self.hear(self.server.greet())
+        self.hear(self.server.begin())
         self.server.receive(frames.PREFACE)
         while tape.more and not self.broken:
             step = tape.pick((*self._steps, *client.anything))
@@ -137,7 +137,7 @@ class Play:
     def finish(self) -> None:
         """Room for everything; then everything that was asked is answered."""
         room = self.client.room
-        for credit in self.client.widen(self.server._calls):
+        for credit in self.client.widen(self.server.streams):
             self.say(credit)
         assert not self.broken
         self._answer_all()
@@ -147,7 +147,7 @@ class Play:
             if call.whole and not call.given_up and not call.refused:
                 assert (call.status, call.reply) == self.expected(stream, call), stream
         waiting = {stream for stream in self.client.said.blocks if not self.calls[stream].whole}
-        assert self.server._calls.keys() == {s for s in waiting if not (self.calls[s].given_up or self.calls[s].refused)}
+        assert self.server.streams.keys() == {s for s in waiting if not (self.calls[s].given_up or self.calls[s].refused)}
 
     def expected(self, stream: int, call: Call) -> tuple[int, bytes]:
         fields = dict(self.client.said.blocks[stream][0])
@@ -187,6 +187,9 @@ class Play:
 
     # ---- what the server's methods take their time for
 
+    def _defer(self, _: ServerConnection, stream: int, work: Later) -> None:
+        self.later[stream] = work
+
     def _answer(self) -> bytes:
         """One of them has ended; the client says nothing meanwhile."""
         if self.later:
@@ -194,7 +197,7 @@ class Play:
             try:
                 self.later.pop(stream).send(None)
             except StopIteration as e:
-                out = self.server.answer_later(stream, e.value)
+                out = self.server.answer(stream, e.value)
                 if not self.broken:
                     self.hear(out)
         return b""
