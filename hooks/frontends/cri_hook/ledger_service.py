@@ -59,7 +59,7 @@ class LedgerService:
             outcome = await carry_out(release, node.ledger, self._attachments, self._log, end=forced(peer, node.clock()))
             log_forced(self._log, release.device, outcome, peer)
             if node.watch is not None:
-                node.watch.look_soon()  # rescan the released devices before the next pod requests them
+                node.watch.request_scan()  # rescan the released devices before the next pod requests them
         return hook_pb2.ReleaseResponse(
             device=release.device,
             steps=map(printable, outcome.done),
