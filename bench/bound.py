@@ -106,14 +106,14 @@ class _Program:
             costs = np.array([*worth, *[0.0] * len(self._kinds) * len(self._patterns), of_load])
             nodes, pods = matrix[:rows], matrix[rows:]
             if exact:
-                found = linprog(costs, A_ub=nodes, b_ub=self._has(), A_eq=pods, b_eq=limits, method="highs")
+                result = linprog(costs, A_ub=nodes, b_ub=self._has(), A_eq=pods, b_eq=limits, method="highs")
             else:
-                found = linprog(costs, A_ub=matrix, b_ub=[*self._has(), *limits], method="highs")
-            if found.status != 0:
-                raise HostError(f"cannot compute the bound: {found.message}")
-            more = set(self._better_patterns(-found.ineqlin.marginals)) - set(self._patterns)
+                result = linprog(costs, A_ub=matrix, b_ub=[*self._has(), *limits], method="highs")
+            if result.status != 0:
+                raise HostError(f"cannot compute the bound: {result.message}")
+            more = set(self._better_patterns(-result.ineqlin.marginals)) - set(self._patterns)
             if not more:
-                return float(-found.fun)
+                return float(-result.fun)
             self._patterns += sorted(more)
 
     def _has(self) -> list[float]:

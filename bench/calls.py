@@ -94,13 +94,13 @@ def measure_version(rig: Rig, size: Size) -> Part:
 
 def measure_concurrent(rig: Rig, size: Size) -> Part:
     with rig.relay(rig.direct) as relay, rig.grpc_aio(rig.direct) as grpc_aio:
-        found = rig.interleave(
+        result = rig.interleave(
             "concurrent16",
             size.rounds,
             (rig.direct, relay, grpc_aio),
             lambda c: measure_calls(c, VERSION, VERSION_REQUEST, size.calls * 4, at_a_time=16),
         )
-    middle = {name: median(rounds) for name, rounds in found.items()}
+    middle = {name: median(rounds) for name, rounds in result.items()}
     cpu = ", ".join(f"{name} {figure.cpu_us:.0f}" for name, figure in middle.items())
     return Part(
         {"concurrent16": {name: {"calls_per_s": figure.calls_per_s} for name, figure in middle.items()}},
@@ -110,9 +110,9 @@ def measure_concurrent(rig: Rig, size: Size) -> Part:
 
 def measure_list(rig: Rig, size: Size) -> Part:
     with rig.backend() as direct, rig.relay(direct) as relay, rig.grpc_aio(direct) as grpc_aio:
-        found = rig.interleave(
+        result = rig.interleave(
             "list_2mb", size.rounds, (direct, relay, grpc_aio), lambda contender: measure_lists(contender, size.lists)
         )
-    p50 = {name: {"p50_us": statistics.median(rounds)} for name, rounds in found.items()}
+    p50 = {name: {"p50_us": statistics.median(rounds)} for name, rounds in result.items()}
     aio = p50.pop("grpc_aio")["p50_us"]
     return Part({"list_2mb": p50}, [f"list_2mb: grpc_aio {aio:,.0f} µs"])

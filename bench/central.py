@@ -64,7 +64,7 @@ SIZES: Final = (1000, 5000, 15000)
 PODS: Final = 600  # for each figure
 AT_A_TIME: Final = 16
 AHEAD: Final = 4 * AT_A_TIME  # requested before they are bound: central keeps a prediction for 5 s
-SEEN_S: Final = 60.0
+OBSERVED_S: Final = 60.0
 PODS_PATH: Final = PODS_OF.path("default")
 # At 5,000 nodes.
 LIMITS: Final = {
@@ -102,10 +102,10 @@ def measure(count: int, policy: Policy) -> dict[str, float]:
     with central(count, holding=4 * count, others=0, policy=policy) as started:
         asker = Asker(started.port, names)
         sizes = 4 * len(SHAPES), PODS, PODS, PODS, PODS // 4, PODS // 4
-        warm, look, bind, flow, alone, past = asker.create(started, *sizes)
+        warm, wakes, bind, flow, alone, past = asker.create(started, *sizes)
         for pod in warm:
             asker.ask(pod)
-        both = [asker.ask(pod)[0] for pod in look]
+        both = [asker.ask(pod)[0] for pod in wakes]
         with ThreadPoolExecutor(AT_A_TIME) as binders:
             binds_per_s = measure_binds(asker, binders, bind)
             began = time.perf_counter()
@@ -195,7 +195,7 @@ class Asker:
         for group, count in enumerate(counts):
             groups.append([_create(connection, f"asked-{group}-{number}", number) for number in range(count)])
         last = json.loads(groups[-1][-1])["metadata"]["name"]
-        until = time.monotonic() + SEEN_S
+        until = time.monotonic() + OBSERVED_S
         while _status(started.page_port, f"/v1/why/default/{last}") != 200:
             if time.monotonic() > until:
                 raise HostError(f"cannot measure: central does not see pod {last}")

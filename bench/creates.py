@@ -37,7 +37,7 @@ GUARDED: Final = {"lading.dev/gpus": "0,1"}
 ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 LIMIT: Final = 1 << 20  # bytes of an answer
 ANSWER_S: Final = 5.0
-_SAY_EVERY: Final = 50
+_REPORT_EVERY: Final = 50
 _SETTLE_S: Final = 0.05  # time for the work that is done only after the caller has its answer
 
 
@@ -90,8 +90,8 @@ def measure_creates(rig: Rig, size: Size) -> Part:
         answered = fixed.run_pod("answered", annotations=GUARDED)
         ways: list[tuple[Pod, ContainerOptions]] = [(plain, same), (guarded, {}), (answered, {}), (asked, {})]
         for number in range(size.pairs):
-            if number % _SAY_EVERY == 0:
-                rig.say(f"create_with_gpu_hook: round {number} of {size.pairs}")
+            if number % _REPORT_EVERY == 0:
+                rig.report(f"create_with_gpu_hook: round {number} of {size.pairs}")
             for way in range(len(ways)):
                 pod, options = ways[(number + way) % len(ways)]
                 pod.create_container(f"c{number}", **options).remove()

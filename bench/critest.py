@@ -57,7 +57,7 @@ class SocketOnly:
         return Cri(via or self.socket, api=api)
 
 
-async def run_critest(binary: Path, socket: Path, words: list[str], report: Path) -> None:
+async def run_critest(binary: Path, socket: Path, args: list[str], report: Path) -> None:
     """Run critest. Its output goes to stderr as it comes; failing specs do not raise an error."""
     config = report.with_name("crictl.yaml")
     config.touch()
@@ -71,13 +71,13 @@ async def run_critest(binary: Path, socket: Path, words: list[str], report: Path
             "--ginkgo.randomize-all=false",
             "--ginkgo.seed",
             "1",
-            *words,
+            *args,
         ),
     ]
     await (await asyncio.create_subprocess_exec(*command, stdout=sys.stderr)).wait()
 
 
-async def run_through(binary: Path, socket: Path, words: list[str], report: Path) -> int:
+async def run_through(binary: Path, socket: Path, args: list[str], report: Path) -> int:
     """Run critest through a proxy. Return also the number of questions to the proxy's hooks, two for each container."""
     folder = report.parent
     async with AsyncExitStack() as stack:
@@ -101,18 +101,18 @@ async def run_through(binary: Path, socket: Path, words: list[str], report: Path
         proxy = Daemon("lading-runtimeproxy", config=config, socket=folder / "cri.sock")
         await asyncio.to_thread(proxy.start)
         try:
-            await run_critest(binary, proxy.socket, words, report)
+            await run_critest(binary, proxy.socket, args, report)
         finally:
             await asyncio.to_thread(proxy.stop)
         return sum(len(server.asked) for server in servers)
 
 
-async def run_beside(binary: Path, socket: Path, nri: Path, words: list[str], report: Path) -> int:
+async def run_beside(binary: Path, socket: Path, nri: Path, args: list[str], report: Path) -> int:
     """Run critest while the runtime asks Lading's plugin about every container. Return the number of the runtime's calls."""
     folder, metrics = report.parent, f"127.0.0.1:{free_port()}"
     node = await asyncio.to_thread(build, "demo-8gpu", folder / "node")
     with LadingNode(folder, node=node, runtime=SocketOnly(socket), nri=nri, hooks_settings={"metrics": metrics}):
-        await run_critest(binary, socket, words, report)
+        await run_critest(binary, socket, args, report)
         text = await asyncio.to_thread(_fetch, f"http://{metrics}/metrics")
         return sum(map(int, re.findall(r"^lading_hooks_nri_call_seconds_count\S* (\d+)", text, re.MULTILINE)))
 
@@ -125,8 +125,8 @@ def _fetch(url: str) -> str:
 def read_report(report: Path) -> dict[str, str]:
     """Return spec → state, from a JUnit file."""
     cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314 -- critest wrote it for this run
-    found = ((str(case.get("name")), str(case.get("status"))) for case in cases)
-    return {name.removeprefix("[It] "): state for name, state in found if name.startswith("[It] ")}
+    result = ((str(case.get("name")), str(case.get("status"))) for case in cases)
+    return {name.removeprefix("[It] "): state for name, state in result if name.startswith("[It] ")}
 
 
 def main() -> None:
@@ -138,20 +138,20 @@ def main() -> None:
     way.add_argument("--through", action="store_true", help="through a proxy in front of it")
     way.add_argument("--plugin", action="store_true", help="with Lading's plugin and its guard")
     parser.add_argument("--out", type=Path, default=Path("bench/out/critest.json"))
-    args, words = parser.parse_known_args()
+    args, text = parser.parse_known_args()
     if args.plugin and not args.nri_socket:
         parser.error("--plugin needs --nri-socket")
-    words += ["--nri-socket", str(args.nri_socket)] if args.nri_socket else []
+    text += ["--nri-socket", str(args.nri_socket)] if args.nri_socket else []
     with tempfile.TemporaryDirectory(prefix="lading-critest-", dir="/tmp") as folder:  # sockets need short names
         report = Path(folder) / "junit.xml"
         begun = time.monotonic()
         if args.through:
-            asked = asyncio.run(run_through(args.critest, args.socket, words, report))
+            asked = asyncio.run(run_through(args.critest, args.socket, text, report))
         elif args.plugin:
-            asked = asyncio.run(run_beside(args.critest, args.socket, args.nri_socket, words, report))
+            asked = asyncio.run(run_beside(args.critest, args.socket, args.nri_socket, text, report))
         else:
             asked = 0
-            asyncio.run(run_critest(args.critest, args.socket, words, report))
+            asyncio.run(run_critest(args.critest, args.socket, text, report))
         specs = read_report(report)
     counts = Counter(specs.values())
     result = {state: counts[state] for state in ("passed", "failed", "skipped")}

@@ -38,7 +38,7 @@ def replay_cells(
 ) -> dict[str, Any]:
     """Replay all cells. `times`: a file of pods with times, which pods of files without times get. ONLINE is Lading's policy
     without knowledge of future pods; POOLED is the result of a cluster with a single node."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, path in workloads.items():
         pods = read_pods(path)
         lifetimes = read_lifetimes(path, pods, None if has_times(path) else times)
@@ -54,8 +54,8 @@ def replay_cells(
                 cell = play(trace, POLICIES, prior=Prior.WORKLOAD)
                 for key, (on, policy, prior) in beside.items():
                     cell[key] = play(on, [policy], prior=prior)[policy.value]
-                found.setdefault(name, {}).setdefault(load_key(load), {})[durations.value] = cell
-    return found
+                result.setdefault(name, {}).setdefault(load_key(load), {})[durations.value] = cell
+    return result
 
 
 def _replay(

@@ -71,13 +71,13 @@ def fill(count: int) -> Ledger:
     """Return nodes of which hardly two are in the same state."""
     ledger, chance = Ledger(), random.Random(SEED)  # noqa: S311  a simulation
     for number, report in enumerate(api_server.reports(count)):
-        said = msgspec.convert(report, NodeDevices)
-        ledger.facts.set_node(said.metadata.name, NodeFacts(ready=True), 1)
-        ledger.facts.set_report(said)
+        text = msgspec.convert(report, NodeDevices)
+        ledger.facts.set_node(text.metadata.name, NodeFacts(ready=True), 1)
+        ledger.facts.set_report(text)
         busy = 0.9 * chance.random()
         for card in range(8):
             if chance.random() < busy:
-                ledger.facts.set_pod(_holder(said.metadata.name, number, card, chance))
+                ledger.facts.set_pod(_holder(text.metadata.name, number, card, chance))
     return ledger
 
 
@@ -140,7 +140,7 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> DiverseFigures:
         first_s = time.monotonic() - began
         scheduler.apply(decision)
         not_reached = _not_reached({**decision.answer.fails, **decision.answer.never})
-        reasons = scheduler.known_reasons(request) or {}  # central updates this mapping
+        reasons = scheduler.cached_reasons(request) or {}  # central updates this mapping
         async with asyncio.timeout(MOST_S):
             while _not_reached(reasons):  # noqa: ASYNC110  the waker sets no event
                 await asyncio.sleep(0.05)
@@ -158,7 +158,7 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> DiverseFigures:
 
 def _not_reached(reasons: Mapping[str, str]) -> int:
     """Count the nodes that are not judged yet."""
-    return sum(why == Missing.NOT_REACHED.shown for why in reasons.values())
+    return sum(reason == Missing.NOT_REACHED.shown for reason in reasons.values())
 
 
 def _unbounded(ledger: Ledger, pod: Pod, policy: Policy, names: Sequence[str]) -> float:

@@ -30,7 +30,7 @@ from lading.vocabulary import GANG, GANG_MIN
 OUT: Final = Path("bench/out/gang_look.json")
 NODES: Final = 100
 SIZES: Final = ((200, 2), (1000, 1), (3000, 2), (10_000, 1))  # gangs, members of each
-LOOKS: Final = 10
+SCANS: Final = 10
 
 
 class _NoEvictions:
@@ -69,25 +69,25 @@ def measure(gangs: int, members: int) -> dict[str, float]:
             pod = rig.show(f"g{gang}-{member}", 1, {GANG: f"g{gang}", GANG_MIN: str(members)})
             rig.scheduler.filter(pod, rig.names)
     gc.freeze()  # central does this too once it has read the cluster
-    first, _ = _take(keeper.look())
-    for _ in range(3 * LOOKS):  # until every gang had its turn
-        _take(keeper.look())
+    first, _ = _take(keeper.scan())
+    for _ in range(3 * SCANS):  # until every gang had its turn
+        _take(keeper.scan())
         time.sleep(0.02)
-    idle = [_take(keeper.look()) for _ in range(LOOKS)]
+    idle = [_take(keeper.scan()) for _ in range(SCANS)]
     busy = []
-    for number in range(LOOKS):
+    for number in range(SCANS):
         rig.report(rig.names[0], f"broken {number}")
-        busy.append(_take(keeper.look()))
-    objects = [GangObject(key=ObjectKey(GangDialect.COSCHEDULING, "other", f"o{n}"), terms=Terms()) for n in range(LOOKS)]
+        busy.append(_take(keeper.scan()))
+    objects = [GangObject(key=ObjectKey(GangDialect.COSCHEDULING, "other", f"o{n}"), terms=Terms()) for n in range(SCANS)]
     began = time.process_time()
     for one in objects:
         rig.scheduler.gangs.put_object(one)
-    took = (time.process_time() - began) / LOOKS
+    took = (time.process_time() - began) / SCANS
     return {
         "first_ms": 1e3 * first,
-        "idle_ms": 1e3 * sum(total for total, _ in idle) / LOOKS,
+        "idle_ms": 1e3 * sum(total for total, _ in idle) / SCANS,
         "idle_turn_ms": 1e3 * max(turn for _, turn in idle),
-        "busy_ms": 1e3 * sum(total for total, _ in busy) / LOOKS,
+        "busy_ms": 1e3 * sum(total for total, _ in busy) / SCANS,
         "busy_turn_ms": 1e3 * max(turn for _, turn in busy),
         "object_ms": 1e3 * took,
     }

@@ -8,7 +8,7 @@ are Node and NodeDevices objects without kubelets; each member asks for one GPU.
 * `created_at_once`: all members, one after the other, as fast as the API server takes them.
 * `last_one_late`: all but one member; the last member follows after kube-scheduler has refused the others and is idle.
 
-Seconds count from the creation of the last member to the first and to the last Binding, as seen every LOOK_S. `filters` and
+Seconds count from the creation of the last member to the first and to the last Binding, as seen every SCAN_S. `filters` and
 `binds` are kube-scheduler's requests for each member from then on: 1.0 is one round.
 """
 
@@ -36,7 +36,7 @@ from simulate.trace import TraceNode
 
 OUT: Final = Path("bench/out/gang_wave.json")
 CARDS: Final = 8
-LOOK_S: Final = 0.1
+SCAN_S: Final = 0.1
 QUIET_S: Final = 3.0  # without a question
 WITHIN_S: Final = 300.0
 
@@ -95,9 +95,9 @@ class _Wave:
     def __init__(self, plane: ControlPlane, central: Replica, members: int) -> None:
         self._plane = plane
         self._members = members
-        found = re.search(r"event=metrics.listening .*port=(\d+)", central.log.read_text())
-        assert found, "central says where its metrics are"
-        self._metrics = f"http://127.0.0.1:{found[1]}/metrics"
+        match = re.search(r"event=metrics.listening .*port=(\d+)", central.log.read_text())
+        assert match, "central says where its metrics are"
+        self._metrics = f"http://127.0.0.1:{match[1]}/metrics"
 
     def measure(self, gang: str, *, late: bool) -> Mapping[str, float]:
         for number in range(self._members - 1):
@@ -126,7 +126,7 @@ class _Wave:
     def _await(self, holds: Callable[[], bool], began: float) -> float:
         """Return the seconds until it holds."""
         while not holds() and time.monotonic() < began + WITHIN_S:
-            time.sleep(LOOK_S)
+            time.sleep(SCAN_S)
         return round(time.monotonic() - began, 1)
 
     def _await_silence(self) -> None:
@@ -143,8 +143,8 @@ class _Wave:
     def _asked(self) -> Mapping[str, float]:
         with urllib.request.urlopen(self._metrics) as answer:  # noqa: S310  its address is central's
             text = answer.read().decode()
-        found = dict(re.findall(r'lading_central_requests_total\{status="200",verb="(\w+)"\} (\S+)', text))
-        return {f"{verb}s": float(found.get(verb, 0)) for verb in ("filter", "bind")}
+        result = dict(re.findall(r'lading_central_requests_total\{status="200",verb="(\w+)"\} (\S+)', text))
+        return {f"{verb}s": float(result.get(verb, 0)) for verb in ("filter", "bind")}
 
 
 if __name__ == "__main__":

@@ -122,13 +122,13 @@ def measure(nodes: int) -> dict[str, float]:
     gc.freeze()  # central does this too once it has read the cluster
     refusal = _microseconds(lambda: rig.scheduler.decide(pods[0], rig.names))
     single = _microseconds(lambda: rig.scheduler.decide(alone, rig.names))
-    plan_s, turn_ms, found = _steps(rig.planner, gang)
-    assert found
+    plan_s, turn_ms, result = _steps(rig.planner, gang)
+    assert result
     named = _microseconds(lambda: rig.scheduler.decide(pods[0], rig.names))
     other, _ = rig.gang("larger", min(MAX_MIN, int(0.8 * nodes)))
     _steps(rig.planner, other)  # the first time all nodes are looked at as if they were empty, too
-    again_s, again_ms, found = _steps(rig.planner, rig.scheduler.gangs.get(other.key) or other)
-    assert not found
+    again_s, again_ms, result = _steps(rig.planner, rig.scheduler.gangs.get(other.key) or other)
+    assert not result
     return {
         "plan_s": plan_s,
         "plan_turn_ms": turn_ms,
@@ -149,9 +149,9 @@ def _steps(planner: GangPlanner, gang: Gang) -> tuple[float, float, bool]:
         try:
             next(steps)
         except StopIteration as end:
-            found = planner.apply(gang, end.value, until=math.inf, counts=True)
+            result = planner.apply(gang, end.value, until=math.inf, counts=True)
             took = time.process_time() - began
-            return total + took, max(longest, took) * 1e3, found
+            return total + took, max(longest, took) * 1e3, result
         took = time.process_time() - began
         total, longest = total + took, max(longest, took)
 

@@ -25,7 +25,7 @@ class Beat:
         self._file = file
         self._due = time.perf_counter()
         self._longest_s = 0.0
-        loop.add_signal_handler(signal.SIGUSR1, self._say)
+        loop.add_signal_handler(signal.SIGUSR1, self._write)
         loop.call_soon(self._strike)
 
     def _strike(self) -> None:
@@ -34,7 +34,7 @@ class Beat:
         self._due = now + EVERY_S
         self._loop.call_later(EVERY_S, self._strike)
 
-    def _say(self) -> None:
+    def _write(self) -> None:
         fresh = self._file.with_suffix(".new")
         fresh.write_text(repr(self._longest_s))
         fresh.replace(self._file)

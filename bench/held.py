@@ -50,7 +50,7 @@ def measure_stuck_hook(rig: Rig, size: Size) -> Part:
             request = cri.CreateContainerRequest(pod_sandbox_id=pod.id, sandbox_config=pod.config).SerializeToString()
             idle, stuck = [], []
             for number in range(size.rounds):
-                rig.say(f"stuck_hook: round {number + 1} of {size.rounds}")
+                rig.report(f"stuck_hook: round {number + 1} of {size.rounds}")
                 idle.append(_p99_us(relay, size.calls))
                 with _in_flight(relay, request, WAITING) as creates:
                     time.sleep(_SETTLE_S)  # until the hook has been asked
@@ -71,13 +71,13 @@ def measure_stall(rig: Rig, size: Size) -> Part:
     request = render_large(LARGE)
     heartbeat = rig.folder / "heartbeat"
     with rig.relay(rig.direct, registration=registration, heartbeat=heartbeat) as relay:
-        rig.say(f"loop_stall_max_ms: inside, {size.messages} messages of 15 MB")
+        rig.report(f"loop_stall_max_ms: inside, {size.messages} messages of 15 MB")
         read_stall_s(relay.pid, heartbeat)  # time of the start
         _send(relay, request, size.messages)
         inside = read_stall_s(relay.pid, heartbeat)
         outside = {}
         for contender in (rig.direct, relay):
-            rig.say(f"loop_stall_max_ms: outside, {contender.name}")
+            rig.report(f"loop_stall_max_ms: outside, {contender.name}")
             probe = _probe(contender, request, size.messages)
             outside[contender.name] = (max(probe) - percentile(probe, 0.5)) * 1e3
     note = f"loop_stall_max_ms: from outside {outside['relay']:.1f} ms, and {outside['direct']:.1f} ms past the proxy"

@@ -159,8 +159,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.output.write_text(json.dumps(results, indent=1) + "\n")
     print(f"{'':28}{'pods':>8}{'apart':>8}{'avoidable':>11}")
     for fleet, by_policy in results.items():
-        for policy, found in by_policy.items():
-            print(f"{fleet:12}{policy:16}{found['pods']:8}{found['apart']:8}{found['avoidable']:11}")
+        for policy, result in by_policy.items():
+            print(f"{fleet:12}{policy:16}{result['pods']:8}{result['apart']:8}{result['avoidable']:11}")
     print(f"written to {args.output}")
 
 

@@ -23,12 +23,12 @@ def measure_memory(rig: Rig, size: Size) -> Part:
         run_calls(callers, CONNECTIONS)
         start_mb = read_rss_mb(pid)
         for step in range(_STEPS):
-            rig.say(f"memory: {start_mb:.1f} MB at the start, {read_rss_mb(pid):.1f} MB now, calls {step} of {_STEPS}")
+            rig.report(f"memory: {start_mb:.1f} MB at the start, {read_rss_mb(pid):.1f} MB now, calls {step} of {_STEPS}")
             run_calls(callers, size.calls_for_memory // _STEPS, at_a_time=_AT_A_TIME)
         after_calls_mb = read_rss_mb(pid)
         for number in range(size.creates_for_memory):
             if number % (size.creates_for_memory // _STEPS) == 0:
-                rig.say(f"memory: {read_rss_mb(pid):.1f} MB now, container {number} of {size.creates_for_memory}")
+                rig.report(f"memory: {read_rss_mb(pid):.1f} MB now, container {number} of {size.creates_for_memory}")
             pod.create_container(f"c{number}").remove()
         after_creates_mb = read_rss_mb(pid)
         for caller in callers:

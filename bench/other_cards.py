@@ -26,7 +26,7 @@ MULTIPROCESSORS: Final = 132  # multiprocessors of an H100
 THREADS: Final = 2048  # threads of each multiprocessor
 MOST: Final = MULTIPROCESSORS * THREADS * 32  # the size of the bucket
 BLOCKS: Final = 1024  # blocks of each kernel
-LOOK_NS: Final = 10 * MS
+SCAN_NS: Final = 10 * MS
 ADJUST_NS: Final = 120 * MS
 SECOND: Final = 1000 * MS
 
@@ -66,10 +66,10 @@ class _Limited:
         if self.gets == self.most and self.bucket < 0:
             self.most *= 2
             self.gets = self.most
-        apart = max(5, abs(limit - use))
-        step = MULTIPROCESSORS**2 * THREADS * apart // 2560
-        if apart > limit // 2:
-            step = step * apart * 2 // (limit + 1)
+        distance = max(5, abs(limit - use))
+        step = MULTIPROCESSORS**2 * THREADS * distance // 2560
+        if distance > limit // 2:
+            step = step * distance * 2 // (limit + 1)
         self.gets = min(self.most, self.gets + step) if use <= limit else max(0, self.gets - step)
         self.bucket = min(self.most, self.bucket + self.gets)
 
@@ -113,7 +113,7 @@ class _Device:
             again_ns = int(pauses[1] * MS)
             self._at(again_ns, partial(self._launch, one, again_ns))
         elif one.bucket < 0:
-            self._at(self._now_ns + LOOK_NS, partial(self._launch, one, wanted_ns))
+            self._at(self._now_ns + SCAN_NS, partial(self._launch, one, wanted_ns))
         else:
             one.bucket -= BLOCKS
             took_ns = int(next(one.kernels) * MS)

@@ -65,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(json.dumps(results, indent=1) + "\n")
     for name, figure in results.items():
-        words = [f"{figure:.2f}"] if isinstance(figure, float) else [f"{key} {value:.2f}" for key, value in figure.items()]
-        print(f"{name:18} {'   '.join(words)}")
+        text = [f"{figure:.2f}"] if isinstance(figure, float) else [f"{key} {value:.2f}" for key, value in figure.items()]
+        print(f"{name:18} {'   '.join(text)}")
     print(f"written to {args.output}")
 
 
@@ -79,15 +79,15 @@ def measure(count: int) -> dict[str, Any]:
             asker.ask(pod)
         unwatched = [asker.ask(pod)[0] for pod in alone]
         rss_mb_unwatched = read_rss_mb(started.pid)
-        look = threading.Thread(target=(opened := Look(started.page_port)).run)
-        look.start()
+        page_load = threading.Thread(target=(opened := PageLoad(started.page_port)).run)
+        page_load.start()
         meanwhile = []
         for pod in first:
             meanwhile.append(asker.ask(pod)[0])
-            if not look.is_alive():
+            if not page_load.is_alive():
                 break
-        look.join()
-        again = Look(started.page_port)
+        page_load.join()
+        again = PageLoad(started.page_port)
         again.run()
         with tempfile.TemporaryDirectory(prefix="lading-bench-page-") as folder:
             argv = [sys.executable, "-m", "bench.page", "--watch", str(started.page_port)]
@@ -124,7 +124,7 @@ def _in_ms(seconds: Sequence[float]) -> dict[str, float]:
     }
 
 
-class Look:
+class PageLoad:
     """Request the whole page once."""
 
     def __init__(self, port: int) -> None:

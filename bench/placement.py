@@ -173,17 +173,17 @@ def replay_workload(trace: Trace, name: str, seeds: Sequence[int], pictures: Pat
     reports = make_reports(run_all(trace, tasks, jobs=jobs, what=name), Prior.WORKLOAD)
     write_pictures(pictures, draw_arrivals(name, reports))
     fgd = next(report for report in reports if report.policy is Baseline.FGD)
-    found = {KEYS[report.policy]: figures(report) for report in reports}
+    result = {KEYS[report.policy]: figures(report) for report in reports}
     for key, prior in LEARNING.items():
         tasks = [ArrivalsTask(Policy.FRAGMENTATION, seed, RATIO, prior) for seed in seeds]
         learning = run_all(trace, tasks, jobs=jobs, what=f"{name}, {prior.value} prior")
         compared, _ = make_reports([*learning, *fgd.runs], prior)
-        found[key] = figures(compared)
-    return found
+        result[key] = figures(compared)
+    return result
 
 
 def figures(report: Report) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         **render_allocation(report, percent_of(RATIO)),
         "failures_by_class": dict(report.failures),
         "decision_ms": report.decision_ms,
@@ -191,8 +191,8 @@ def figures(report: Report) -> dict[str, Any]:
     }
     if report.to_fgd is not None:
         at_capacity, at_end = report.to_fgd
-        found["to_fgd"] = {"100": at_capacity._asdict(), "130": at_end._asdict()}
-    return found
+        result["to_fgd"] = {"100": at_capacity._asdict(), "130": at_end._asdict()}
+    return result
 
 
 def find_workloads(folder: Path, only: Sequence[str] = ()) -> tuple[tuple[TraceNode, ...], dict[str, Path]]:
@@ -200,9 +200,9 @@ def find_workloads(folder: Path, only: Sequence[str] = ()) -> tuple[tuple[TraceN
     lists = sorted(folder.glob("*node_list*.csv"))
     if len(lists) != 1:
         raise ConfigError(f"cannot use {folder}: {len(lists)} files are named *node_list*.csv, one is needed")
-    found = {path.stem.partition("pod_list_")[2]: path for path in sorted(folder.glob("*pod_list_*.csv"))}
-    workloads = {name: path for name, path in found.items() if not only or name in only}
-    missing = sorted(set(only) - set(found))
+    result = {path.stem.partition("pod_list_")[2]: path for path in sorted(folder.glob("*pod_list_*.csv"))}
+    workloads = {name: path for name, path in result.items() if not only or name in only}
+    missing = sorted(set(only) - set(result))
     if missing or not workloads:
         raise ConfigError(f"cannot use {folder}: there is no *pod_list_{missing[0] if missing else ''}*.csv")
     return read_nodes(lists[0]), workloads

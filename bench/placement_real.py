@@ -43,7 +43,7 @@ OUT: Final = Path("bench/out/placement_real.json")
 NEAR: Final = 0.3  # points
 CLIENTS: Final = 8
 LEADS_S: Final = 60.0
-LOOK_S: Final = 5.0
+SCAN_S: Final = 5.0
 STALLED_S: Final = 120.0
 MERGE: Final = "application/merge-patch+json"
 
@@ -75,7 +75,7 @@ def run(folder: Path | None, workload: str, seed: int) -> dict[str, Any]:
         raise ConfigError(f"a folder with traces and {ASSETS} are needed", hint="python -m bench.placement_real FOLDER")
     nodes, workloads = find_workloads(Path(folder), [workload])
     trace = Trace(nodes=nodes, pods=read_pods(workloads[workload]))
-    say("simulate")
+    report("simulate")
     simulated = replay(trace, Policy.FRAGMENTATION, seed, ratio=RATIO, prior=Prior.WORKLOAD)
     arriving = draw_arrivals(trace.pods, trace.capacity, RATIO, seed)
     with tempfile.TemporaryDirectory(prefix="lading-real-") as name, ControlPlane(Path(name), assets=Path(assets)) as plane:
@@ -101,9 +101,9 @@ def _place(plane: ControlPlane, trace: Trace, arriving: Sequence[TracePod]) -> f
     never = {"metadata": {"name": "never"}, "value": 0, "preemptionPolicy": "Never"}  # no pod has a lower one
     plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", never)
     with ThreadPoolExecutor(CLIENTS) as clients:
-        say(f"{len(trace.nodes)} nodes")
+        report(f"{len(trace.nodes)} nodes")
         list(clients.map(lambda one: add_node(plane, *one), enumerate(trace.nodes)))
-        say(f"{len(arriving)} pods")
+        report(f"{len(arriving)} pods")
         list(clients.map(lambda one: _add_pod(plane, *one), enumerate(arriving)))
     central = _start_central(plane, trace)
     try:
@@ -182,20 +182,20 @@ def render_scheduler_config(plane: ControlPlane, port: int) -> Mapping[str, Any]
 
 def _await_all(plane: ControlPlane, count: int) -> float:
     """Return when the last pod was examined, in monotonic seconds."""
-    seen, since = -1, time.monotonic()
-    while seen < count:
-        time.sleep(LOOK_S)
+    observed, since = -1, time.monotonic()
+    while observed < count:
+        time.sleep(SCAN_S)
         now = time.monotonic()
-        looked_at = sum(map(_was_looked_at, _pods(plane)))
-        if looked_at > seen:
-            seen, since = looked_at, now
-        say(f"{seen} of {count} pods were looked at")
+        judged = sum(map(_was_judged, _pods(plane)))
+        if judged > observed:
+            observed, since = judged, now
+        report(f"{observed} of {count} pods were looked at")
         if now - since > STALLED_S:
-            raise HostError(f"cannot replay: only {seen} of {count} pods were looked at", hint=f"see {plane.logs[-1]}")
+            raise HostError(f"cannot replay: only {observed} of {count} pods were looked at", hint=f"see {plane.logs[-1]}")
     return since
 
 
-def _was_looked_at(pod: Mapping[str, Any]) -> bool:
+def _was_judged(pod: Mapping[str, Any]) -> bool:
     return any(condition["type"] == "PodScheduled" for condition in pod["status"].get("conditions", ()))
 
 
@@ -215,7 +215,7 @@ def _pods(plane: ControlPlane) -> Iterator[Mapping[str, Any]]:
             return
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -125,11 +125,11 @@ def write_docs(path: Path, tables: Mapping[str, str], *, begin: str = BEGIN) -> 
     text = path.read_text()
     for name, table in tables.items():
         first, last = begin.format(name), END.format(name)
-        before, found, rest = text.partition(first)
+        before, result, rest = text.partition(first)
         _, end, after = rest.partition(last)
-        if not found or not end:
+        if not result or not end:
             raise ConfigError(f"cannot write the table into {path}: {first} or {last} is missing")
-        text = f"{before}{found}\n{table}\n{end}{after}"
+        text = f"{before}{result}\n{table}\n{end}{after}"
     path.write_text(text)
 
 

@@ -101,8 +101,8 @@ def _print_profile(reads: list[Read], calls: int) -> None:
 
 def _functions(profile: cProfile.Profile) -> dict[tuple[str, int, str], tuple[int, int, float, float, object]]:
     """Return the functions: pstats keeps them in an attribute that its type stubs do not declare."""
-    found: dict[tuple[str, int, str], tuple[int, int, float, float, object]] = vars(pstats.Stats(profile))["stats"]
-    return found
+    variable: dict[tuple[str, int, str], tuple[int, int, float, float, object]] = vars(pstats.Stats(profile))["stats"]
+    return variable
 
 
 if __name__ == "__main__":

@@ -67,18 +67,18 @@ def run(names: Sequence[str], size: Size) -> tuple[Results, list[str]]:
     notes = [f"containerd {binaries.version}, {os.cpu_count()} CPUs, medians over {size.rounds} interleaved rounds"]
     try:
         with PrivateContainerd(folder / "ctd", binaries) as runtime:
-            rig = Rig(folder, runtime, say)
+            rig = Rig(folder, runtime, report)
             for name in names:
                 part = PARTS[name](rig, size)
                 results |= part.results
                 notes += part.notes
     finally:
-        say("")
+        report("")
         leftovers.remove_tree(folder)
     return results, notes
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Print progress, on one line of a terminal; elsewhere a line each."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

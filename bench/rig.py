@@ -35,10 +35,10 @@ class ByNri(NamedTuple):
 
 
 class Rig:
-    def __init__(self, folder: Path, runtime: PrivateContainerd, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, runtime: PrivateContainerd, report: Callable[[str], None]) -> None:
         self.folder = folder
         self.runtime = runtime
-        self.say = say
+        self.report = report
         self.direct = Contender(name="direct", socket=runtime.socket, pid=runtime.pid)
 
     @contextlib.contextmanager
@@ -127,7 +127,7 @@ class Rig:
         contender."""
         out: dict[str, list[R]] = {contender.name: [] for contender in contenders}
         for number in range(rounds + 1):
-            self.say(f"{what}: round {number} of {rounds}" if number else f"{what}: warming up")
+            self.report(f"{what}: round {number} of {rounds}" if number else f"{what}: warming up")
             first = number % len(contenders)
             for contender in (*contenders[first:], *contenders[:first]):
                 figure = measure(contender)

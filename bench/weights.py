@@ -127,8 +127,8 @@ def run(folder: Path, seeds: Sequence[int], *, ratio: float, only: Sequence[str]
     tasks = [Task(variant, seed, ratio) for variant in VARIANTS for seed in seeds]
     allocated: dict[tuple[str, str, int], float] = {}
     for name, path in files.items():
-        found = run_all(Trace(nodes=nodes, pods=read_pods(path)), tasks, jobs=jobs, what=f"weights, {name}")
-        allocated |= {(name, task.variant, task.seed): one for task, one in zip(tasks, found, strict=True)}
+        result = run_all(Trace(nodes=nodes, pods=read_pods(path)), tasks, jobs=jobs, what=f"weights, {name}")
+        allocated |= {(name, task.variant, task.seed): one for task, one in zip(tasks, result, strict=True)}
     return summarize(allocated, list(files), seeds, ratio)
 
 

@@ -40,8 +40,8 @@ def render(version: str, requirements: str, debian: list[dict[str, str]], *, dat
 
 def _python(requirements: str) -> Iterator[dict[str, Any]]:
     """Yield the pinned packages. Each has the hashes of all its distributions, of which pip takes one."""
-    found = list(_PINNED.finditer(requirements))
-    for one, following in zip(found, [*found[1:], None], strict=True):
+    result = list(_PINNED.finditer(requirements))
+    for one, following in zip(result, [*result[1:], None], strict=True):
         block = requirements[one.end() : following.start() if following else len(requirements)]
         name = re.sub(r"[-_.]+", "-", one[1]).lower()
         yield {

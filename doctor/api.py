@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from doctor.cluster import ApiSeen
+from doctor.cluster import ApiReading
 from hooks.report.reporter import Api, connect
 from lading import nodedevices
 from lading.errors import ConfigError, HostError, LadingError
@@ -36,11 +36,11 @@ class _Configz(msgspec.Struct):
     kubeletconfig: dict[str, Any] = {}
 
 
-async def read_api(node_name: str, *, report: bool, taints: bool, kubeconfig: str) -> ApiSeen:
+async def read_api(node_name: str, *, report: bool, taints: bool, kubeconfig: str) -> ApiReading:
     """Return the API server's answers about the Node, NodeDevices and the reporter's rights. Raise LadingError if the API
     server is not reached."""
     if not report:
-        return ApiSeen(node_name=node_name, asked=False)
+        return ApiReading(node_name=node_name, asked=False)
     if kubeconfig and not await in_thread(lambda: Path(kubeconfig).is_file()):
         hint = f'kubeconfig = "FILE" in hooks.toml, kubelet\'s own: ls {" ".join(_KUBELETS)}'
         raise ConfigError(f"there is no kubeconfig {kubeconfig}", hint=hint)
@@ -72,8 +72,8 @@ def parse_configz(body: bytes) -> Mapping[str, str]:
 
 
 def _try_it(kubeconfig: str, node_name: str) -> str:
-    said = "journalctl -t lading-hooks LADING_EVENT=report.failed -n 5"
-    return f"kubectl --kubeconfig {kubeconfig} get node {node_name}; {said}" if kubeconfig else said
+    text = "journalctl -t lading-hooks LADING_EVENT=report.failed -n 5"
+    return f"kubectl --kubeconfig {kubeconfig} get node {node_name}; {text}" if kubeconfig else text
 
 
 def rights_of(*, taints: bool) -> Sequence[Right]:
@@ -81,13 +81,13 @@ def rights_of(*, taints: bool) -> Sequence[Right]:
     return (*_RIGHTS, _TAINTS) if taints else _RIGHTS
 
 
-async def ask(api: Api, node_name: str, rights: Sequence[Right]) -> ApiSeen:
+async def ask(api: Api, node_name: str, rights: Sequence[Right]) -> ApiReading:
     allowed = [await _may(api, node_name, right) for right in rights]
-    return ApiSeen(
+    return ApiReading(
         node_name=node_name,
         node=await _is_there(api, NODES.path(name=node_name)),
         served=await _is_there(api, f"/apis/{nodedevices.GROUP}/{nodedevices.VERSION}"),
-        denied=tuple(_say(right) for right, may in zip(rights, allowed, strict=True) if not may),
+        denied=tuple(_render_right(right) for right, may in zip(rights, allowed, strict=True) if not may),
     )
 
 
@@ -115,6 +115,6 @@ async def _is_there(api: Api, path: str) -> bool:
     return True
 
 
-def _say(right: Right) -> str:
+def _render_right(right: Right) -> str:
     verb, group, resource, subresource = right
     return f"{verb} {resource}{'/' + subresource if subresource else ''}{'.' + group if group else ''}"

@@ -13,7 +13,7 @@ from doctor import cluster, kernel, rdma, read_node, state
 from doctor.config import decide_config
 from doctor.handler import decide_handler
 from doctor.hooks_dir import decide_connections, decide_folder, decide_registration, decide_servers
-from doctor.host import HOOKS, PROXY, CdiSeen, Host
+from doctor.host import HOOKS, PROXY, CdiReading, Host
 from doctor.keys import decide_keys
 from doctor.kubelet.kubelet import decide_endpoint
 from doctor.mps import decide_mps
@@ -32,19 +32,23 @@ from lading.threads import in_thread
 T = TypeVar("T")
 
 
-def decide_cdi(seen: CdiSeen) -> Iterator[Finding]:
-    dirs = seen.support.spec_dirs
-    if seen.support.supported and seen.folder and not any(Path(seen.folder).resolve() == Path(one).resolve() for one in dirs):
-        what = f"lading-hooks writes CDI specs into {seen.folder}, and the runtime reads {', '.join(dirs)}"
+def decide_cdi(reading: CdiReading) -> Iterator[Finding]:
+    dirs = reading.support.spec_dirs
+    if (
+        reading.support.supported
+        and reading.folder
+        and not any(Path(reading.folder).resolve() == Path(one).resolve() for one in dirs)
+    ):
+        what = f"lading-hooks writes CDI specs into {reading.folder}, and the runtime reads {', '.join(dirs)}"
         yield failed(what, mend=f'cdi_dir = "{dirs[-1]}" in hooks.toml; systemctl restart lading-hooks')
-    elif seen.support.supported:
-        better = "" if seen.needed else '; gpu_mode = "cdi" is safer during a driver upgrade than "devices"'
-        yield ok(f"CDI devices are honoured, specs are in {', '.join(seen.support.spec_dirs)}{better}")
-    elif seen.needed:
+    elif reading.support.supported:
+        better = "" if reading.needed else '; gpu_mode = "cdi" is safer during a driver upgrade than "devices"'
+        yield ok(f"CDI devices are honoured, specs are in {', '.join(reading.support.spec_dirs)}{better}")
+    elif reading.needed:
         mend = "enable_cdi = true in containerd's configuration (containerd 1.7.2 or newer), systemctl restart containerd"
-        yield failed(f"gpu_mode = cdi, and {seen.support.problem}", mend=f'{mend}; or gpu_mode = "devices"')
+        yield failed(f"gpu_mode = cdi, and {reading.support.problem}", mend=f'{mend}; or gpu_mode = "devices"')
     else:
-        yield ok(f"not needed: {seen.support.problem}")
+        yield ok(f"not needed: {reading.support.problem}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +106,7 @@ CHECKS: Final[tuple[NodeCheck, ...]] = (
         name="ready",
         what="the conditions of both daemons at /readyz",
         why="they show what a daemon cannot do now, and which files its unit keeps from it",
-        read=Host.said,
+        read=Host.reply_of,
         decide=decide_ready,
     ),
     _ours(

@@ -21,16 +21,16 @@ _OURS: Final = re.compile(r"nvidia|gpu|rdma|sriov|mlnx|mellanox|hca|vgpu|hami", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PluginsSeen:
+class PluginsReading:
     sockets: tuple[str, ...]  # names of device plugins' sockets with a listener
     coexist: bool  # setting `coexist` of hooks.toml
 
 
-def decide_plugins(seen: PluginsSeen) -> Iterator[Finding]:
-    rivals = [name for name in seen.sockets if _OURS.search(name)]
+def decide_plugins(reading: PluginsReading) -> Iterator[Finding]:
+    rivals = [name for name in reading.sockets if _OURS.search(name)]
     if not rivals:
         yield ok("no other device plugin for GPUs or RDMA")
-    elif seen.coexist:
+    elif reading.coexist:
         yield ok(f"{', '.join(rivals)} also serve this node; with coexist = true Lading leaves their devices alone")
     else:
         what = f"{', '.join(rivals)} in /{PLUGINS}: a device plugin also assigns devices on this node, and coexist is false"
@@ -43,28 +43,28 @@ def decide_plugins(seen: PluginsSeen) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameSeen:
+class NameReading:
     configured: str  # setting `node_name` of hooks.toml
     kubelets: str  # name that kubelet uses: --hostname-override, or the host's name
 
 
-def decide_name(seen: NameSeen) -> Iterator[Finding]:
-    if not seen.configured:
+def decide_name(reading: NameReading) -> Iterator[Finding]:
+    if not reading.configured:
         yield skipped("node_name is empty: assignments are not compared with it")
-    elif seen.configured != seen.kubelets:
-        what = f"node_name is {seen.configured}, and kubelet would call this node {seen.kubelets}"
+    elif reading.configured != reading.kubelets:
+        what = f"node_name is {reading.configured}, and kubelet would call this node {reading.kubelets}"
         yield warning(
             what, mend="kubectl get nodes -o wide; node_name in hooks.toml (a cloud provider may name nodes otherwise)"
         )
     else:
-        yield ok(f"{seen.configured}, as kubelet says")
+        yield ok(f"{reading.configured}, as kubelet says")
 
 
 # ---- the API server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiSeen:
+class ApiReading:
     """Hold the answers of the API server."""
 
     node_name: str
@@ -74,18 +74,18 @@ class ApiSeen:
     denied: tuple[str, ...] = ()  # rights that the reporter lacks, as verb and resource
 
 
-def decide_api(seen: ApiSeen) -> Iterator[Finding]:
-    if not seen.asked:
+def decide_api(reading: ApiReading) -> Iterator[Finding]:
+    if not reading.asked:
         yield skipped(
             "report = false: this node reports nothing to central", mend="report = true in hooks.toml, where central assigns"
         )
         return
-    if not seen.node:
-        what = f"the API server has no Node {seen.node_name}"
+    if not reading.node:
+        what = f"the API server has no Node {reading.node_name}"
         yield failed(what, mend="node_name in hooks.toml: as `kubectl get nodes` shows this machine")
-    if not seen.served:
+    if not reading.served:
         yield failed("the API server does not know NodeDevices", mend="kubectl apply -f deploy/crds/nodedevices.yaml")
-    if seen.denied:
-        yield failed(f"not allowed: {', '.join(seen.denied)}", mend="kubectl apply -f deploy/rbac/reporter.yaml")
-    if seen.node and seen.served and not seen.denied:
-        yield ok(f"Node {seen.node_name} and NodeDevices exist, and this node may report")
+    if reading.denied:
+        yield failed(f"not allowed: {', '.join(reading.denied)}", mend="kubectl apply -f deploy/rbac/reporter.yaml")
+    if reading.node and reading.served and not reading.denied:
+        yield ok(f"Node {reading.node_name} and NodeDevices exist, and this node may report")

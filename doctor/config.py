@@ -14,7 +14,7 @@ OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigSeen:
+class ConfigReading:
     daemon: str
     path: Path
     access: Access | None = None  # None: there is no such file, or this process may not read it
@@ -31,18 +31,18 @@ def can_be_changed(access: Access | None) -> bool:
     return access is not None and (access.uid != 0 or bool(access.mode & OTHERS_WRITE))
 
 
-def decide_config(seen: ConfigSeen) -> Iterator[Finding]:
-    if seen.problem is not None:
-        what = f"{seen.problem.message}; the other checks use the valid part of the file, and the defaults"
-        if seen.is_denied:
+def decide_config(reading: ConfigReading) -> Iterator[Finding]:
+    if reading.problem is not None:
+        what = f"{reading.problem.message}; the other checks use the valid part of the file, and the defaults"
+        if reading.is_denied:
             yield skipped(what, mend="run this as root")
             return
-        yield failed(what, mend=seen.problem.hint or f"{seen.daemon} --check-config --config {seen.path}")
-    if seen.access and can_be_changed(seen.access):
+        yield failed(what, mend=reading.problem.hint or f"{reading.daemon} --check-config --config {reading.path}")
+    if reading.access and can_be_changed(reading.access):
         what = (
-            f"{seen.path} belongs to uid {seen.access.uid} and has mode {seen.access.mode:04o}: "
+            f"{reading.path} belongs to uid {reading.access.uid} and has mode {reading.access.mode:04o}: "
             "other users than root can change it"
         )
-        yield failed(what, mend=f"chown root {seen.path}; chmod go-w {seen.path}")
-    elif seen.problem is None:
-        yield ok(f"{seen.path} is valid" if seen.access else f"there is no {seen.path}: the defaults apply")
+        yield failed(what, mend=f"chown root {reading.path}; chmod go-w {reading.path}")
+    elif reading.problem is None:
+        yield ok(f"{reading.path} is valid" if reading.access else f"there is no {reading.path}: the defaults apply")

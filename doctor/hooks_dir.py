@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from doctor.ready import DaemonReply
-from doctor.sockets import SocketSeen
+from doctor.sockets import SocketReading
 from lading.checks.model import Finding, failed, ok, skipped, warning
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
 
@@ -27,35 +27,35 @@ _MANY: Final = 0.8  # part of max_connections above which there is a warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FolderSeen:
+class FolderReading:
     folder: Path
     registrations: tuple[Registration, ...]
     complaints: Mapping[str, str]  # the proxy's complaints, by file name; an empty name stands for the folder itself
     guarded_prefixes: tuple[str, ...]
 
 
-def decide_folder(seen: FolderSeen) -> Iterator[Finding]:
-    for name, complaint in seen.complaints.items():
-        yield failed(f"{seen.folder}{'/' if name else ': '}{complaint}", mend=_mend_of(seen.folder, name))
-    unclaimed = [prefix for prefix in seen.guarded_prefixes if not any(r.claims(prefix) for r in seen.registrations)]
+def decide_folder(reading: FolderReading) -> Iterator[Finding]:
+    for name, complaint in reading.complaints.items():
+        yield failed(f"{reading.folder}{'/' if name else ': '}{complaint}", mend=_mend_of(reading.folder, name))
+    unclaimed = [prefix for prefix in reading.guarded_prefixes if not any(r.claims(prefix) for r in reading.registrations)]
     if unclaimed:
-        at = ", at the latest after a restart of the proxy" if seen.complaints else ""  # until then the last valid file
+        at = ", at the latest after a restart of the proxy" if reading.complaints else ""  # until then the last valid file
         whose = ", ".join(unclaimed)
-        what = f"no registration in {seen.folder} answers for {whose}: pods with such annotations are refused{at}"
-        yield failed(what, mend=f"{_WRITE} {seen.folder / _OURS}")
-    elif not seen.complaints:
-        yield ok(f"{seen.folder}: {', '.join(r.name for r in seen.registrations) or 'nothing, and nothing is guarded'}")
+        what = f"no registration in {reading.folder} answers for {whose}: pods with such annotations are refused{at}"
+        yield failed(what, mend=f"{_WRITE} {reading.folder / _OURS}")
+    elif not reading.complaints:
+        yield ok(f"{reading.folder}: {', '.join(r.name for r in reading.registrations) or 'nothing, and nothing is guarded'}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrationSeen:
-    folder: FolderSeen
+class RegistrationReading:
+    folder: FolderReading
     expected: Registration  # registration that follows from this node's configuration
 
 
-def decide_registration(seen: RegistrationSeen) -> Iterator[Finding]:
-    folder, expected = seen.folder.folder, seen.expected
-    ours = [one for one in seen.folder.registrations if one.endpoint == expected.endpoint]
+def decide_registration(reading: RegistrationReading) -> Iterator[Finding]:
+    folder, expected = reading.folder.folder, reading.expected
+    ours = [one for one in reading.folder.registrations if one.endpoint == expected.endpoint]
     if not ours:
         what = f"no valid file in {folder} has remote-endpoint {expected.endpoint}: the proxy does not call lading-hooks"
         yield failed(what, mend=f"{_WRITE} {folder / _OURS}")
@@ -81,22 +81,22 @@ def _mend_of(folder: Path, name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSeen:
+class ServerReading:
     registration: Registration
-    socket: SocketSeen
+    socket: SocketReading
 
 
-def decide_servers(servers: Sequence[ServerSeen]) -> Iterator[Finding]:
+def decide_servers(servers: Sequence[ServerReading]) -> Iterator[Finding]:
     if not servers:
         yield skipped("no hook server is registered")
     for server in servers:
-        name, seen = server.registration.name, server.socket
-        problem = _problem(seen)
+        name, reading = server.registration.name, server.socket
+        problem = _problem(reading)
         if not problem:
-            yield ok(f"{name}: {seen.path} answers; {seen.holder} holds it")
+            yield ok(f"{name}: {reading.path} answers; {reading.holder} holds it")
             continue
         ours = "systemctl restart lading-hooks.socket lading-hooks; journalctl -t lading-hooks -n 50"
-        others = f"start its server, or remove {name} from hooks_dir if the server is gone for good; ss -xlp src {seen.path}"
+        others = f"start its server, or remove {name} from hooks_dir if the server is gone for good; ss -xlp src {reading.path}"
         mend = ours if name == _OURS else others
         if server.registration.policy is FailurePolicy.IGNORE:
             yield warning(f"{name}: {problem}; failure-policy Ignore lets pods start without it", mend=mend)
@@ -104,38 +104,39 @@ def decide_servers(servers: Sequence[ServerSeen]) -> Iterator[Finding]:
             yield failed(f"{name}: {problem}", mend=mend)
 
 
-def _problem(seen: SocketSeen) -> str:
-    if seen.found is None:
-        return f"{seen.path} is not there"
-    if not seen.is_socket:
-        return f"{seen.path} is not a socket"
-    if seen.found.uid != seen.wanted.uid:
-        return f"{seen.path} belongs to uid {seen.found.uid}, not to root: the proxy does not use it"
-    return f"no process listens at {seen.path}" if seen.holder is None else seen.silence
+def _problem(reading: SocketReading) -> str:
+    if reading.access is None:
+        return f"{reading.path} is not there"
+    if not reading.is_socket:
+        return f"{reading.path} is not a socket"
+    if reading.access.uid != reading.wanted.uid:
+        return f"{reading.path} belongs to uid {reading.access.uid}, not to root: the proxy does not use it"
+    return f"no process listens at {reading.path}" if reading.holder is None else reading.silence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSeen:
-    said: DaemonReply
+class LoadReading:
+    reply: DaemonReply
     most: int  # maximum number of connections: setting max_connections
     socket: Path
 
 
-def decide_connections(seen: LoadSeen) -> Iterator[Finding]:
-    used = seen.said.gauge("lading_proxy_connections")
-    rejected = seen.said.gauge("lading_proxy_connections_rejected_total") or 0
+def decide_connections(reading: LoadReading) -> Iterator[Finding]:
+    used = reading.reply.gauge("lading_proxy_connections")
+    rejected = reading.reply.gauge("lading_proxy_connections_rejected_total") or 0
     if used is None:
         yield skipped("the proxy does not report its connections: see `ready`")
         return
     mend = (
-        f"list clients: ss -xp src {seen.socket}; max_connections in runtimeproxy.toml; systemctl restart lading-runtimeproxy"
+        f"list clients: ss -xp src {reading.socket}; max_connections in runtimeproxy.toml; "
+        "systemctl restart lading-runtimeproxy"
     )
-    if used >= seen.most:
-        yield failed(f"all of {seen.most} connections are in use", mend=mend)
-    elif used > _MANY * seen.most:
-        yield warning(f"{used:.0f} of {seen.most} connections are in use", mend=mend)
+    if used >= reading.most:
+        yield failed(f"all of {reading.most} connections are in use", mend=mend)
+    elif used > _MANY * reading.most:
+        yield warning(f"{used:.0f} of {reading.most} connections are in use", mend=mend)
     elif rejected:
         what = f"{rejected:.0f} connections were rejected since the proxy started"
         yield warning(what, mend="journalctl -t lading-runtimeproxy LADING_EVENT=connection.rejected")
     else:
-        yield ok(f"{used:.0f} of {seen.most} connections are in use")
+        yield ok(f"{used:.0f} of {reading.most} connections are in use")

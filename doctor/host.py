@@ -17,24 +17,24 @@ from typing import Final
 
 from doctor import cluster, rdma, read_node
 from doctor.api import read_api, read_configz
-from doctor.config import ConfigSeen
-from doctor.handler import HandlerSeen, read_handler
-from doctor.hooks_dir import FolderSeen, LoadSeen, RegistrationSeen, ServerSeen
-from doctor.keys import KeysSeen
+from doctor.config import ConfigReading
+from doctor.handler import HandlerReading, read_handler
+from doctor.hooks_dir import FolderReading, LoadReading, RegistrationReading, ServerReading
+from doctor.keys import KeysReading
 from doctor.kubelet import read_kubelet, unit
-from doctor.kubelet.kubelet import KubeletSeen, Route
-from doctor.mps import MpsSeen, read_mps
-from doctor.nri import NriSeen, read_validator
+from doctor.kubelet.kubelet import KubeletReading, Route
+from doctor.mps import MpsReading, read_mps
+from doctor.nri import NriReading, read_validator
 from doctor.nvidia import cards
-from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
+from doctor.nvidia.gpus import InjectionReading, ReloadReading
 from doctor.nvidia.specs import read_own_specs
-from doctor.read import ANSWER_S, read_listener, read_runtime, read_said, read_socket
+from doctor.read import ANSWER_S, read_listener, read_reply, read_runtime, read_socket
 from doctor.ready import DaemonReply
-from doctor.runtime import CgroupDrivers, RuntimeSeen, systemd_cgroups
-from doctor.sockets import SocketSeen
+from doctor.runtime import CgroupDrivers, RuntimeReading, systemd_cgroups
+from doctor.sockets import SocketReading
 from doctor.systemctl import show_units
 from doctor.units import PROPERTIES
-from doctor.versions import VersionsSeen
+from doctor.versions import VersionsReading
 from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import with_attached
 from hooks.daemon.registration import render_registration
@@ -55,7 +55,7 @@ from hooks.model.inventory import Inventory
 from hooks.mps.control import ANSWER_S as MPS_ANSWER_S
 from hooks.vendors.nvidia.driver import read_driver_mounts, read_driver_versions
 from lading import __version__
-from lading.checks.reading import ElsewhereError, Readings, said_by
+from lading.checks.reading import ElsewhereError, Readings, read_shared
 from lading.devices.isolation import IsolationName
 from lading.driverfiles import find_nvml
 from lading.errors import HostError, StateError
@@ -72,7 +72,7 @@ PROXY: Final = "lading-runtimeproxy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CdiSeen:
+class CdiReading:
     needed: bool  # whether gpu_mode = cdi
     support: CdiSupport
     folder: str = ""  # folder of the CDI specs that lading-hooks writes; empty: it writes none
@@ -82,7 +82,7 @@ class Host(Readings):
     """Read one node, according to the configurations of its daemons. `configs` has the installed daemons only."""
 
     def __init__(
-        self, *, hooks: Settings, proxy: ProxySettings, configs: Mapping[str, ConfigSeen], root: Path, slowness: float = 1.0
+        self, *, hooks: Settings, proxy: ProxySettings, configs: Mapping[str, ConfigReading], root: Path, slowness: float = 1.0
     ) -> None:
         """Set the configurations. Time limits for answers are `slowness` times as long as on a quiet node."""
         super().__init__()
@@ -99,33 +99,37 @@ class Host(Readings):
 
     # ---- read once
 
-    async def runtime(self, daemon: str = HOOKS) -> RuntimeSeen:
+    async def runtime(self, daemon: str = HOOKS) -> RuntimeReading:
         endpoint = parse_endpoint(self._settings(daemon).runtime_endpoint)
         return await self.once(f"runtime {endpoint}", lambda: read_runtime(endpoint, self._answer_s))
 
     def _settings(self, daemon: str) -> Settings | ProxySettings:
         return self.hooks if daemon == HOOKS else self.proxy
 
-    async def kubelet(self) -> KubeletSeen:
+    async def kubelet(self) -> KubeletReading:
         return await self.once("kubelet", self._read_kubelet)
 
-    async def _read_kubelet(self) -> KubeletSeen:
+    async def _read_kubelet(self) -> KubeletReading:
         """Read kubelet, and ask its /configz only if it runs under the name of this node."""
         try:
             shown = await in_thread(lambda: show_units(self.root, unit.PROPERTIES, read_kubelet.UNITS, self._answer_s))
         except HostError:
             shown = None  # the check `units` reports the cause
-        seen = await in_thread(lambda: read_kubelet.read_kubelet(self.root, shown))
+        reading = await in_thread(lambda: read_kubelet.read_kubelet(self.root, shown))
         settings = self.hooks
-        if seen.running is None or not settings.report or seen.running.node_name(await self._hostname()) != settings.node_name:
-            return seen
+        if (
+            reading.running is None
+            or not settings.report
+            or reading.running.node_name(await self._hostname()) != settings.node_name
+        ):
+            return reading
         configz = await read_configz(settings.node_name, kubeconfig=settings.kubeconfig, answer_s=self._answer_s)
-        return replace(seen, running=replace(seen.running, configz=configz))
+        return replace(reading, running=replace(reading.running, configz=configz))
 
     async def _hostname(self) -> str:
         return await in_thread(lambda: read_attribute(self.root / "proc/sys/kernel/hostname")) or socket.gethostname()
 
-    async def nvidia(self) -> cards.CardsSeen:
+    async def nvidia(self) -> cards.CardsReading:
         mount, driver_root = self.hooks.driver_mount, self.hooks.driver_root
         library = self.hooks.nvml_library or str((mount and find_nvml(Path(mount))) or "")
         return await self.once(
@@ -135,10 +139,10 @@ class Host(Readings):
             ),
         )
 
-    async def said(self, daemon: str) -> DaemonReply:
-        return await self.once(f"said {daemon}", lambda: read_said(daemon, self._settings(daemon).metrics, self._answer_s))
+    async def reply_of(self, daemon: str) -> DaemonReply:
+        return await self.once(f"reply {daemon}", lambda: read_reply(daemon, self._settings(daemon).metrics, self._answer_s))
 
-    async def folder(self) -> FolderSeen:
+    async def folder(self) -> FolderReading:
         folder, prefixes = Path(self.proxy.hooks_dir), self.proxy.guarded_prefixes
         return await self.once("folder", lambda: in_thread(lambda: read_folder(folder, prefixes)))
 
@@ -156,26 +160,26 @@ class Host(Readings):
 
     # ---- one check each
 
-    async def config(self, daemon: str) -> ConfigSeen:
+    async def config(self, daemon: str) -> ConfigReading:
         return self._configs[daemon]
 
-    async def keys(self) -> KeysSeen:
+    async def keys(self) -> KeysReading:
         if self._configs[HOOKS].is_denied:
             raise ElsewhereError("config")
         return await in_thread(
             lambda: read_node.read_key_files(self.hooks.keys, self.hooks.assignments, config=self._configs[HOOKS].path)
         )
 
-    async def socket(self, daemon: str) -> SocketSeen:
+    async def socket(self, daemon: str) -> SocketReading:
         like = parse_endpoint(self.proxy.runtime_endpoint)
         wanted = Access(0, 0, 0o600) if daemon == HOOKS else await in_thread(lambda: wanted_access(mode=0o660, like=like))
         path = parse_endpoint(self._settings(daemon).listen)
         return await read_socket(path, daemon=daemon, wanted=wanted, answer_s=self._answer_s)
 
-    async def registration(self) -> RegistrationSeen:
+    async def registration(self) -> RegistrationReading:
         rendered = json.dumps(render_registration(self.hooks)).encode()
-        folder = await said_by("hooks-dir", self.folder())
-        return RegistrationSeen(folder=folder, expected=parse_registration(rendered, "50-lading.json"))
+        folder = await read_shared("hooks-dir", self.folder())
+        return RegistrationReading(folder=folder, expected=parse_registration(rendered, "50-lading.json"))
 
     async def route(self) -> Route:
         runtime = self.hooks.runtime_endpoint if self.by_nri else self.proxy.runtime_endpoint
@@ -183,51 +187,51 @@ class Host(Readings):
 
     async def cgroup_drivers(self) -> CgroupDrivers:
         return CgroupDrivers(
-            kubelet=await said_by("kubelet-endpoint", self.kubelet()), runtime=await said_by("runtime", self.runtime())
+            kubelet=await read_shared("kubelet-endpoint", self.kubelet()), runtime=await read_shared("runtime", self.runtime())
         )
 
-    async def name(self) -> cluster.NameSeen:
+    async def name(self) -> cluster.NameReading:
         hostname = await self._hostname()
-        kubelet = await said_by("kubelet-endpoint", self.kubelet())
-        return cluster.NameSeen(configured=self.hooks.node_name, kubelets=kubelet.command.node_name(hostname))
+        kubelet = await read_shared("kubelet-endpoint", self.kubelet())
+        return cluster.NameReading(configured=self.hooks.node_name, kubelets=kubelet.command.node_name(hostname))
 
-    async def api(self) -> cluster.ApiSeen:
+    async def api(self) -> cluster.ApiReading:
         settings = self.hooks
         return await read_api(
             settings.node_name, report=settings.report, taints=taints_node(settings), kubeconfig=settings.kubeconfig
         )
 
-    async def cdi(self) -> CdiSeen:
-        runtime = await said_by("runtime", self.runtime())
+    async def cdi(self) -> CdiReading:
+        runtime = await read_shared("runtime", self.runtime())
         support = decide_cdi_support(runtime.version, runtime.status)
         folder = self.hooks.cdi_dir if self.hooks.writes_specs else ""
-        return CdiSeen(needed=self.hooks.by_cdi, support=support, folder=folder)
+        return CdiReading(needed=self.hooks.by_cdi, support=support, folder=folder)
 
-    async def nri(self) -> NriSeen:
-        runtime = await said_by("runtime", self.runtime())
+    async def nri(self) -> NriReading:
+        runtime = await read_shared("runtime", self.runtime())
         path = parse_endpoint(self.hooks.nri_socket)
         if not self.by_nri:
             path = self.root / str(path).removeprefix("/")
         served = await in_thread(lambda: path.exists() and read_listener(path, self._answer_s) is not None)
         validates = await in_thread(lambda: read_validator(self.root))
-        return NriSeen(runtime=runtime, by_nri=self.by_nri, socket=self.hooks.nri_socket, served=served, validates=validates)
+        return NriReading(runtime=runtime, by_nri=self.by_nri, socket=self.hooks.nri_socket, served=served, validates=validates)
 
-    async def handler(self) -> HandlerSeen:
-        runtime = await said_by("runtime", self.runtime())
+    async def handler(self) -> HandlerReading:
+        runtime = await read_shared("runtime", self.runtime())
         return await in_thread(lambda: read_handler(runtime, installed=__version__))
 
-    async def injection(self) -> InjectionSeen:
-        settings, seen = self.hooks, await said_by("driver", self.nvidia())
+    async def injection(self) -> InjectionReading:
+        settings, reading = self.hooks, await read_shared("driver", self.nvidia())
         root = Path(settings.driver_mount or settings.driver_root)
-        wanted = settings.driver_root and seen.version
-        mounts = await in_thread(lambda: read_driver_mounts(root, seen.version)) if wanted else ()
+        wanted = settings.driver_root and reading.version
+        mounts = await in_thread(lambda: read_driver_mounts(root, reading.version)) if wanted else ()
         versions = await in_thread(lambda: read_driver_versions(root)) if wanted else ()
         own = await in_thread(lambda: read_own_specs(settings)) if settings.writes_specs else None
         folders = settings.cdi_spec_dirs if own is None else (settings.cdi_dir,)
         names = await in_thread(lambda: read_cdi_names(map(Path, folders)))
-        return InjectionSeen(
+        return InjectionReading(
             mode=settings.gpu_mode,
-            cards=seen,
+            cards=reading,
             driver_root=settings.driver_root,
             libraries=sum(".so." in mount.container_path for mount in mounts),
             versions=versions,
@@ -236,44 +240,46 @@ class Host(Readings):
             own=own,
         )
 
-    async def mps(self) -> MpsSeen:
+    async def mps(self) -> MpsReading:
         offered = IsolationName.MPS in self.hooks.isolations
         answer_s = MPS_ANSWER_S * self._slowness
         return await read_mps(
             mps_folders(self.hooks), self.hooks.mps_control, offered=offered, root=self.root, answer_s=answer_s
         )
 
-    async def reload(self) -> ReloadSeen:
-        runtime = await said_by("runtime", self.runtime())
-        return ReloadSeen(mode=self.hooks.gpu_mode, systemd=systemd_cgroups(runtime.status))
+    async def reload(self) -> ReloadReading:
+        runtime = await read_shared("runtime", self.runtime())
+        return ReloadReading(mode=self.hooks.gpu_mode, systemd=systemd_cgroups(runtime.status))
 
-    async def modules(self) -> rdma.ModulesSeen:
-        pfs = (await said_by("vfs", self.functions())).pfs
-        gpus = bool((await said_by("driver", self.nvidia())).on_bus)
+    async def modules(self) -> rdma.ModulesReading:
+        pfs = (await read_shared("vfs", self.functions())).pfs
+        gpus = bool((await read_shared("driver", self.nvidia())).on_bus)
         return await in_thread(lambda: read_node.read_modules(self.root, pfs, gpus=gpus))
 
-    async def rdma_mode(self) -> rdma.RdmaModeSeen:
+    async def rdma_mode(self) -> rdma.RdmaModeReading:
         mode = await in_thread(HostKernel(self.root).rdma_mode) if self.root == Path("/") else None
-        return rdma.RdmaModeSeen(pfs=(await said_by("vfs", self.functions())).pfs, mode=mode, attaches=attaches(self.hooks))
+        return rdma.RdmaModeReading(
+            pfs=(await read_shared("vfs", self.functions())).pfs, mode=mode, attaches=attaches(self.hooks)
+        )
 
-    async def vfs(self) -> rdma.VfsSeen:
+    async def vfs(self) -> rdma.VfsReading:
         inventory = await self.functions()
-        return rdma.VfsSeen(pfs=inventory.pfs, problems=inventory.problems)
+        return rdma.VfsReading(pfs=inventory.pfs, problems=inventory.problems)
 
-    async def memlock(self) -> rdma.MemlockSeen:
+    async def memlock(self) -> rdma.MemlockReading:
         endpoint = parse_endpoint(self.hooks.runtime_endpoint)
-        problem = await said_by("runtime", in_thread(lambda: _memlock(endpoint, self._answer_s)))
-        return rdma.MemlockSeen(
-            vfs=bool((await said_by("vfs", self.functions())).vfs),
+        problem = await read_shared("runtime", in_thread(lambda: _memlock(endpoint, self._answer_s)))
+        return rdma.MemlockReading(
+            vfs=bool((await read_shared("vfs", self.functions())).vfs),
             ipc_lock=self.hooks.rdma_ipc_lock,
             memlock=self.hooks.rdma_memlock,
             problem=problem,
         )
 
-    async def versions(self) -> VersionsSeen:
+    async def versions(self) -> VersionsReading:
         daemons = (HOOKS,) if self.by_nri else (HOOKS, PROXY)
-        running = {daemon: (await said_by("ready", self.said(daemon))).version for daemon in daemons}
-        return VersionsSeen(installed=__version__, running=running)
+        running = {daemon: (await read_shared("ready", self.reply_of(daemon))).version for daemon in daemons}
+        return VersionsReading(installed=__version__, running=running)
 
     async def units(self) -> str | None:
         units = [f"{daemon}.{kind}" for daemon in self._configs for kind in ("socket", "service")]
@@ -283,16 +289,16 @@ class Host(Readings):
             units.append("lading-nri-guard.service")
         return await in_thread(lambda: show_units(self.root, PROPERTIES, units, self._answer_s))
 
-    async def servers(self) -> tuple[ServerSeen, ...]:
-        registrations = (await said_by("hooks-dir", self.folder())).registrations
+    async def servers(self) -> tuple[ServerReading, ...]:
+        registrations = (await read_shared("hooks-dir", self.folder())).registrations
         wanted = Access(0, 0, 0o600)
         reads = [read_socket(Path(r.endpoint), daemon=r.name, wanted=wanted, answer_s=self._answer_s) for r in registrations]
         sockets = await asyncio.gather(*reads)
-        return tuple(ServerSeen(registration=r, socket=s) for r, s in zip(registrations, sockets, strict=True))
+        return tuple(ServerReading(registration=r, socket=s) for r, s in zip(registrations, sockets, strict=True))
 
-    async def load(self) -> LoadSeen:
-        said = await said_by("ready", self.said(PROXY))
-        return LoadSeen(said=said, most=self.proxy.max_connections, socket=parse_endpoint(self.proxy.listen))
+    async def load(self) -> LoadReading:
+        reply = await read_shared("ready", self.reply_of(PROXY))
+        return LoadReading(reply=reply, most=self.proxy.max_connections, socket=parse_endpoint(self.proxy.listen))
 
 
 def _memlock(endpoint: Path, answer_s: float) -> str:
@@ -304,19 +310,19 @@ def _memlock(endpoint: Path, answer_s: float) -> str:
 
 
 class _Nowhere:
-    """Drop log messages: `FolderSeen.complaints` has the same information."""
+    """Drop log messages: `FolderReading.complaints` has the same information."""
 
     def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
         pass
 
 
-def read_folder(folder: Path, guarded_prefixes: tuple[str, ...]) -> FolderSeen:
+def read_folder(folder: Path, guarded_prefixes: tuple[str, ...]) -> FolderReading:
     """Read the folder of registrations as the proxy does, but without earlier valid versions of an invalid file. Blocks."""
     if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
         raise PermissionError(f"no permission to read {folder}")
-    found: list[Registration] = []
-    reader = HooksDir(folder, found.extend, Log(_Nowhere()), owner_uid=0)
+    registrations: list[Registration] = []
+    reader = HooksDir(folder, registrations.extend, Log(_Nowhere()), owner_uid=0)
     reader.read()
-    return FolderSeen(
-        folder=folder, registrations=tuple(found), complaints=reader.complaints, guarded_prefixes=guarded_prefixes
+    return FolderReading(
+        folder=folder, registrations=tuple(registrations), complaints=reader.complaints, guarded_prefixes=guarded_prefixes
     )

@@ -23,18 +23,18 @@ class CgroupMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CgroupsSeen:
+class CgroupsReading:
     mode: CgroupMode
     devices: bool = False  # v1: whether the devices controller exists; v2: whether this kernel has BPF
 
 
-def decide_cgroups(seen: CgroupsSeen) -> Iterator[Finding]:
-    match seen.mode:
+def decide_cgroups(reading: CgroupsReading) -> Iterator[Finding]:
+    match reading.mode:
         case CgroupMode.UNKNOWN:
             yield skipped("neither /sys/fs/cgroup/cgroup.controllers nor /proc/cgroups is there")
-        case CgroupMode.V2 if not seen.devices:
+        case CgroupMode.V2 if not reading.devices:
             yield failed("cgroup v2, and this kernel has no BPF", mend="a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF")
-        case CgroupMode.V1 if not seen.devices:
+        case CgroupMode.V1 if not reading.devices:
             yield failed(
                 "cgroup v1 without the devices controller", mend="take cgroup_disable=devices off the kernel's command line"
             )
@@ -45,15 +45,15 @@ def decide_cgroups(seen: CgroupsSeen) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelinuxSeen:
+class SelinuxReading:
     enforcing: bool | None = None  # None: there is no SELinux
     use_devices: bool | None = None  # SELinux boolean container_use_devices; None: the policy does not have it
 
 
-def decide_selinux(seen: SelinuxSeen) -> Iterator[Finding]:
-    if not seen.enforcing:
-        yield ok("SELinux is not enforcing" if seen.enforcing is False else "no SELinux")
-    elif seen.use_devices is False:
+def decide_selinux(reading: SelinuxReading) -> Iterator[Finding]:
+    if not reading.enforcing:
+        yield ok("SELinux is not enforcing" if reading.enforcing is False else "no SELinux")
+    elif reading.use_devices is False:
         what = (
             "SELinux is enforcing, and container_use_devices is off: containers may be denied the devices that they were given"
         )
@@ -63,19 +63,19 @@ def decide_selinux(seen: SelinuxSeen) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClockSeen:
+class ClockReading:
     synchronised: bool
     max_error_s: float  # maximum error as estimated by the kernel, in seconds
 
 
-def decide_clock(seen: ClockSeen) -> Iterator[Finding]:
-    if not seen.synchronised:
+def decide_clock(reading: ClockReading) -> Iterator[Finding]:
+    if not reading.synchronised:
         yield warning(
             "the clock is not synchronised", mend="timedatectl set-ntp true (or chronyc tracking); timedatectl timesync-status"
         )
-    elif seen.max_error_s > _LATE_S:
+    elif reading.max_error_s > _LATE_S:
         yield warning(
-            f"the clock may be wrong by {seen.max_error_s:.1f} s", mend="chronyc tracking; timedatectl timesync-status"
+            f"the clock may be wrong by {reading.max_error_s:.1f} s", mend="chronyc tracking; timedatectl timesync-status"
         )
     else:
-        yield ok(f"synchronised, within {seen.max_error_s * 1000:.0f} ms")
+        yield ok(f"synchronised, within {reading.max_error_s * 1000:.0f} ms")

@@ -19,7 +19,7 @@ _PRIVATE: Final = b"PRIVATE KEY-----"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileSeen:
+class FileReading:
     path: Path
     access: Access | None = None  # None: the file could not be read
     content: bytes = b""
@@ -27,35 +27,35 @@ class FileSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeysSeen:
+class KeysReading:
     assignments: tuple[str, ...]  # accepted forms of assignments: setting `assignments` of hooks.toml
-    keys: Mapping[str, FileSeen]  # configured keys by key id
-    beside: tuple[FileSeen, ...] = ()  # other files in the folders of these keys
+    keys: Mapping[str, FileReading]  # configured keys by key id
+    beside: tuple[FileReading, ...] = ()  # other files in the folders of these keys
 
 
-def decide_keys(seen: KeysSeen) -> Iterator[Finding]:
-    private = sorted({str(file.path) for file in (*seen.keys.values(), *seen.beside) if _PRIVATE in file.content})
+def decide_keys(reading: KeysReading) -> Iterator[Finding]:
+    private = sorted({str(file.path) for file in (*reading.keys.values(), *reading.beside) if _PRIVATE in file.content})
     for path in private:
         what = f"{path} is a private key: anyone who can read it can sign assignments for every node"
         yield failed(what, mend=f"shred -u {path}, and have central sign with a new key; a node needs the public one only")
-    for key_id, file in seen.keys.items():
+    for key_id, file in reading.keys.items():
         if str(file.path) not in private and (problem := _key_problem(key_id, file)):
             yield problem
-    if Form.SIGNED not in seen.assignments:
-        accepted = ", ".join(seen.assignments)
+    if Form.SIGNED not in reading.assignments:
+        accepted = ", ".join(reading.assignments)
         yield warning(
             f"assignments = {accepted}: anyone who may write a pod's annotations gets devices without central's signature",
             mend='assignments = ["signed"] in hooks.toml, with [keys], where central assigns',
         )
-    elif not seen.keys:
+    elif not reading.keys:
         yield failed(
             "assignments = signed, and there is no key: every assignment is refused", mend='[keys] in hooks.toml: k1 = "FILE"'
         )
-    elif not private and not any(_key_problem(key_id, file) for key_id, file in seen.keys.items()):
-        yield ok(f"public keys: {', '.join(sorted(seen.keys))}")
+    elif not private and not any(_key_problem(key_id, file) for key_id, file in reading.keys.items()):
+        yield ok(f"public keys: {', '.join(sorted(reading.keys))}")
 
 
-def _key_problem(key_id: str, file: FileSeen) -> Finding | None:
+def _key_problem(key_id: str, file: FileReading) -> Finding | None:
     if file.problem:
         return failed(f"keys.{key_id}: cannot read {file.path}: {file.problem}", mend=f"ls -l {file.path}")
     try:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from doctor.checks import CHECKS, NodeCheck
-from doctor.config import ConfigSeen
+from doctor.config import ConfigReading
 from doctor.host import HOOKS, PROXY, Host
 from doctor.read import read_config
 from hooks.daemon.settings import CONFIG as HOOKS_CONFIG
@@ -94,8 +94,8 @@ def _run(args: argparse.Namespace) -> None:
     if args.list:
         _print(console, *_render_list(chosen))
         raise SystemExit(0)
-    found = asyncio.run(_check(chosen, args, slowness))
-    findings = tuple(msgspec.structs.replace(finding, mend=repeat_flags(finding.mend, args)) for finding in found)
+    result = asyncio.run(_check(chosen, args, slowness))
+    findings = tuple(msgspec.structs.replace(finding, mend=repeat_flags(finding.mend, args)) for finding in result)
     if args.output == "json":
         print(json.dumps({"program": PROGRAM, "version": __version__, **as_json(findings)}, indent=2))
     else:
@@ -126,7 +126,7 @@ async def _check(checks: Sequence[NodeCheck], args: argparse.Namespace, slowness
     root = args.host_root or Path(hooks.host_root)
     both = {HOOKS: of_hooks, PROXY: of_proxy}
     named = {HOOKS: args.hooks_config, PROXY: args.proxy_config}
-    configs = {daemon: seen for daemon, seen in both.items() if named[daemon] or is_installed(seen, root)} or both
+    configs = {daemon: reading for daemon, reading in both.items() if named[daemon] or is_installed(reading, root)} or both
     if hooks.front_end is FrontEndName.NRI and HOOKS in configs:
         configs = {HOOKS: of_hooks}  # a node has one front end: skip remains of the proxy
     host = Host(hooks=hooks, proxy=proxy, configs=configs, root=root, slowness=slowness)
@@ -134,10 +134,10 @@ async def _check(checks: Sequence[NodeCheck], args: argparse.Namespace, slowness
     return await run_checks(chosen, host, deadline_s=args.deadline or DEADLINE_S * slowness, slowness=slowness)
 
 
-def is_installed(seen: ConfigSeen, root: Path) -> bool:
+def is_installed(reading: ConfigReading, root: Path) -> bool:
     """Return whether the node has this daemon: its configuration file exists, even if unreadable, or its unit does."""
-    units = (root / folder / f"{seen.daemon}.service" for folder in _UNIT_FOLDERS)
-    return seen.access is not None or seen.is_denied or any(map(Path.is_file, units))
+    units = (root / folder / f"{reading.daemon}.service" for folder in _UNIT_FOLDERS)
+    return reading.access is not None or reading.is_denied or any(map(Path.is_file, units))
 
 
 def select(checks: Sequence[C], only: Sequence[str]) -> tuple[C, ...]:

@@ -20,7 +20,7 @@ from lading.vocabulary import GpuUuid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonSeen:
+class DaemonReading:
     """Represent the MPS daemon of one card with a folder. The daemon runs, or should run, or its card is being put back."""
 
     uuid: GpuUuid
@@ -31,20 +31,20 @@ class DaemonSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MpsSeen:
+class MpsReading:
     offered: bool  # whether the setting `isolations` has mps
     command: str = ""
     executable: bool = True
     systemd: bool = True
-    daemons: tuple[DaemonSeen, ...] = ()
+    daemons: tuple[DaemonReading, ...] = ()
 
 
-async def read_mps(folders: MpsFolders, command: str, *, offered: bool, root: Path, answer_s: float = ANSWER_S) -> MpsSeen:
+async def read_mps(folders: MpsFolders, command: str, *, offered: bool, root: Path, answer_s: float = ANSWER_S) -> MpsReading:
     """Read the MPS daemons of all cards with a folder. `answer_s`: seconds to wait for each answer. Raise PermissionError if
     the folders cannot be read."""
     uuids = _list_cards(Path(folders.mps_dir))
     asked = (_read_daemon(Control(uuid=uuid, folders=folders, command=command, answer_s=answer_s)) for uuid in uuids)
-    return MpsSeen(
+    return MpsReading(
         offered=offered,
         command=command,
         executable=os.access(command, os.X_OK),
@@ -61,41 +61,41 @@ def _list_cards(folder: Path) -> list[GpuUuid]:
     return sorted(GpuUuid(one.name) for one in folder.glob("GPU-*"))
 
 
-async def _read_daemon(control: Control) -> DaemonSeen:
+async def _read_daemon(control: Control) -> DaemonReading:
     if control.pid() is None:
-        return DaemonSeen(uuid=control.uuid, runs=False)
+        return DaemonReading(uuid=control.uuid, runs=False)
     try:
         servers = await control.servers()
         clients, fault = await control.count_clients(servers), await control.has_fault(servers)
     except HostError as e:
-        return DaemonSeen(uuid=control.uuid, runs=True, problem=str(e))
-    return DaemonSeen(uuid=control.uuid, runs=True, clients=clients, fault=fault)
+        return DaemonReading(uuid=control.uuid, runs=True, problem=str(e))
+    return DaemonReading(uuid=control.uuid, runs=True, clients=clients, fault=fault)
 
 
-def decide_mps(seen: MpsSeen) -> Iterator[Finding]:
-    if not seen.offered and not seen.daemons:
+def decide_mps(reading: MpsReading) -> Iterator[Finding]:
+    if not reading.offered and not reading.daemons:
         yield ok("not needed: isolations has no mps")
         return
-    problems = [*_without_means(seen), *(verdict for daemon in seen.daemons for verdict in _decide_daemon(daemon))]
+    problems = [*_without_means(reading), *(verdict for daemon in reading.daemons for verdict in _decide_daemon(daemon))]
     yield from problems
     if not problems:
-        clients = sum(daemon.clients for daemon in seen.daemons)
+        clients = sum(daemon.clients for daemon in reading.daemons)
         yield ok(
-            f"daemons: {len(seen.daemons)}, processes that use cards by them: {clients}"
-            if seen.daemons
+            f"daemons: {len(reading.daemons)}, processes that use cards by them: {clients}"
+            if reading.daemons
             else "no card has a daemon now"
         )
 
 
-def _without_means(seen: MpsSeen) -> Iterator[Finding]:
-    if not seen.executable:
-        what = f"mps_control {seen.command} cannot be run: no daemon is started or stopped"
+def _without_means(reading: MpsReading) -> Iterator[Finding]:
+    if not reading.executable:
+        what = f"mps_control {reading.command} cannot be run: no daemon is started or stopped"
         yield failed(what, mend="mps_control in hooks.toml; the driver's package has nvidia-cuda-mps-control")
-    if not seen.systemd:
+    if not reading.systemd:
         yield failed("no systemd runs this node: daemons are its services", mend='isolations without "mps" in hooks.toml')
 
 
-def _decide_daemon(daemon: DaemonSeen) -> Iterator[Finding]:
+def _decide_daemon(daemon: DaemonReading) -> Iterator[Finding]:
     unit = f"lading-mps-{daemon.uuid}.service"
     if not daemon.runs:
         what = f"the MPS daemon of {daemon.uuid} does not run, and the card is not put back"

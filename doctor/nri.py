@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from doctor.runtime import RuntimeSeen
+from doctor.runtime import RuntimeReading
 from hooks.frontends.nri.guard.launched import GUARD, PROGRAM, find_strays
 from lading.checks.model import Finding, failed, ok, skipped, warning
 
@@ -21,8 +21,8 @@ _CONFIG = "etc/containerd/config.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NriSeen:
-    runtime: RuntimeSeen
+class NriReading:
+    runtime: RuntimeReading
     by_nri: bool  # whether front_end = nri
     socket: str  # setting nri_socket
     served: bool  # whether a process listens at the socket of NRI
@@ -61,8 +61,8 @@ def _resolve(root: Path, parent: str, imports: Sequence[str]) -> Iterator[str]:
     """Yield the absolute paths of imported files. A relative path is resolved from the folder of the importing file."""
     for pattern in imports:
         path = os.path.normpath(os.path.join(os.path.dirname(parent), pattern))  # noqa: PTH118, PTH120 - Path removes no ..
-        found = sorted(glob.glob(path[1:], root_dir=root)) if "*" in path else [path[1:]]  # noqa: PTH207 - of a root
-        yield from (f"/{one}" for one in found)
+        result = sorted(glob.glob(path[1:], root_dir=root)) if "*" in path else [path[1:]]  # noqa: PTH207 - of a root
+        yield from (f"/{one}" for one in result)
 
 
 def _merge(to: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,26 +74,26 @@ def _are_tables(one: object, other: object) -> bool:
     return isinstance(one, dict) and isinstance(other, dict)
 
 
-def decide_nri(seen: NriSeen) -> Iterator[Finding]:
-    if not seen.by_nri:
-        says = "NRI is on: its plugins may change containers after us" if seen.served else "NRI is off"
-        yield ok(f"{seen.runtime.name}: {says}")
-        if seen.validates:
+def decide_nri(reading: NriReading) -> Iterator[Finding]:
+    if not reading.by_nri:
+        says = "NRI is on: its plugins may change containers after us" if reading.served else "NRI is off"
+        yield ok(f"{reading.runtime.name}: {says}")
+        if reading.validates:
             where = f"/{_CONFIG} or its imports"
             what = f"{where}: default_validator is on, and the front end is the proxy, which registers no plugin lading: pods"
             mend = f"in these files: default_validator.enable = false; {_RESTART}. Or front_end = nri"
             yield warning(f"{what} that require it (deploy/required-plugin) are rejected here", mend=mend)
-    elif seen.served:
-        yield ok(f"{seen.runtime.name}: NRI is on, at {seen.socket}")
+    elif reading.served:
+        yield ok(f"{reading.runtime.name}: NRI is on, at {reading.socket}")
     else:
         lines = '[plugins."io.containerd.nri.v1.nri"] and below it: disable = false'
         mend = f"in /etc/containerd/config.toml: {lines}; {_RESTART}"
-        what = f"front_end = nri, and no process listens at nri_socket = {seen.socket}: NRI is off (as it is by default in"
+        what = f"front_end = nri, and no process listens at nri_socket = {reading.socket}: NRI is off (as it is by default in"
         yield failed(f"{what} containerd 1.7; 1.6 has none), or the socket is another one", mend=mend)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NriPluginsSeen:
+class NriPluginsReading:
     """Hold a reading of the runtime's folder of NRI plugins, with the launched guard."""
 
     folder: Path
@@ -104,10 +104,10 @@ class NriPluginsSeen:
     runs: bool | None  # whether a process runs this file; None: processes are not visible
 
 
-def read_plugins(folder: Path, *, proc: Path, installed: str) -> NriPluginsSeen:
+def read_plugins(folder: Path, *, proc: Path, installed: str) -> NriPluginsReading:
     """Read the folder of plugins, and check whether a process runs the guard in it. Blocks."""
     path = folder / PROGRAM
-    return NriPluginsSeen(
+    return NriPluginsReading(
         folder=folder,
         installed=installed,
         there=path.exists() or path.is_symlink(),
@@ -120,38 +120,38 @@ def read_plugins(folder: Path, *, proc: Path, installed: str) -> NriPluginsSeen:
 def _runs(path: Path, proc: Path) -> bool | None:
     """Return whether a process runs this file; None if no process is visible. A process of a replaced file does not count:
     /proc shows another name."""
-    seen = False
+    reading = False
     for folder in proc.glob("[0-9]*"):
         try:
             if (folder / "exe").readlink() == path:
                 return True
-            seen = True
+            reading = True
         except OSError:  # a kernel thread, an ended process, or a process of another user
             continue
-    return False if seen else None
+    return False if reading else None
 
 
-def decide_plugins(seen: NriPluginsSeen) -> Iterator[Finding]:
-    path = seen.folder / PROGRAM
-    for name in seen.strays:
-        what = f"{seen.folder / name} is executable, and not named as a plugin: containerd does not start with it"
+def decide_plugins(reading: NriPluginsReading) -> Iterator[Finding]:
+    path = reading.folder / PROGRAM
+    for name in reading.strays:
+        what = f"{reading.folder / name} is executable, and not named as a plugin: containerd does not start with it"
         yield failed(
-            what, mend=f"chmod a-x {seen.folder / name}, or move it out of the folder; its name begins with two digits"
+            what, mend=f"chmod a-x {reading.folder / name}, or move it out of the folder; its name begins with two digits"
         )
-    if not seen.there:
+    if not reading.there:
         what = f"there is no {path}: from containerd's start until lading-nri-guard is connected, nothing guards"
         yield warning(what, mend=f"{_INSTALL}; {_RESTART}, when it suits")
-    elif not seen.version:
-        yield failed(f"{path} is no guard of Lading", mend=f"ls -l {path}; move it out of {seen.folder}; {_INSTALL}")
-    elif seen.version != seen.installed:
-        what = f"{path} has version {seen.version}, and {seen.installed} is installed"
+    elif not reading.version:
+        yield failed(f"{path} is no guard of Lading", mend=f"ls -l {path}; move it out of {reading.folder}; {_INSTALL}")
+    elif reading.version != reading.installed:
+        what = f"{path} has version {reading.version}, and {reading.installed} is installed"
         yield warning(what, mend=f"{_INSTALL}; {_RESTART}, when it suits")
-    elif seen.runs is None:
-        yield skipped(f"{path} has version {seen.version}; whether it runs cannot be seen from here")
-    elif not seen.runs:
+    elif reading.runs is None:
+        yield skipped(f"{path} has version {reading.version}; whether it runs cannot be seen from here")
+    elif not reading.runs:
         what = (
             f"{path} does not run: it was installed, or ended, since containerd's start, and is launched by its next start only"
         )
         yield warning(what, mend=f"{_RESTART}, when it suits")
     else:
-        yield ok(f"{path} {seen.version} runs")
+        yield ok(f"{path} {reading.version} runs")

@@ -29,10 +29,10 @@ class Process:
 
 def read_process(proc: Path, pid: int) -> Process:
     try:
-        words = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        text = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except (FileNotFoundError, ProcessLookupError):
-        words = []
-    return Process(pid=pid, argv=tuple(words[:-1]))  # each argument ends in NUL
+        text = []
+    return Process(pid=pid, argv=tuple(text[:-1]))  # each argument ends in NUL
 
 
 def find_processes(proc: Path, program: str) -> tuple[Process, ...]:

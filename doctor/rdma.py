@@ -21,80 +21,80 @@ NO_RDMA: Final = "this node has no RDMA device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModulesSeen:
+class ModulesReading:
     pfs: tuple[Pf, ...]
     gpus: bool  # whether this node also has GPUs
     modules: frozenset[str]  # names of the modules for RDMA that are loaded or built in
     dma_buf: bool = False  # whether NICs can use GPU memory by DMA-BUF, without nvidia_peermem
 
 
-def decide_modules(seen: ModulesSeen) -> Iterator[Finding]:
-    if not seen.pfs:
+def decide_modules(reading: ModulesReading) -> Iterator[Finding]:
+    if not reading.pfs:
         yield ok(NO_RDMA)
         return
-    needed = ["ib_core", "ib_uverbs", "rdma_ucm"] + ["mlx5_ib"] * any(pf.driver == MELLANOX for pf in seen.pfs)
-    missing = [name for name in needed if name not in seen.modules]
+    needed = ["ib_core", "ib_uverbs", "rdma_ucm"] + ["mlx5_ib"] * any(pf.driver == MELLANOX for pf in reading.pfs)
+    missing = [name for name in needed if name not in reading.modules]
     if missing:
         mend = (
             f"modprobe -a {' '.join(missing)}; at each boot: printf '%s\\n' {' '.join(missing)} > /etc/modules-load.d/rdma.conf"
         )
         yield failed(f"not loaded: {', '.join(missing)}", mend=mend)
-    if seen.gpus and PEER_MEMORY not in seen.modules and not seen.dma_buf:
+    if reading.gpus and PEER_MEMORY not in reading.modules and not reading.dma_buf:
         what = f"no GPUDirect RDMA: {PEER_MEMORY} is not loaded, and DMA-BUF needs the open kernel module and kernel 5.12"
         yield warning(what, mend=f"modprobe {PEER_MEMORY}")
     elif not missing:
-        yield ok(f"loaded: {', '.join(sorted(seen.modules))}")
+        yield ok(f"loaded: {', '.join(sorted(reading.modules))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaModeSeen:
+class RdmaModeReading:
     pfs: tuple[Pf, ...]
     mode: RdmaMode | None  # None: the host root belongs to another machine, so the mode cannot be read
     attaches: bool  # whether VFs and their RDMA devices are moved into the network namespaces of pods
 
 
-def decide_mode(seen: RdmaModeSeen) -> Iterator[Finding]:
-    if not seen.pfs:
+def decide_mode(reading: RdmaModeReading) -> Iterator[Finding]:
+    if not reading.pfs:
         yield ok(NO_RDMA)
-    elif seen.mode is None:
+    elif reading.mode is None:
         yield skipped("host_root is not this machine's: its RDMA mode cannot be read")
-    elif seen.mode is RdmaMode.NONE:
+    elif reading.mode is RdmaMode.NONE:
         yield failed("there are RDMA devices, but this kernel has no NETLINK_RDMA", mend="modprobe ib_core")
-    elif seen.mode is RdmaMode.EXCLUSIVE and not seen.attaches:
+    elif reading.mode is RdmaMode.EXCLUSIVE and not reading.attaches:
         what = "exclusive, but RDMA devices are not moved into pods: containers get nodes that they cannot use"
         yield failed(what, mend="netdev = true in hooks.toml; or rdma system set netns shared, before any pod has one")
     else:
-        yield ok(str(seen.mode))
+        yield ok(str(reading.mode))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VfsSeen:
+class VfsReading:
     pfs: tuple[Pf, ...]
     problems: tuple[str, ...] = ()  # messages about devices that could not be read
 
 
-def decide_vfs(seen: VfsSeen) -> Iterator[Finding]:
-    if not seen.pfs:
+def decide_vfs(reading: VfsReading) -> Iterator[Finding]:
+    if not reading.pfs:
         yield ok(NO_RDMA)
-    for pf in seen.pfs:
+    for pf in reading.pfs:
         if pf.unhealthy and pf.vfs:
             yield failed(f"PF {pf.bdf}: {pf.unhealthy}", mend=f"ls -l /sys/bus/pci/devices/{pf.bdf}/driver; ibstat {pf.ibdev}")
-    vfs = [vf for pf in seen.pfs for vf in pf.vfs]
-    could = [pf for pf in seen.pfs if pf.total_vfs and not pf.vfs]
+    vfs = [vf for pf in reading.pfs for vf in pf.vfs]
+    could = [pf for pf in reading.pfs if pf.total_vfs and not pf.vfs]
     if could and not vfs:
         pf = could[0]
         mend = f"echo {pf.total_vfs} > /sys/bus/pci/devices/{pf.bdf}/sriov_numvfs (at each boot: a udev rule)"
-        yield warning(f"{len(seen.pfs)} PFs, and none has a VF; {pf.bdf} ({pf.netdev or pf.ibdev}) could", mend=mend)
+        yield warning(f"{len(reading.pfs)} PFs, and none has a VF; {pf.bdf} ({pf.netdev or pf.ibdev}) could", mend=mend)
     unhealthy = [vf for vf in vfs if vf.unhealthy]
     for vf in unhealthy:
         yield _judge_unhealthy(vf)
-    for problem in seen.problems:
+    for problem in reading.problems:
         yield warning(problem, mend="dmesg | tail; ls -l /dev/infiniband")
-    if seen.pfs and not vfs and not could:
-        yield ok(f"{len(seen.pfs)} PFs, none of which has VFs, or could have some")
+    if reading.pfs and not vfs and not could:
+        yield ok(f"{len(reading.pfs)} PFs, none of which has VFs, or could have some")
     if vfs and not unhealthy:
         without = f"; {len(could)} PFs have none" if could else ""  # if other PFs have VFs, this is intended
-        yield ok(f"{len(vfs)} VFs of {len(seen.pfs) - len(could)} PFs can be assigned{without}")
+        yield ok(f"{len(vfs)} VFs of {len(reading.pfs) - len(could)} PFs can be assigned{without}")
 
 
 def _judge_unhealthy(vf: Vf) -> Finding:
@@ -117,23 +117,23 @@ def _judge_unhealthy(vf: Vf) -> Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemlockSeen:
+class MemlockReading:
     vfs: bool  # whether this node has VFs
     ipc_lock: bool  # setting rdma_ipc_lock
     memlock: bool = False  # setting rdma_memlock
     problem: str  # warning of hooks.host.memlock about the runtime's limit; empty: none
 
 
-def decide_memlock(seen: MemlockSeen) -> Iterator[Finding]:
-    if not seen.vfs:
+def decide_memlock(reading: MemlockReading) -> Iterator[Finding]:
+    if not reading.vfs:
         yield ok("this node has no VF that would need it")
-    elif not seen.problem:
+    elif not reading.problem:
         yield ok("the container runtime may lock enough memory")
-    elif seen.memlock:
+    elif reading.memlock:
         yield ok("the runtime's limit is small, and rdma_memlock = true lifts it in containers with VFs")
-    elif seen.ipc_lock:
+    elif reading.ipc_lock:
         yield ok("the runtime's limit is small, and rdma_ipc_lock = true gives containers CAP_IPC_LOCK")
     else:
         folder = "/etc/systemd/system/containerd.service.d"
         write = f"mkdir -p {folder}; printf '[Service]\\nLimitMEMLOCK=infinity\\n' > {folder}/20-memlock.conf"
-        yield failed(seen.problem, mend=f"{write}; systemctl daemon-reload && systemctl restart containerd")
+        yield failed(reading.problem, mend=f"{write}; systemctl daemon-reload && systemctl restart containerd")

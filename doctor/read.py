@@ -20,12 +20,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from doctor.config import ConfigSeen
+from doctor.config import ConfigReading
 from doctor.kubelet.distribution import CONTAINERD
 from doctor.processes import read_process
 from doctor.ready import DaemonReply
-from doctor.runtime import RuntimeSeen
-from doctor.sockets import SocketSeen
+from doctor.runtime import RuntimeReading
+from doctor.sockets import SocketReading
 from lading.errors import ConfigError, HostError
 from lading.health import Address, parse_address
 from lading.liveness import HELLO, find_silence
@@ -46,16 +46,16 @@ _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  an address to
 # ---- sockets
 
 
-async def read_socket(path: Path, *, daemon: str, wanted: Access, answer_s: float = ANSWER_S) -> SocketSeen:
+async def read_socket(path: Path, *, daemon: str, wanted: Access, answer_s: float = ANSWER_S) -> SocketReading:
     """Read a daemon's socket: connect, send a greeting and close. Raises PermissionError without permission to connect."""
-    nothing = SocketSeen(path=path, daemon=daemon, wanted=wanted)
-    seen = await in_thread(lambda: _read_file(nothing, answer_s))
-    if seen.holder is None:
-        return seen
-    return replace(seen, silence=await find_silence(path, hello=HELLO, timeout_s=answer_s))
+    nothing = SocketReading(path=path, daemon=daemon, wanted=wanted)
+    reading = await in_thread(lambda: _read_file(nothing, answer_s))
+    if reading.holder is None:
+        return reading
+    return replace(reading, silence=await find_silence(path, hello=HELLO, timeout_s=answer_s))
 
 
-def _read_file(nothing: SocketSeen, answer_s: float) -> SocketSeen:
+def _read_file(nothing: SocketReading, answer_s: float) -> SocketReading:
     path = nothing.path
     try:
         there, folder = path.lstat(), path.parent.stat()
@@ -64,7 +64,7 @@ def _read_file(nothing: SocketSeen, answer_s: float) -> SocketSeen:
     is_socket = stat.S_ISSOCK(there.st_mode)
     pid = read_listener(path, answer_s) if is_socket else None
     holder = None if pid is None else read_process(PROC, pid)
-    return replace(nothing, found=Access.of(there), is_socket=is_socket, folder=Access.of(folder), holder=holder)
+    return replace(nothing, access=Access.of(there), is_socket=is_socket, folder=Access.of(folder), holder=holder)
 
 
 def read_listener(path: Path, answer_s: float = ANSWER_S) -> int | None:
@@ -86,7 +86,7 @@ def read_listener(path: Path, answer_s: float = ANSWER_S) -> int | None:
 # ---- what a daemon says of itself
 
 
-async def read_said(daemon: str, address_text: str, answer_s: float = ANSWER_S) -> DaemonReply:
+async def read_reply(daemon: str, address_text: str, answer_s: float = ANSWER_S) -> DaemonReply:
     address = parse_address(address_text)
     if address is None:
         return DaemonReply(daemon=daemon, address="")
@@ -124,13 +124,13 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
 # ---- the container runtime
 
 
-async def read_runtime(endpoint: Path, answer_s: float = ANSWER_S) -> RuntimeSeen:
+async def read_runtime(endpoint: Path, answer_s: float = ANSWER_S) -> RuntimeReading:
     """Read version and status of the runtime. Raises HostError if no process listens, RuntimeUnavailableError if the runtime
     does not answer, PermissionError."""
     if await in_thread(lambda: read_listener(endpoint, answer_s)) is None:
         raise HostError(f"no process listens at {endpoint}", hint=_where_a_runtime_is(endpoint))
     async with RuntimeClient(endpoint, timeout_s=answer_s) as client:
-        return RuntimeSeen(endpoint=endpoint, version=await client.version(), status=await client.status_verbose())
+        return RuntimeReading(endpoint=endpoint, version=await client.version(), status=await client.status_verbose())
 
 
 def _where_a_runtime_is(endpoint: Path) -> str:
@@ -145,7 +145,7 @@ def _where_a_runtime_is(endpoint: Path) -> str:
 
 def read_config(
     schema: type[S], path: Path | None, default: Path, check: Callable[[S], None], *, daemon: str
-) -> tuple[S, ConfigSeen]:
+) -> tuple[S, ConfigReading]:
     """Read a daemon's settings. An error in them is a finding, and the checks continue with the valid settings. `check`: the
     daemon's own check of settings that depend on each other."""
     args = argparse.Namespace(config=path, default_config=default)
@@ -155,8 +155,8 @@ def read_config(
     except ConfigError as e:
         problem = e
     settings = load_usable(schema, args)
-    seen = ConfigSeen(daemon=daemon, path=path or default, access=read_access(path or default), problem=problem)
-    return settings, seen
+    reading = ConfigReading(daemon=daemon, path=path or default, access=read_access(path or default), problem=problem)
+    return settings, reading
 
 
 def read_access(path: Path) -> Access | None:

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from doctor.cluster import PLUGINS, PluginsSeen
-from doctor.kernel import CgroupMode, CgroupsSeen, ClockSeen, SelinuxSeen
-from doctor.keys import FileSeen, KeysSeen
-from doctor.rdma import MELLANOX, PEER_MEMORY, ModulesSeen
+from doctor.cluster import PLUGINS, PluginsReading
+from doctor.kernel import CgroupMode, CgroupsReading, ClockReading, SelinuxReading
+from doctor.keys import FileReading, KeysReading
+from doctor.rdma import MELLANOX, PEER_MEMORY, ModulesReading
 from doctor.read import read_listener
-from doctor.state import DiskSeen, LedgerSeen
+from doctor.state import DiskReading, LedgerReading
 from hooks.host.attributes import read_attribute, read_names
 from hooks.ledger import file
 from hooks.ledger.schema import MIGRATIONS
@@ -43,114 +43,114 @@ _KEY_SUFFIXES: Final = {".pem", ".key"}
 # ---- keys
 
 
-def read_key_files(keys: Mapping[str, str], assignments: tuple[str, ...], *, config: Path) -> KeysSeen:
+def read_key_files(keys: Mapping[str, str], assignments: tuple[str, ...], *, config: Path) -> KeysReading:
     """Return the configured keys, and other key files: beside these keys, beside the configuration file, and in the folder
     `keys` there."""
     named = {key_id: read_file(Path(path)) for key_id, path in keys.items()}
     folders = {*(file.path.parent for file in named.values()), config.parent, config.parent / "keys"}
     others = {path for folder in folders for path in _key_files(folder)} - {file.path for file in named.values()}
-    return KeysSeen(assignments=assignments, keys=named, beside=tuple(read_file(path) for path in sorted(others)))
+    return KeysReading(assignments=assignments, keys=named, beside=tuple(read_file(path) for path in sorted(others)))
 
 
 def _key_files(folder: Path) -> Iterable[Path]:
     return (path for path in folder.iterdir() if path.suffix in _KEY_SUFFIXES) if folder.is_dir() else ()
 
 
-def read_file(path: Path) -> FileSeen:
+def read_file(path: Path) -> FileReading:
     """Return the beginning of a regular file. Other files are not opened. Raise PermissionError."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            return FileSeen(path=path, problem="no regular file")
+        result = path.stat()
+        if not stat.S_ISREG(result.st_mode):
+            return FileReading(path=path, problem="no regular file")
         with path.open("rb") as file:
             content = file.read(_READ_BYTES)
     except PermissionError:
         raise
     except OSError as e:
-        return FileSeen(path=path, problem=e.strerror or str(e))
-    return FileSeen(path=path, access=Access.of(found), content=content)
+        return FileReading(path=path, problem=e.strerror or str(e))
+    return FileReading(path=path, access=Access.of(result), content=content)
 
 
 # ---- the ledger and its disk
 
 
-def read_schema(path: Path) -> LedgerSeen:
+def read_schema(path: Path) -> LedgerReading:
     """Return the version of the ledger's schema. Raise StateError if the ledger is damaged, PermissionError if this process may
     not read it."""
     try:
         path.lstat()
     except FileNotFoundError:
-        return LedgerSeen(path=path)
+        return LedgerReading(path=path)
     with path.open("rb"):  # raises PermissionError; SQLite would only report that it cannot open the file
         pass
-    with file.damage_explained(path), contextlib.closing(file.look_into(path)) as db:
+    with file.damage_explained(path), contextlib.closing(file.open_for_reading(path)) as db:
         file.refuse_unsound(path, db)
         schema = file.version(db)
     if schema == len(MIGRATIONS):
         read_ledger(path)  # check that every grant can be read
-    return LedgerSeen(path=path, schema=schema)
+    return LedgerReading(path=path, schema=schema)
 
 
-def read_disk(folder: Path) -> DiskSeen:
+def read_disk(folder: Path) -> DiskReading:
     try:
         status = folder.stat()
     except FileNotFoundError:
-        return DiskSeen(folder=folder)
-    found = os.statvfs(folder)
-    return DiskSeen(
+        return DiskReading(folder=folder)
+    result = os.statvfs(folder)
+    return DiskReading(
         folder=folder,
         there=True,
         access=Access.of(status),
-        free=found.f_bavail * found.f_frsize,
-        free_inodes=found.f_favail if found.f_files else None,
-        read_only=bool(found.f_flag & os.ST_RDONLY),
+        free=result.f_bavail * result.f_frsize,
+        free_inodes=result.f_favail if result.f_files else None,
+        read_only=bool(result.f_flag & os.ST_RDONLY),
     )
 
 
 # ---- the kernel
 
 
-def read_cgroups(host_root: Path) -> CgroupsSeen:
+def read_cgroups(host_root: Path) -> CgroupsReading:
     if read_attribute(host_root / "sys/fs/cgroup/cgroup.controllers") is not None:
         bpf = read_attribute(host_root / "proc/sys/kernel/unprivileged_bpf_disabled")  # the file exists with CONFIG_BPF_SYSCALL
-        return CgroupsSeen(mode=CgroupMode.V2, devices=bpf is not None)
+        return CgroupsReading(mode=CgroupMode.V2, devices=bpf is not None)
     rows = [line.split() for line in (read_attribute(host_root / "proc/cgroups") or "").splitlines()]
     if not rows:
-        return CgroupsSeen(mode=CgroupMode.UNKNOWN)
-    return CgroupsSeen(mode=CgroupMode.V1, devices=any(row[0] == "devices" and row[-1] == "1" for row in rows))
+        return CgroupsReading(mode=CgroupMode.UNKNOWN)
+    return CgroupsReading(mode=CgroupMode.V1, devices=any(row[0] == "devices" and row[-1] == "1" for row in rows))
 
 
-def read_selinux(host_root: Path) -> SelinuxSeen:
+def read_selinux(host_root: Path) -> SelinuxReading:
     folder = host_root / "sys/fs/selinux"
     enforce, boolean = read_attribute(folder / "enforce"), read_attribute(folder / "booleans/container_use_devices")
-    return SelinuxSeen(
+    return SelinuxReading(
         enforcing=None if enforce is None else enforce == "1",
         use_devices=None if boolean is None else boolean.startswith("1"),
     )
 
 
-def read_clock() -> ClockSeen:
+def read_clock() -> ClockReading:
     """Return the state of the kernel's clock. adjtimex(2) with modes = 0 adjusts nothing."""
     timex = ctypes.create_string_buffer(_TIMEX_BYTES)
     state = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
     if state < 0:
         raise HostError(f"cannot ask for the clock's state: errno {ctypes.get_errno()}")
     microseconds = ctypes.c_long.from_buffer(timex, _MAX_ERROR_AT).value
-    return ClockSeen(synchronised=state != _TIME_ERROR, max_error_s=microseconds / 1e6)
+    return ClockReading(synchronised=state != _TIME_ERROR, max_error_s=microseconds / 1e6)
 
 
-def read_modules(host_root: Path, pfs: tuple[Pf, ...], *, gpus: bool) -> ModulesSeen:
+def read_modules(host_root: Path, pfs: tuple[Pf, ...], *, gpus: bool) -> ModulesReading:
     evidence = {
         "ib_core": "sys/class/infiniband",
         "ib_uverbs": "sys/class/infiniband_verbs",
         "rdma_ucm": "sys/class/misc/rdma_cm",
     }
-    found = set(read_names(host_root / "sys/module"))
-    found |= {name for name, folder in evidence.items() if read_names(host_root / folder)}
+    result = set(read_names(host_root / "sys/module"))
+    result |= {name for name, folder in evidence.items() if read_names(host_root / folder)}
     if any(pf.driver == MELLANOX and pf.ibdev for pf in pfs):
-        found.add("mlx5_ib")
-    modules = frozenset(found & {*evidence, "mlx5_ib", PEER_MEMORY})
-    return ModulesSeen(pfs=pfs, gpus=gpus, modules=modules, dma_buf=_has_dma_buf(host_root))
+        result.add("mlx5_ib")
+    modules = frozenset(result & {*evidence, "mlx5_ib", PEER_MEMORY})
+    return ModulesReading(pfs=pfs, gpus=gpus, modules=modules, dma_buf=_has_dma_buf(host_root))
 
 
 def _has_dma_buf(host_root: Path) -> bool:
@@ -164,7 +164,7 @@ def _has_dma_buf(host_root: Path) -> bool:
 # ---- kubelet's device plugins
 
 
-def read_plugins(host_root: Path, *, coexist: bool) -> PluginsSeen:
+def read_plugins(host_root: Path, *, coexist: bool) -> PluginsReading:
     """Return the sockets of device plugins that have a listener. A socket without a listener is a leftover of an ended plugin,
     which kubelet removes at its next start."""
     folder = host_root / PLUGINS
@@ -172,7 +172,7 @@ def read_plugins(host_root: Path, *, coexist: bool) -> PluginsSeen:
         paths = sorted(path for path in folder.iterdir() if path.is_socket() and path.name != _KUBELETS)
     except FileNotFoundError:
         paths = []
-    return PluginsSeen(sockets=tuple(path.name for path in paths if _is_served(path)), coexist=coexist)
+    return PluginsReading(sockets=tuple(path.name for path in paths if _is_served(path)), coexist=coexist)
 
 
 def _is_served(path: Path) -> bool:

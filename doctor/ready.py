@@ -69,33 +69,35 @@ class DaemonReply:
     @property
     def version(self) -> str:
         """Return the version of the running daemon; empty if it is unknown."""
-        found = _VERSION.search(self.metrics or "")
-        return found[1] if found else ""
+        match = _VERSION.search(self.metrics or "")
+        return match[1] if match else ""
 
     def gauge(self, name: str) -> float | None:
-        found = re.search(rf"^{name} (\S+)$", self.metrics or "", re.MULTILINE)
-        return float(found[1]) if found else None
+        match = re.search(rf"^{name} (\S+)$", self.metrics or "", re.MULTILINE)
+        return float(match[1]) if match else None
 
 
-def decide_ready(said: DaemonReply) -> Iterator[Finding]:
+def decide_ready(reply: DaemonReply) -> Iterator[Finding]:
     """Yield a verdict for each condition that the daemon reports as not met. A condition that only a newer daemon has gets
     general advice."""
-    if not said.address:
-        yield skipped(f"{said.daemon} serves no /readyz: metrics is empty in its configuration")
+    if not reply.address:
+        yield skipped(f"{reply.daemon} serves no /readyz: metrics is empty in its configuration")
         return
-    if said.readyz is None:
-        mend = f"systemctl status {said.daemon}; journalctl -t {said.daemon} LADING_EVENT=metrics.failed"
-        yield warning(f"{said.daemon} does not answer at http://{said.address}/readyz", mend=mend)
+    if reply.readyz is None:
+        mend = f"systemctl status {reply.daemon}; journalctl -t {reply.daemon} LADING_EVENT=metrics.failed"
+        yield warning(f"{reply.daemon} does not answer at http://{reply.address}/readyz", mend=mend)
         return
     try:
-        conditions = msgspec.json.decode(said.readyz, type=_Readiness).conditions
+        conditions = msgspec.json.decode(reply.readyz, type=_Readiness).conditions
     except msgspec.DecodeError:
-        yield warning(f"another program than {said.daemon} answers at {said.address}", mend=f"ss -tlnp | grep {said.address}")
+        yield warning(
+            f"another program than {reply.daemon} answers at {reply.address}", mend=f"ss -tlnp | grep {reply.address}"
+        )
         return
     for condition in (one for one in conditions if not one.ok):
         mend = MENDS.get(condition.name.partition(" ")[0], "journalctl -t {daemon} -p warning -n 50")
         judge, how = (failed, "is not ready:") if condition.required else (warning, "is ready, but")
-        what = f"{said.daemon} {how} {condition.name}: {condition.why}"
-        yield judge(what, mend=mend.format(daemon=said.daemon))
+        what = f"{reply.daemon} {how} {condition.name}: {condition.why}"
+        yield judge(what, mend=mend.format(daemon=reply.daemon))
     if all(condition.ok for condition in conditions):
-        yield ok(f"{said.daemon} reports that all {len(conditions)} conditions hold")
+        yield ok(f"{reply.daemon} reports that all {len(conditions)} conditions hold")

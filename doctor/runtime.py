@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from doctor.kubelet.kubelet import CGROUP_DRIVER, DEFAULT, KubeletSeen
+from doctor.kubelet.kubelet import CGROUP_DRIVER, DEFAULT, KubeletReading
 from lading.checks.model import Finding, failed, ok, skipped, warning
 from lading.versions import Support, judge_runtime, parse_version
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -20,11 +20,11 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 # kubelet requires these conditions of the runtime. Others only inform, such as containerd 2.2's about deprecated settings.
 _REQUIRED: Final = ("RuntimeReady", "NetworkReady")
 # containerd since this major version reports its cgroup driver to kubelet, so that kubelet needs no setting.
-_TELLS_DRIVER: Final = 2
+_REPORTS_DRIVER: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeSeen:
+class RuntimeReading:
     endpoint: Path
     version: cri.VersionResponse
     status: cri.StatusResponse
@@ -34,8 +34,8 @@ class RuntimeSeen:
         return f"{self.version.runtime_name} {self.version.runtime_version}"
 
 
-def decide_runtime(seen: RuntimeSeen) -> Iterator[Finding]:
-    judged = judge_runtime(f"{seen.version.runtime_name}://{seen.version.runtime_version}")
+def decide_runtime(reading: RuntimeReading) -> Iterator[Finding]:
+    judged = judge_runtime(f"{reading.version.runtime_name}://{reading.version.runtime_version}")
     mend = "docs/operations.md, Install: containerd 1.6 or newer; 1.7.2 or newer for gpu_mode = cdi"
     match judged.support:
         case Support.NONE:
@@ -44,50 +44,49 @@ def decide_runtime(seen: RuntimeSeen) -> Iterator[Finding]:
             yield warning(judged.why, mend=mend)
         case Support.LIMITED | Support.FULL:
             pass  # the check `cdi` reports missing functions
-    lacking = [condition for condition in seen.status.status.conditions if not condition.status]
+    lacking = [condition for condition in reading.status.status.conditions if not condition.status]
     for condition in lacking:
-        what = f"{seen.name}: {condition.type} does not hold: {condition.reason}: {condition.message}"
+        what = f"{reading.name}: {condition.type} does not hold: {condition.reason}: {condition.message}"
         judge = failed if condition.type in _REQUIRED else warning
         yield judge(what, mend="crictl info; journalctl -u containerd -n 50")
     if not any(condition.type in _REQUIRED for condition in lacking) and judged.support is not Support.NONE:
-        yield ok(f"{seen.name} answers at {seen.endpoint}, and is ready")
+        yield ok(f"{reading.name} answers at {reading.endpoint}, and is ready")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupDrivers:
-    kubelet: KubeletSeen
-    runtime: RuntimeSeen
+    kubelet: KubeletReading
+    runtime: RuntimeReading
 
 
-def decide_cgroup_driver(seen: CgroupDrivers) -> Iterator[Finding]:
-    if seen.kubelet.running is None:
+def decide_cgroup_driver(reading: CgroupDrivers) -> Iterator[Finding]:
+    if reading.kubelet.running is None:
         yield skipped("no kubelet runs here")
         return
-    if seen.kubelet.service and seen.kubelet.running.cgroup_driver.source == DEFAULT:
+    if reading.kubelet.service and reading.kubelet.running.cgroup_driver.source == DEFAULT:
         yield skipped(
-            f"{seen.kubelet.service.distribution} sets its kubelet's and containerd's cgroup driver, without reporting it"
+            f"{reading.kubelet.service.distribution} sets its kubelet's and containerd's cgroup driver, without reporting it"
         )
         return
-    systemd = systemd_cgroups(seen.runtime.status)
+    systemd = systemd_cgroups(reading.runtime.status)
     if systemd is None:
-        yield skipped(f"{seen.runtime.name} does not report its cgroup driver")
+        yield skipped(f"{reading.runtime.name} does not report its cgroup driver")
         return
-    mine, theirs = seen.kubelet.running.cgroup_driver, "systemd" if systemd else "cgroupfs"
-    version = parse_version(seen.runtime.version.runtime_version)
-    mend = _set_driver(seen.kubelet, theirs)
+    mine, theirs = reading.kubelet.running.cgroup_driver, "systemd" if systemd else "cgroupfs"
+    version = parse_version(reading.runtime.version.runtime_version)
+    mend = _set_driver(reading.kubelet, theirs)
     if mine.value == theirs:
-        yield ok(f"kubelet and {seen.runtime.name} both use {theirs}")
-    elif version and version.major >= _TELLS_DRIVER:
-        what = (
-            f"kubelet is set to {mine.value} ({mine.source}), which one before 1.31 follows; {seen.runtime.name} uses {theirs}"
-        )
+        yield ok(f"kubelet and {reading.runtime.name} both use {theirs}")
+    elif version and version.major >= _REPORTS_DRIVER:
+        runtime = reading.runtime.name
+        what = f"kubelet is set to {mine.value} ({mine.source}), which one before 1.31 follows; {runtime} uses {theirs}"
         yield warning(what, mend=mend)
     else:
-        what = f"kubelet uses {mine.value} ({mine.source}), {seen.runtime.name} uses {theirs}"
+        what = f"kubelet uses {mine.value} ({mine.source}), {reading.runtime.name} uses {theirs}"
         yield failed(what, mend=f"on a drained node: {mend}")
 
 
-def _set_driver(kubelet: KubeletSeen, driver: str) -> str:
+def _set_driver(kubelet: KubeletReading, driver: str) -> str:
     """Return commands that set kubelet's cgroup driver in the place that counts. A flag overrides the configuration file; K3s
     and RKE2 write both again at each start."""
     mine, service = kubelet.command.cgroup_driver, kubelet.service
@@ -111,13 +110,13 @@ def systemd_cgroups(status: cri.StatusResponse) -> bool | None:
 
 def runtimes_of(status: cri.StatusResponse) -> dict[str, Any]:
     """Return containerd's configuration of runtime handlers, by name; empty if it is not reported."""
-    found = _containerd(status).get("runtimes")
-    return found if isinstance(found, dict) else {}
+    result = _containerd(status).get("runtimes")
+    return result if isinstance(result, dict) else {}
 
 
 def _containerd(status: cri.StatusResponse) -> dict[str, Any]:
     try:
-        found = json.loads(status.info.get("config", "{}")).get("containerd", {})
+        result = json.loads(status.info.get("config", "{}")).get("containerd", {})
     except (ValueError, AttributeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}

@@ -19,23 +19,23 @@ _LITTLE_INODES: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerSeen:
+class LedgerReading:
     path: Path
     schema: int | None = None  # version of the schema; None: there is no ledger yet
 
 
-def decide_ledger(seen: LedgerSeen) -> Iterator[Finding]:
-    if seen.schema is None:
-        yield skipped(f"there is no {seen.path} yet: lading-hooks creates it when it first starts")
-    elif seen.schema < len(MIGRATIONS):
-        what = f"{seen.path} has schema {seen.schema} of an older version; this version has {len(MIGRATIONS)}"
+def decide_ledger(reading: LedgerReading) -> Iterator[Finding]:
+    if reading.schema is None:
+        yield skipped(f"there is no {reading.path} yet: lading-hooks creates it when it first starts")
+    elif reading.schema < len(MIGRATIONS):
+        what = f"{reading.path} has schema {reading.schema} of an older version; this version has {len(MIGRATIONS)}"
         yield warning(what, mend="systemctl restart lading-hooks (it brings the ledger up to date)")
     else:
-        yield ok(f"{seen.path} is sound, schema {seen.schema}")
+        yield ok(f"{reading.path} is sound, schema {reading.schema}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiskSeen:
+class DiskReading:
     folder: Path
     there: bool = False
     access: Access | None = None
@@ -44,24 +44,24 @@ class DiskSeen:
     read_only: bool = False
 
 
-def decide_disk(seen: DiskSeen) -> Iterator[Finding]:
-    room = f'make room: du -xhd2 "$(findmnt -no TARGET -T {seen.folder})" | sort -h | tail; '
-    where = f"df -h {seen.folder}; df -i {seen.folder}; findmnt -T {seen.folder}"
-    if not seen.there or seen.access is None:
-        yield skipped(f"there is no {seen.folder} yet: lading-hooks creates it when it first starts")
+def decide_disk(reading: DiskReading) -> Iterator[Finding]:
+    room = f'make room: du -xhd2 "$(findmnt -no TARGET -T {reading.folder})" | sort -h | tail; '
+    where = f"df -h {reading.folder}; df -i {reading.folder}; findmnt -T {reading.folder}"
+    if not reading.there or reading.access is None:
+        yield skipped(f"there is no {reading.folder} yet: lading-hooks creates it when it first starts")
         return
-    if can_be_changed(seen.access):
-        whose = f"belongs to uid {seen.access.uid} and has mode {seen.access.mode:04o}"
-        what = f"{seen.folder} {whose}: other users could change the ledger"
-        yield failed(what, mend=f"chown root {seen.folder}; chmod 0700 {seen.folder}")
-    mib = seen.free >> 20
-    if seen.read_only:
-        remount = f'mount -o remount,rw "$(findmnt -no TARGET -T {seen.folder})"'
-        what = f"{seen.folder} is on a file system that is mounted read-only"
+    if can_be_changed(reading.access):
+        whose = f"belongs to uid {reading.access.uid} and has mode {reading.access.mode:04o}"
+        what = f"{reading.folder} {whose}: other users could change the ledger"
+        yield failed(what, mend=f"chown root {reading.folder}; chmod 0700 {reading.folder}")
+    mib = reading.free >> 20
+    if reading.read_only:
+        remount = f'mount -o remount,rw "$(findmnt -no TARGET -T {reading.folder})"'
+        what = f"{reading.folder} is on a file system that is mounted read-only"
         yield failed(what, mend=f"dmesg | tail says whether its disk failed; else {remount}; {where}")
-    elif seen.free < LEAST_FREE or seen.free_inodes == 0:
-        yield failed(f"{seen.folder} has {mib} MiB and {seen.free_inodes} inodes left", mend=room + where)
-    elif seen.free < LITTLE_FREE or (seen.free_inodes is not None and seen.free_inodes < _LITTLE_INODES):
-        yield warning(f"{seen.folder} has {mib} MiB and {seen.free_inodes} inodes left", mend=room + where)
+    elif reading.free < LEAST_FREE or reading.free_inodes == 0:
+        yield failed(f"{reading.folder} has {mib} MiB and {reading.free_inodes} inodes left", mend=room + where)
+    elif reading.free < LITTLE_FREE or (reading.free_inodes is not None and reading.free_inodes < _LITTLE_INODES):
+        yield warning(f"{reading.folder} has {mib} MiB and {reading.free_inodes} inodes left", mend=room + where)
     else:
-        yield ok(f"{seen.folder} can be written, {mib} MiB are free")
+        yield ok(f"{reading.folder} can be written, {mib} MiB are free")

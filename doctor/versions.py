@@ -8,25 +8,25 @@ from lading.versions import find_skews
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionsSeen:
+class VersionsReading:
     installed: str  # version of this command
     running: Mapping[str, str]  # version by daemon; empty if unknown
 
 
-def decide_versions(seen: VersionsSeen) -> Iterator[Finding]:
-    known = {daemon: version for daemon, version in seen.running.items() if version}
+def decide_versions(reading: VersionsReading) -> Iterator[Finding]:
+    known = {daemon: version for daemon, version in reading.running.items() if version}
     if not known:
-        what = f"no daemon reports its version: is one running, with metrics set? {seen.installed} is installed"
+        what = f"no daemon reports its version: is one running, with metrics set? {reading.installed} is installed"
         yield skipped(what, mend="systemctl status lading-hooks lading-runtimeproxy")
         return
-    said = ", ".join(f"{daemon} {version}" for daemon, version in known.items())
+    text = ", ".join(f"{daemon} {version}" for daemon, version in known.items())
     skews = find_skews(known)
     for skew in skews:
         yield failed(
             skew.why, mend="upgrade the older one, one minor version at a time: docs/operations.md, Restart and upgrade"
         )
-    old = [daemon for daemon, version in known.items() if version != seen.installed]
+    old = [daemon for daemon, version in known.items() if version != reading.installed]
     for daemon in old:
-        yield warning(f"{daemon} {known[daemon]} runs, {seen.installed} is installed", mend=f"systemctl restart {daemon}")
+        yield warning(f"{daemon} {known[daemon]} runs, {reading.installed} is installed", mend=f"systemctl restart {daemon}")
     if not old and not skews:
-        yield ok(f"{said}; {seen.installed} is installed")
+        yield ok(f"{text}; {reading.installed} is installed")

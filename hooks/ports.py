@@ -44,7 +44,7 @@ class Dialect(Protocol):
         ...
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Return a description of the dialect's annotations for messages that list some of them: "written by hand"."""
         ...
 
@@ -245,7 +245,7 @@ class Preparer(Protocol):
         """Return the numbers of the work that is done or begun now, for the next call of `reconcile`."""
         return frozenset()
 
-    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, lists: RuntimeLists, under_way: frozenset[int]) -> bool:
         """Undo work whose sandbox was removed. Return whether a device came back to the host."""
         return False
 

@@ -74,8 +74,8 @@ class Central:
         except NotFoundError as e:
             if not e.reason:  # central's own 404 has no Kubernetes Status, an API server's has one
                 return None
-            why = f"there is no pod in namespace {self._namespace} that holds the lease {CENTRAL}"
-            return Unread(why=f"{why} (--lading-namespace, --central: where else it is)")
+            reason = f"there is no pod in namespace {self._namespace} that holds the lease {CENTRAL}"
+            return Unread(why=f"{reason} (--lading-namespace, --central: where else it is)")
         except ForbiddenError:
             where = f"leases and pods/proxy in namespace {self._namespace}"
             return Unread(why=f"you may not ask it through the API server ({where}): Role lading-reader gives that right")

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Reflector, Unreadable
 from central.controllers.conditions import Conditions
 from central.controllers.gangs import GangFeed
@@ -83,11 +83,11 @@ async def read_cluster(client: KubeClient) -> Cluster:
 async def read_deciding(client: KubeClient, central: Central) -> Cluster:
     """Return the cluster with central's effective configuration. Use the defaults, after a warning, if central does not report
     it. Raises KubeError."""
-    lists, said = await asyncio.gather(read_lists(client), central.configuration())
-    if isinstance(said, EffectiveConfiguration):
-        return compute(*lists, said)
-    why = said.why if isinstance(said, Unread) else "it is older than this command, and does not tell them"
-    warn(f"the settings of central are not known, and taken to be the defaults (policy {DEFAULT.policy.value}): {why}")
+    lists, text = await asyncio.gather(read_lists(client), central.configuration())
+    if isinstance(text, EffectiveConfiguration):
+        return compute(*lists, text)
+    reason = text.why if isinstance(text, Unread) else "it is older than this command, and does not tell them"
+    warn(f"the settings of central are not known, and taken to be the defaults (policy {DEFAULT.policy.value}): {reason}")
     return compute(*lists)
 
 
@@ -122,7 +122,7 @@ def compute(
     PodFeed(ledger, pending, Conditions(), log=log, unassigned=unassigned.append).replaced(*pods)
     GangFeed(scheduler.starts, ledger).replaced(*pods)
     for kind, (objects, _) in (("NodeDevices", devices), ("Node", nodes), ("Pod", pods)):
-        problems.said += [_unreadable(kind, one) for one in objects if isinstance(one, Unreadable)]
+        problems.messages += [_unreadable(kind, one) for one in objects if isinstance(one, Unreadable)]
     return Cluster(
         ledger=ledger,
         pending=pending,
@@ -133,7 +133,7 @@ def compute(
         hosts=hosts,
         planner=GangPlanner(scheduler, hosts),
         unassigned=unassigned,
-        problems=problems.said,
+        problems=problems.messages,
     )
 
 
@@ -151,12 +151,12 @@ class _Problems:
     """Collect the informers' errors as lines for the user."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
         if event is Event.ASSIGNMENT_UNREADABLE:
             whose = f"{fields['namespace']}/{fields['pod']}"
-            self.said.append(f"the assignment of pod {whose} on node {fields['node']} cannot be read: {message}")
+            self.messages.append(f"the assignment of pod {whose} on node {fields['node']} cannot be read: {message}")
 
 
 def _unreadable(kind: str, one: Unreadable) -> str:
@@ -188,8 +188,8 @@ class _Kept(Generic[N]):
         self._objects[obj.metadata.uid] = obj
         self._news.set()
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._objects.pop(gone.uid, None)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._objects.pop(deleted.uid, None)
         self._news.set()
 
 

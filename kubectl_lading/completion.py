@@ -38,12 +38,12 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 def print_candidates(command: click.Command, typed: Sequence[str]) -> None:
     """Print the candidates for the last word of `typed`, the words after the command."""
-    *words, incomplete = typed or [""]
-    found = ShellComplete(command, {}, PROGRAM, _VARIABLE).get_completions(words, incomplete)
-    for one in found:
+    *text, incomplete = typed or [""]
+    completions = ShellComplete(command, {}, PROGRAM, _VARIABLE).get_completions(text, incomplete)
+    for one in completions:
         if one.type == "plain":
             print(f"{one.value}\t{one.help}" if one.help else one.value)
-    print(f":{_NO_FILES if all(one.type == 'plain' for one in found) else _DEFAULT}")
+    print(f":{_NO_FILES if all(one.type == 'plain' for one in completions) else _DEFAULT}")
 
 
 def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

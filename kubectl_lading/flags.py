@@ -36,10 +36,10 @@ class Duration(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        found = _DURATION.fullmatch(str(value))
-        if not value or found is None:
+        match = _DURATION.fullmatch(str(value))
+        if not value or match is None:
             self.fail(f"{value!r} is not a duration: write it as 90s, 5m or 1h", param, ctx)
-        hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        hours, minutes, seconds = (int(part or 0) for part in match.groups())
         duration = float(hours * 3600 + minutes * 60 + seconds)
         if duration < self._least:
             self.fail(f"{value} is too short: write {self._least:g}s or more", param, ctx)
@@ -109,7 +109,7 @@ class Scope(StrEnum):
 def flags_of(ctx: click.Context) -> Flags:
     """Return the flags of a command line. Work during completion too, when click does not invoke the group."""
     before = ctx.obj or (ctx.parent.params if ctx.parent else {})
-    return Flags(**{name: words[name] for words in (before, ctx.params) for name in _NAMES if words.get(name) is not None})
+    return Flags(**{name: text[name] for text in (before, ctx.params) for name in _NAMES if text.get(name) is not None})
 
 
 def refuse(flags: Flags, scope: Scope) -> None:
@@ -146,9 +146,9 @@ class Command(_Sectioned):
         columns: tuple[tuple[str, str], ...] = (),
         formats: bool = True,
         scope: Scope = Scope.CLUSTER,
-        **words: Any,
+        **text: Any,
     ) -> None:
-        super().__init__(*args, **words)
+        super().__init__(*args, **text)
         self.columns = columns
         self.scope = scope
         self.hidden_names = scope.refuses
@@ -170,8 +170,8 @@ class Command(_Sectioned):
 class Group(_Sectioned, click.Group):
     """Keep the flags before the command's name, for the command to merge with its own."""
 
-    def __init__(self, *args: Any, **words: Any) -> None:
-        super().__init__(*args, **words)
+    def __init__(self, *args: Any, **text: Any) -> None:
+        super().__init__(*args, **text)
         self.params += _OPTIONS
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -58,7 +58,10 @@ async def read_list(client: KubeClient, resource: Resource, kind: type[N], progr
     decoder = msgspec.json.Decoder(kind)
     try:
         return await _read(
-            client, resource.path(), lambda raw: decode_object(decoder, raw), lambda count: progress.say(resource.plural, count)
+            client,
+            resource.path(),
+            lambda raw: decode_object(decoder, raw),
+            lambda count: progress.show_count(resource.plural, count),
         )
     except NotFoundError as e:
         if resource != NODE_DEVICES:  # Node and Pod exist at every API server
@@ -67,7 +70,7 @@ async def read_list(client: KubeClient, resource: Resource, kind: type[N], progr
 
 
 async def _read(
-    client: KubeClient, path: str, parse: Callable[[msgspec.Raw], T], tell: Callable[[int], None] = lambda count: None
+    client: KubeClient, path: str, parse: Callable[[msgspec.Raw], T], announce: Callable[[int], None] = lambda count: None
 ) -> tuple[list[T], str]:
     objects: list[T] = []
     version = ""
@@ -77,5 +80,5 @@ async def _read(
                 objects.clear()
             objects += map(parse, page.items)
             version = page.resource_version
-            tell(len(objects))
+            announce(len(objects))
     return objects, version

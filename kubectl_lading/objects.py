@@ -169,10 +169,10 @@ class CrdVersion(Wire, frozen=True):
     @property
     def status_fields(self) -> frozenset[str]:
         """Return the names of the status fields in the schema; the API server drops all other status fields."""
-        found: Any = self.schema
+        schema: Any = self.schema
         for key in ("openAPIV3Schema", "properties", "status", "properties"):
-            found = found.get(key) if isinstance(found, dict) else None
-        return frozenset(found) if isinstance(found, dict) else frozenset()
+            schema = schema.get(key) if isinstance(schema, dict) else None
+        return frozenset(schema) if isinstance(schema, dict) else frozenset()
 
 
 class CrdSpec(Wire, frozen=True):

@@ -31,10 +31,10 @@ _LONGEST: Final = 128  # characters of a key that are compared; Kubernetes allow
 
 def find_unknown(keys: Iterable[str]) -> str:
     """Return the first unknown key below `lading.dev/`; empty if there is none."""
-    return min((key for key in keys if key.startswith(PREFIX) and not _is_known(key)), default="")
+    return min((key for key in keys if key.startswith(PREFIX) and not _is_defined(key)), default="")
 
 
-def say_reserved(keys: Container[str]) -> str:
+def describe_reserved(keys: Container[str]) -> str:
     """Return a message for the pod's author if the pod has a key that only the node may write; otherwise an empty text."""
     reserved = next((key for key in RESERVED if key in keys), "")
     return f"cannot use {reserved}: only the node writes it, into the container; remove it from the pod" if reserved else ""
@@ -51,5 +51,5 @@ def nearest_key(key: str) -> str:
     return max(sorted(_OF_PEOPLE), key=likeness)
 
 
-def _is_known(key: str) -> bool:
+def _is_defined(key: str) -> bool:
     return key in _OF_PEOPLE or key in _WRITTEN or is_manual(key) or is_request_annotation(key)

@@ -59,8 +59,8 @@ def expand_parent(parent: str) -> str:
     name = parent.rpartition("/")[2]
     if not name.endswith(".slice"):
         return f"/{parent.strip('/')}"
-    words = name.removesuffix(".slice").split("-")
-    return "".join(f"/{'-'.join(words[: count + 1])}.slice" for count in range(len(words)))
+    text = name.removesuffix(".slice").split("-")
+    return "".join(f"/{'-'.join(text[: count + 1])}.slice" for count in range(len(text)))
 
 
 def _parse_path(path: str) -> PodProcess | None:

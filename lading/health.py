@@ -161,10 +161,10 @@ class HealthServer:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return _response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        words = head.partition(b"\r\n")[0].split(b" ")
-        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+        text = head.partition(b"\r\n")[0].split(b" ")
+        if len(text) != 3 or not text[2].startswith(b"HTTP/1."):
             return _response(HTTPStatus.BAD_REQUEST)
-        method, target, _ = words
+        method, target, _ = text
         if method not in (b"GET", b"HEAD"):
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
         try:

@@ -85,12 +85,12 @@ async def keep_fed(silence: Callable[[], Awaitable[str]], log: Log) -> None:
     wait_s = read_watchdog_s()
     if wait_s is None:
         return
-    said = ""
+    text = ""
     while True:
-        why = await silence()
-        if not why:
+        reason = await silence()
+        if not reason:
             notify("WATCHDOG=1")
-        elif why != said:
-            log.error(Event.PROBE_FAILED, f"{why}; systemd restarts this daemon if this lasts {wait_s:g} s")
-        said = why
-        await asyncio.sleep(wait_s / 2 if not why else min(1.0, wait_s / 4))
+        elif reason != text:
+            log.error(Event.PROBE_FAILED, f"{reason}; systemd restarts this daemon if this lasts {wait_s:g} s")
+        text = reason
+        await asyncio.sleep(wait_s / 2 if not reason else min(1.0, wait_s / 4))

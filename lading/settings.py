@@ -176,8 +176,8 @@ def convert(schema: type[S], values: dict[str, Any], source: dict[str, str], whe
 def _split(error: str) -> tuple[str, str]:
     """Split "Expected `int`, got `str` - at `$.keys[...].path`" of msgspec into problem and place."""
     problem, _, at = error.partition(" - at ")
-    found = re.search(r"\$\.?([^`]*)", at)
-    return problem[:1].lower() + problem[1:], found[1] if found else ""
+    match = re.search(r"\$\.?([^`]*)", at)
+    return problem[:1].lower() + problem[1:], match[1] if match else ""
 
 
 def _choices(kind: Any) -> Iterator[str]:

@@ -37,14 +37,14 @@ class ShareUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def ask(path: Path) -> list[ShareUse]:
     """Return the use of all shares, from the share server at this socket. Raises HostError."""
-    said = bytearray()
+    text = bytearray()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(5.0)
             connection.connect(str(path))
-            while (data := connection.recv(1 << 16)) and len(said) < _MAX_BYTES:
-                said += data
-        return msgspec.json.decode(said, type=list[ShareUse])
+            while (data := connection.recv(1 << 16)) and len(text) < _MAX_BYTES:
+                text += data
+        return msgspec.json.decode(text, type=list[ShareUse])
     except OSError as e:
         raise HostError(f"cannot ask {path}: {e.strerror or e}", hint="systemctl status lading-shares") from e
     except msgspec.MsgspecError as e:

@@ -130,9 +130,9 @@ async def serve(make: Callable[[], asyncio.BaseProtocol], listener: socket.socke
 def wanted_access(*, mode: int = 0o600, like: Path | None = None) -> Access:
     if like is not None:
         with contextlib.suppress(FileNotFoundError):
-            found = like.stat()
-            if stat.S_ISSOCK(found.st_mode):
-                return Access.of(found)
+            result = like.stat()
+            if stat.S_ISSOCK(result.st_mode):
+                return Access.of(result)
     return Access(os.geteuid(), os.getegid(), mode)
 
 
@@ -140,14 +140,14 @@ def access_problems(path: Path, *, like: Path | None = None) -> tuple[str, ...]:
     """Return how owner and mode of the socket at `path` differ from what was requested, in words; empty if they do not."""
     wanted = wanted_access(like=like)
     try:
-        found = path.lstat()
+        result = path.lstat()
     except OSError as e:
         return (f"{path}: {e.strerror}",)
     problems = []
-    if (found.st_uid, found.st_gid) != (wanted.uid, wanted.gid):
-        problems.append(f"{path} belongs to {found.st_uid}:{found.st_gid}, not {wanted.uid}:{wanted.gid}")
-    if stat.S_IMODE(found.st_mode) != wanted.mode:
-        problems.append(f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, not {wanted.mode:04o}")
+    if (result.st_uid, result.st_gid) != (wanted.uid, wanted.gid):
+        problems.append(f"{path} belongs to {result.st_uid}:{result.st_gid}, not {wanted.uid}:{wanted.gid}")
+    if stat.S_IMODE(result.st_mode) != wanted.mode:
+        problems.append(f"{path} has mode {stat.S_IMODE(result.st_mode):04o}, not {wanted.mode:04o}")
     return tuple(problems)
 
 
@@ -159,13 +159,13 @@ def _prepare_directory(directory: Path, mode: int) -> None:
         pass
     except OSError as e:
         raise HostError(f"cannot create {directory}: {e.strerror}") from e
-    found = directory.stat()
-    for owner in (directory.lstat().st_uid, found.st_uid):  # a link's owner is checked too: the link could be changed later
+    result = directory.stat()
+    for owner in (directory.lstat().st_uid, result.st_uid):  # a link's owner is checked too: the link could be changed later
         if owner not in (0, os.geteuid()):
             raise HostError(f"cannot listen in {directory}: it belongs to uid {owner}, who could replace the socket")
-    if found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
+    if result.st_mode & _OTHERS_WRITE and not result.st_mode & stat.S_ISVTX:
         raise HostError(
-            f"cannot listen in {directory}: mode {stat.S_IMODE(found.st_mode):04o} lets others replace the socket",
+            f"cannot listen in {directory}: mode {stat.S_IMODE(result.st_mode):04o} lets others replace the socket",
             hint=f"chmod go-w {directory}",
         )
 
@@ -180,8 +180,8 @@ def _lock(path: Path) -> io.FileIO:
     lock = io.FileIO(fd, "r+")
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(lock.close)
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        result = os.fstat(fd)
+        if not stat.S_ISREG(result.st_mode) or result.st_uid != os.geteuid() or result.st_nlink != 1:
             raise HostError(f"cannot lock {name}: not a regular file of our own", hint=f"look at it with `ls -l {name}`")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -259,12 +259,12 @@ def _created(path: Path, access: Access) -> Listener:
 def _clear(path: Path) -> None:
     """Remove a socket on which no process listens. The lock is held, so no instance of Lading is between bind and listen."""
     try:
-        found = path.lstat()
+        result = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
+    if not stat.S_ISSOCK(result.st_mode):
         raise HostError(
-            f"cannot listen on {path}: a {_kind(found.st_mode)} is there",
+            f"cannot listen on {path}: a {_kind(result.st_mode)} is there",
             hint=f"look at it with `ls -l {path}`; it is neither followed nor removed",
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dial:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as OtelSpan
 
 CLOSE_S: Final = 2.0  # seconds to send the remaining spans at a stop
-SAY_EVERY_S: Final = 60.0
+LOG_EVERY_S: Final = 60.0
 
 _TRACEPARENT: Final = "traceparent"
 
@@ -95,9 +95,9 @@ def _open(service: str, endpoint: str, log: Log, node: str) -> Tracing:
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
-    said = logging.getLogger("opentelemetry")
-    said.propagate = False
-    said.handlers = [_ToLog(log)]
+    text = logging.getLogger("opentelemetry")
+    text.propagate = False
+    text.handlers = [_ToLog(log)]
     who = {"service.name": service, "service.version": __version__} | ({"k8s.node.name": node} if node else {})
     provider = TracerProvider(resource=Resource.create(who), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
@@ -150,10 +150,10 @@ class _ToLog(logging.Handler):
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
         self._log = log
-        self._said_at = float("-inf")
+        self._logged_at = float("-inf")
 
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
-        if now - self._said_at >= SAY_EVERY_S:
-            self._said_at = now
+        if now - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = now
             self._log.warning(Event.TRACES_FAILED, printable(record.getMessage()))

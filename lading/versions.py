@@ -4,10 +4,10 @@ them.
 Versions are texts as programs write them ("0.1.0", "v1.36.2+k3s1", "containerd://1.7.28"). Pure. A text that is not a version
 is compatible only with itself, and is reported as unknown, never as compatible.
 
-Lading's rule: proxy, hooks and central, and the command line that reads them, are at most MINORS_APART minor versions apart and
-of one major version; tests run adjacent versions together. So an upgrade goes one minor version at a time, part by part. The
-custom resource (deploy/crds) comes before the nodes that report with it; other parts in any order. Each limit on other programs
-is next to its source.
+Lading's rule: proxy, hooks and central, and the command line that reads them, are at most MAX_MINOR_DISTANCE minor versions
+apart and of one major version; tests run adjacent versions together. So an upgrade goes one minor version at a time, part by
+part. The custom resource (deploy/crds) comes before the nodes that report with it; other parts in any order. Each limit on
+other programs is next to its source.
 """
 
 import re
@@ -17,7 +17,7 @@ from enum import StrEnum
 from itertools import combinations
 from typing import Final, NamedTuple
 
-MINORS_APART: Final = 1
+MAX_MINOR_DISTANCE: Final = 1
 
 # ValidatingAdmissionPolicy v1, which deploy/admission is made of, is served from 1.30 on.
 OLDEST_API_SERVER: Final = (1, 30)
@@ -66,13 +66,13 @@ class Skew:
     @property
     def why(self) -> str:
         (one, other), (its, others) = self.parts, self.versions
-        return f"{one} {its} and {other} {others} are more than {MINORS_APART} minor version apart"
+        return f"{one} {its} and {other} {others} are more than {MAX_MINOR_DISTANCE} minor version apart"
 
 
 def parse_version(text: str) -> Version | None:
     """Parse a version; return None for other text. Text after the numbers is a build's name and does not count."""
-    found = _SHAPE.match(text)
-    return Version(*(int(number or 0) for number in found.groups())) if found else None
+    match = _SHAPE.match(text)
+    return Version(*(int(number or 0) for number in match.groups())) if match else None
 
 
 def go_together(one: str, other: str) -> bool:
@@ -80,7 +80,7 @@ def go_together(one: str, other: str) -> bool:
     a, b = parse_version(one), parse_version(other)
     if a is None or b is None:
         return one == other
-    return a.major == b.major and abs(a.minor - b.minor) <= MINORS_APART
+    return a.major == b.major and abs(a.minor - b.minor) <= MAX_MINOR_DISTANCE
 
 
 def find_skews(running: Mapping[str, str]) -> tuple[Skew, ...]:
@@ -98,13 +98,13 @@ def judge_step(running: str, target: str) -> Judgement:
     now, then = parse_version(running), parse_version(target)
     if now is None or then is None:
         return Judgement(support=Support.UNKNOWN, why=f"{target if now else running} is not a version that can be compared")
-    if now.major != then.major or abs(then.minor - now.minor) > MINORS_APART:
+    if now.major != then.major or abs(then.minor - now.minor) > MAX_MINOR_DISTANCE:
         via = f"{now.major}.{now.minor + (1 if then > now else -1)}.0" if now.major == then.major else ""
-        why = f"{running} to {target} is more than {MINORS_APART} minor version"
-        return Judgement(support=Support.NONE, why=why, via=via)
+        reason = f"{running} to {target} is more than {MAX_MINOR_DISTANCE} minor version"
+        return Judgement(support=Support.NONE, why=reason, via=via)
     if then < now:
-        why = f"{target} is older than {running}: a node's ledger that the newer one changed is refused by the older one"
-        return Judgement(support=Support.LIMITED, why=why)
+        reason = f"{target} is older than {running}: a node's ledger that the newer one changed is refused by the older one"
+        return Judgement(support=Support.LIMITED, why=reason)
     return Judgement(support=Support.FULL)
 
 
@@ -137,8 +137,8 @@ def judge_runtime(text: str) -> Judgement:
     if version < OLDEST_CONTAINERD:
         return Judgement(support=Support.NONE, why=f"containerd {version} does not speak CRI v1; 1.6 and newer does")
     if version < CDI_CONTAINERD:
-        why = f"containerd {version} ignores CDI devices: gpu_mode = cdi is refused there; 1.7.2 and newer honours them"
-        return Judgement(support=Support.LIMITED, why=why)
+        reason = f"containerd {version} ignores CDI devices: gpu_mode = cdi is refused there; 1.7.2 and newer honours them"
+        return Judgement(support=Support.LIMITED, why=reason)
     return Judgement(support=Support.FULL)
 
 
@@ -151,8 +151,10 @@ def _judge_behind(part: str, text: str, api_server: str, behind: int) -> Judgeme
     if version[:2] > server[:2]:
         return Judgement(support=Support.NONE, why=f"{part} {text} is newer than the API server, {api_server}")
     if version.major != server.major or server.minor - version.minor > behind:
-        why = f"{part} {text} is more than {behind} minor version{'s' * (behind > 1)} older than the API server, {api_server}"
-        return Judgement(support=Support.NONE, why=why)
+        reason = (
+            f"{part} {text} is more than {behind} minor version{'s' * (behind > 1)} older than the API server, {api_server}"
+        )
+        return Judgement(support=Support.NONE, why=reason)
     return Judgement(support=Support.FULL)
 
 

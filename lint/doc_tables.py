@@ -143,7 +143,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
 
 def fill(page: str) -> str:
     """Return the text of a page with its tables rendered from the code. Raise KeyError for an unknown table."""
-    return _TABLE.sub(lambda found: found[1] + found[2] + TABLES[found[1]](), page)
+    return _TABLE.sub(lambda result: result[1] + result[2] + TABLES[result[1]](), page)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ class ApiServer:
 
     def __init__(self, *, port: int = 0, first_version: int = 101) -> None:
         """Create the server for this port; 0: a free port."""
-        self.store = Store(first_version=first_version, changed=self._tell)
+        self.store = Store(first_version=first_version, changed=self._notify)
         self.watching = 0
         self._port = port
         self._news = asyncio.Event()
@@ -71,7 +71,7 @@ class ApiServer:
             pass
         finally:
             self.watching -= 1
-            self._tell()
+            self._notify()
         return answer
 
     async def _send_changes(self, answer: web.StreamResponse, changes: Changes) -> None:
@@ -86,7 +86,7 @@ class ApiServer:
         self._news.clear()
         await self._news.wait()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
 
 

@@ -88,8 +88,8 @@ class Objects(MutableMapping[str, Object]):
         self._kept: dict[str, dict[str, bytes]] = {}  # collection → name → the object as JSON
 
     def __getitem__(self, path: str) -> Object:
-        found: Object = msgspec.json.decode(self.rendered(path))
-        return found
+        result: Object = msgspec.json.decode(self.rendered(path))
+        return result
 
     def __setitem__(self, path: str, obj: Object) -> None:
         self.keep(path, _encode(obj))
@@ -158,8 +158,8 @@ class Store:
         return self._keep(path, _identified(path, obj, {"uid": uid}), "MODIFIED" if before else "ADDED")
 
     def remove(self, path: str) -> Object:
-        gone = self.objects.pop(path)
-        return self._keep(path, gone, "DELETED")
+        removed = self.objects.pop(path)
+        return self._keep(path, removed, "DELETED")
 
     def compact(self) -> None:
         """Discard all versions and lists so far."""
@@ -225,8 +225,8 @@ class Store:
             self._forbid(pod, f"{given}; priority admission controller computed {priority} from the given PriorityClass name")
         return {**pod, "spec": {**spec, "priority": priority}, "status": {"phase": "Pending"}}
 
-    def _forbid(self, pod: Object, why: str) -> NoReturn:
-        raise RefusedError(403, "Forbidden", f'pods "{pod["metadata"]["name"]}" is forbidden: {why}')
+    def _forbid(self, pod: Object, reason: str) -> NoReturn:
+        raise RefusedError(403, "Forbidden", f'pods "{pod["metadata"]["name"]}" is forbidden: {reason}')
 
     def _patch(self, place: Place, call: Call) -> Object:
         path, change = place.path, call.body

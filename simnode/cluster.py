@@ -85,11 +85,11 @@ class Cluster(Block):
     def ready(self) -> bool:
         return self.api.node_condition(self.node_name, "Ready").get("status") == "True"
 
-    def kubectl_argv(self, *words: str) -> list[str]:
-        return self.control_plane.kubectl_argv(*words)
+    def kubectl_argv(self, *text: str) -> list[str]:
+        return self.control_plane.kubectl_argv(*text)
 
-    def kubectl(self, *words: str, deadline_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
-        return self.control_plane.kubectl(*words, deadline_s=deadline_s)
+    def kubectl(self, *text: str, deadline_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
+        return self.control_plane.kubectl(*text, deadline_s=deadline_s)
 
     def eventually(self, holds: Callable[[], bool], what: str, *, within_s: float = 60.0) -> None:
         """Wait until the condition holds. The error contains the end of kubelet's log: kubelet waits up to 15 s after a refused

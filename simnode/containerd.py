@@ -38,9 +38,9 @@ def search_path() -> str:
 
 def find_containerd(version_prefix: str = "") -> Binaries | None:
     """Return the first containerd of that version: of the machine, then of those that `simnode.install` unpacked."""
-    found = shutil.which("containerd", path=search_path())
-    if found and (version := read_version(Path(found))).startswith(version_prefix):
-        return Binaries(folder=Path(found).parent, version=version)
+    result = shutil.which("containerd", path=search_path())
+    if result and (version := read_version(Path(result))).startswith(version_prefix):
+        return Binaries(folder=Path(result).parent, version=version)
     return find_unpacked(version_prefix, images.default_cache())
 
 
@@ -55,8 +55,8 @@ def find_unpacked(version_prefix: str, cache: Path) -> Binaries | None:
 def read_version(program: Path) -> str:
     """Return `1.6.20` of `containerd github.com/containerd/containerd 1.6.20~ds1 …`; empty if the program prints no version."""
     done = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=False)  # noqa: S603
-    words = done.stdout.split()
-    return words[2].removeprefix("v").split("~")[0].split("+")[0] if len(words) > 2 else ""
+    text = done.stdout.split()
+    return text[2].removeprefix("v").split("~")[0].split("+")[0] if len(text) > 2 else ""
 
 
 class PrivateContainerd(Block, Child):

@@ -86,13 +86,13 @@ class ControlPlane(Block):
         self._create("/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels or {})}})
         self._create(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
 
-    def kubectl_argv(self, *words: str) -> list[str]:
+    def kubectl_argv(self, *text: str) -> list[str]:
         """Return a command line of kubectl as an administrator, for what the JSON client lacks: exec, port-forward, kustomize,
         apply."""
-        return [str(self._assets / "kubectl"), "--kubeconfig", str(self.admin_conf), *words]
+        return [str(self._assets / "kubectl"), "--kubeconfig", str(self.admin_conf), *text]
 
-    def kubectl(self, *words: str, deadline_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
-        command = self.kubectl_argv(*words)
+    def kubectl(self, *text: str, deadline_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
+        command = self.kubectl_argv(*text)
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=deadline_s)  # noqa: S603
 
     def eventually(self, holds: Callable[[], bool], what: str, *, within_s: float = 60.0) -> None:

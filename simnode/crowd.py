@@ -24,8 +24,8 @@ def _pod(name: str, *limits: Mapping[str, str | int], **annotations: str) -> dic
     return {"metadata": metadata, "spec": {"schedulerName": "lading", "containers": containers}}
 
 
-def _prefixed(words: Mapping[str, str | int]) -> dict[str, str]:
-    return {PREFIX + key.replace("_", "-"): str(value) for key, value in words.items()}
+def _prefixed(text: Mapping[str, str | int]) -> dict[str, str]:
+    return {PREFIX + key.replace("_", "-"): str(value) for key, value in text.items()}
 
 
 FILLING: Final = (

@@ -62,8 +62,8 @@ class Daemon(Child):
 def _read_environment(unit: str) -> dict[str, str]:
     """Return what a unit of this checkout sets in its daemon's environment."""
     lines = (_UNITS / unit).read_text().splitlines()
-    words = (line.removeprefix("Environment=").split() for line in lines if line.startswith("Environment="))
-    return dict(pair.split("=", 1) for line in words for pair in line)
+    text = (line.removeprefix("Environment=").split() for line in lines if line.startswith("Environment="))
+    return dict(pair.split("=", 1) for line in text for pair in line)
 
 
 class Guard(Child):
@@ -72,8 +72,8 @@ class Guard(Child):
     def __init__(self, *, config: Path, lock: Path) -> None:
         command = str(Path(sys.executable).with_name("lading-hooks"))
         self._program = config.with_name("ladingguard")
-        words = ["nri-guard", "--config", str(config), "--program", str(self._program)]
-        super().__init__([command, *words], log=config.with_name("nri-guard.log"))
+        text = ["nri-guard", "--config", str(config), "--program", str(self._program)]
+        super().__init__([command, *text], log=config.with_name("nri-guard.log"))
         self._lock = lock
 
     def start(self) -> None:

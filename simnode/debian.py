@@ -34,8 +34,8 @@ def _make(root: Path, suite: str, packages: Sequence[str]) -> None:
         raise HostError(f"cannot make a root of Debian {suite}: there is no debootstrap", hint="apt-get install debootstrap")
     part = root.with_suffix(".part")
     leftovers.remove_tree(part)  # left by a run that was killed
-    words = ["debootstrap", "--variant=minbase", f"--include={','.join(packages)}", suite, str(part), *_mirror()]
-    if progress.run(f"making a root of Debian {suite}", words):
+    text = ["debootstrap", "--variant=minbase", f"--include={','.join(packages)}", suite, str(part), *_mirror()]
+    if progress.run(f"making a root of Debian {suite}", text):
         leftovers.remove_tree(part)
         raise HostError(f"cannot make a root of Debian {suite}: debootstrap failed; see its output above")
     shutil.rmtree(part / "var/cache/apt", ignore_errors=True)

@@ -70,24 +70,24 @@ def read_decision(pod: Mapping[str, Any]) -> Decision:
         containers=tuple(
             msgspec.convert({"name": one["name"], "asks": asks, "init": init, **given.get(one["name"], {})}, DecidedContainer)
             for one, init in containers
-            if (asks := asks_in_words(one.get("resources", {}).get("limits", {})))
+            if (asks := request_as_text(one.get("resources", {}).get("limits", {})))
         ),
     )
 
 
-def asks_in_words(limits: Mapping[str, Any]) -> str:
-    words = []
+def request_as_text(limits: Mapping[str, Any]) -> str:
+    text = []
     if count := int(limits.get(RESOURCE_GPU, 0)):
-        words.append(f"{count} GPU{'s' * (count > 1)}")
+        text.append(f"{count} GPU{'s' * (count > 1)}")
     share = [str(limits[RESOURCE_GPU_MEMORY])] if RESOURCE_GPU_MEMORY in limits else []
     share += [f"{limits[RESOURCE_GPU_CORE]} %"] if RESOURCE_GPU_CORE in limits else []
     if share:
-        words.append(f"{' '.join(share)} of a GPU")
+        text.append(f"{' '.join(share)} of a GPU")
     if count := int(limits.get(RESOURCE_RDMA, 0)):
-        words.append(f"{count} VF{'s' * (count > 1)}")
+        text.append(f"{count} VF{'s' * (count > 1)}")
     known = {RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_CORE, RESOURCE_RDMA}
-    words += [f"{name}: {amount}" for name, amount in limits.items() if name.startswith(PREFIX) and name not in known]
-    return ", ".join(words)
+    text += [f"{name}: {amount}" for name, amount in limits.items() if name.startswith(PREFIX) and name not in known]
+    return ", ".join(text)
 
 
 class Part(msgspec.Struct, frozen=True):

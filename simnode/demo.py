@@ -70,7 +70,7 @@ class Sight:
         return {path for path in self.opened if path.startswith("/dev/infiniband/uverbs")}
 
 
-def look(container: Container, *, foreign_minor: int) -> Sight:
+def view_container(container: Container, *, foreign_minor: int) -> Sight:
     listing = container.sh(_LIST_DEVICES).splitlines()
     paths = [line.split()[-1] for line in listing]
     container.sh(f"rm -f /tmp/foreign; mknod /tmp/foreign c {_NVIDIA_MAJOR} {foreign_minor}")
@@ -84,14 +84,14 @@ class LogWindow:
     """Read the new lines of some logs since the last read."""
 
     logs: Sequence[Path]
-    _seen: dict[Path, int] = field(default_factory=dict)
+    _observed: dict[Path, int] = field(default_factory=dict)
 
     def new_lines(self) -> list[str]:
         out = []
         for log in self.logs:
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-            out += [f"{log.stem}: {line}" for line in lines[self._seen.get(log, 0) :]]
-            self._seen[log] = len(lines)
+            out += [f"{log.stem}: {line}" for line in lines[self._observed.get(log, 0) :]]
+            self._observed[log] = len(lines)
         return out
 
 
@@ -156,15 +156,15 @@ class Demo:
                 both = dict(zip(containers, threads.map(_work_ms, containers.values()), strict=True))
             out.shown(f"both at once, for {_WORK_MS} ms", (_bar(name, ms) for name, ms in both.items()))
             out.check("both worked at the same time", min(both.values()) > 0)
-            out.said(f"of the time that the card worked, seventy had {both['seventy'] / max(1, sum(both.values())):.0%}")
+            out.note(f"of the time that the card worked, seventy had {both['seventy'] / max(1, sum(both.values())):.0%}")
             alone = {name: _work_ms(container) for name, container in containers.items()}
             out.shown(f"each alone, for {_WORK_MS} ms", (_bar(name, ms) for name, ms in alone.items()))
-            out.said(f"alone, the slower one had {min(alone.values()) / _WORK_MS:.0%} of the card")
-            out.said("these are figures, not checks: a busy machine makes them smaller, and less exact")
+            out.note(f"alone, the slower one had {min(alone.values()) / _WORK_MS:.0%} of the card")
+            out.note("these are figures, not checks: a busy machine makes them smaller, and less exact")
             out.shown("log", self._logs.new_lines())
 
     def _show(self, container: Container, *, foreign_minor: int) -> Sight:
-        sight = look(container, foreign_minor=foreign_minor)
+        sight = view_container(container, foreign_minor=foreign_minor)
         show(self._terminal, sight, self._logs)
         return sight
 
@@ -245,7 +245,7 @@ def run(out: Terminal) -> None:
                 out.shown(f"the end of {log.name}", tail(log).splitlines())
         if kept.wanted():
             leave_pods(client, driver)
-            say_next(out, folder, lading)
+            print_next_steps(out, folder, lading)
             stack.pop_all()
 
 
@@ -257,7 +257,7 @@ def leave_pods(client: Cri, driver: CudaDriver) -> None:
         container.sh(f"gpu-work run {_LEFT_WORK_MS} 5000 >/dev/null 2>&1 &")
 
 
-def say_next(out: Terminal, folder: Path, lading: LadingNode) -> None:
+def print_next_steps(out: Terminal, folder: Path, lading: LadingNode) -> None:
     python = Path(os.path.relpath(sys.executable))
     command, hooks = f"{python} -m simnode.demo", python.with_name("lading-hooks")
     config, pod = f"--config {lading.hooks.config}", folder / "pod.yaml"
@@ -290,7 +290,7 @@ def try_annotations(out: Terminal, folder: Path, pairs: Sequence[str]) -> None:
     with Cri(folder / "cri.sock") as client:
         try:
             with client.pod("try", annotations=annotations) as pod:
-                show(out, look(pod.run_container(), foreign_minor=_NO_CARD), logs)
+                show(out, view_container(pod.run_container(), foreign_minor=_NO_CARD), logs)
         except CriError as refusal:
             out.shown(f"{refusal.method} was refused", [f"{refusal.code.name}: {refusal.details}"])
             out.shown("log", logs.new_lines())

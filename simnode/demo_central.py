@@ -107,8 +107,8 @@ class Stage:
     async def why(self, name: str) -> dict[str, Any]:
         """Return why the pod waits; empty for a pod without a valid request."""
         async with self._session.get(f"{self.page_url}/v1/why/{NAMESPACE}/{name}") as answer:
-            found: dict[str, Any] = msgspec.json.decode(await answer.read()) if answer.status == 200 else {}
-            return found
+            result: dict[str, Any] = msgspec.json.decode(await answer.read()) if answer.status == 200 else {}
+            return result
 
     async def await_decided(self, uids: Iterable[str]) -> None:
         expected = set(uids)
@@ -123,7 +123,7 @@ class Stage:
         await self._await(bound, f"a node for {name}")
         return self.calls.outcomes[uid].at
 
-    async def await_gone(self, names: Iterable[str]) -> None:
+    async def await_ended(self, names: Iterable[str]) -> None:
         paths = {PODS.path(NAMESPACE, name) for name in names}
         await self._await(lambda: not paths & self.store.objects.keys(), f"the end of {', '.join(sorted(names))}")
 
@@ -153,7 +153,7 @@ class Story:
         self._stage = stage
         self.figures: dict[str, float] = {}
 
-    async def tell(self) -> None:
+    async def run(self) -> None:
         await self._pods_come()
         await self._pods_wait()
         await self._a_pod_ends()
@@ -176,7 +176,7 @@ class Story:
             await stage.await_bound(uids[name], name)
         took = max(stage.calls.outcomes[uid].at for uid in uids.values()) - began
         self.figures["decided_s"] = round(took, 3)
-        out.said(f"decided in {took * 1e3:.0f} ms, by {stage.calls.requests} requests over HTTP")
+        out.note(f"decided in {took * 1e3:.0f} ms, by {stage.calls.requests} requests over HTTP")
         self._table(*stage.decisions)
         bound = {decision.pod for decision in stage.decisions if decision.node}
         out.check(f"{len(bound)} are bound, and 3 are not", bound == uids.keys() - waiting)
@@ -209,7 +209,7 @@ class Story:
         took = at - stage.agents.released[ends.uid]
         self.figures["bound_after_release_s"] = round(took, 3)
         self._table(stage.decision("next-run"))
-        out.said(f"bound {took * 1e3:.0f} ms after its node reported that the devices are free")
+        out.note(f"bound {took * 1e3:.0f} ms after its node reported that the devices are free")
         freed = {gpu.bdf for container in ends.containers for gpu in container.gpus}
         given = {gpu.bdf for container in stage.decision("next-run").containers for gpu in container.gpus}
         out.check(f"next-run has the GPUs that {ENDS} had", given == freed)
@@ -217,19 +217,19 @@ class Story:
     async def _a_pod_is_urgent(self) -> None:
         out, stage = self._out, self._stage
         before = stage.decision("notebook")
-        gone = set(stage.agents.released)
+        released = set(stage.agents.released)
         out.step(f"create pod urgent: it requests the card on {before.node} that notebook shares, with a higher priority")
         began = time.monotonic()
         uid = await stage.create(URGENT)
         took = await stage.await_bound(uid, "urgent") - began
         self.figures["bound_by_preemption_s"] = round(took, 3)
         self._table(stage.decision("urgent"))
-        told = [f"{one['reason']}, pod {one['involvedObject']['name']}: {one['message']}" for one in stage.events()]
-        out.shown("events", told)
-        evicted = set(stage.agents.released) - gone
+        notified = [f"{one['reason']}, pod {one['involvedObject']['name']}: {one['message']}" for one in stage.events()]
+        out.shown("events", notified)
+        evicted = set(stage.agents.released) - released
         whole = tuple(GivenGpu(uuid=gpu.uuid, bdf=gpu.bdf) for gpu in before.containers[0].gpus)
         out.check("notebook was evicted, and no other pod", evicted == {before.uid})
-        out.said(f"bound {took:.1f} s after it came")
+        out.note(f"bound {took:.1f} s after it came")
         out.check("urgent has notebook's card, whole", stage.decision("urgent").containers[0].gpus == whole)
 
     async def _two_jobs_come(self) -> None:
@@ -247,15 +247,15 @@ class Story:
         )
         for name, uid in zip(names, uids, strict=True):
             await stage.client.delete(PODS.path(NAMESPACE, name), uid=uid)
-        await stage.await_gone(names)
+        await stage.await_ended(names)
         gangs = {pod["metadata"]["name"]: await stage.create(pod) for pod in jobs(gangs=True)}
         for name in ("left-0", "left-1"):
             await stage.await_bound(gangs[name], name)
         await stage.await_decided(gangs.values())
         self._table(*map(stage.decision, names))
         out.check("as gangs: left has started whole, and right holds nothing", self._started() == ["left-0", "left-1"])
-        said = (await stage.why("right-0")).get("gang", {})
-        out.shown("right-0", [f"gang {said.get('name')} is {said.get('phase')}: {said.get('said')} ({said.get('reason')})"])
+        gang = (await stage.why("right-0")).get("gang", {})
+        out.shown("right-0", [f"gang {gang.get('name')} is {gang.get('phase')}: {gang.get('said')} ({gang.get('reason')})"])
         for name in ("left-0", "left-1"):
             await stage.client.delete(PODS.path(NAMESPACE, name), uid=gangs[name])
         for name in ("right-0", "right-1"):
@@ -272,7 +272,7 @@ class Story:
         decisions = stage.decisions
         marks = letters(decisions)
         out.step("Who holds what now: a letter is a pod, a card's bar is its memory")
-        out.said("  ".join(f"{mark} {name}" for name, mark in marks.items()))
+        out.note("  ".join(f"{mark} {name}" for name, mark in marks.items()))
         for node, status in stage.reports.items():
             out.drawn(draw_node(node, status, decisions, marks))
 
@@ -305,7 +305,7 @@ async def staged(out: Terminal) -> AsyncIterator[Stage]:
         replica.start()
         await asyncio.to_thread(replica.wait_until, lambda: replica.leads, "its leadership")
         out.step("The cluster")
-        out.said(
+        out.note(
             f"lading-central leads {time.monotonic() - began:.1f} s after its start: pid {replica.pid}, http://127.0.0.1:{replica.port}"
         )
         access = open_access(kubeconfig)
@@ -331,7 +331,7 @@ def node_row(node: str, status: Status) -> tuple[str, ...]:
     return node, status.summary.gpus, status.summary.models, " ".join(map(gib, sizes)), status.summary.vfs or "-"
 
 
-def say_next(out: Terminal, stage: Stage) -> None:
+def print_next_steps(out: Terminal, stage: Stage) -> None:
     folder = stage.folder
     python = Path(os.path.relpath(sys.executable))
     lading, central = f"{python.with_name('kubectl-lading')}", f"--central {stage.page_url}"
@@ -358,13 +358,13 @@ async def run(out: Terminal, keep: kept.Kept | None = None) -> dict[str, Any]:
     async with staged(out) as stage:
         story = Story(out, stage)
         work = [asyncio.create_task(one) for one in (stage.agents.run(), stage.calls.run(), stage.attend())]
-        telling = asyncio.create_task(story.tell())
+        telling = asyncio.create_task(story.run())
         try:
             await first_of(telling, *work)
             if out.failures:
                 out.shown("the end of lading-central's log", tail(stage.replica.log).splitlines())
             if keep:
-                say_next(out, stage)
+                print_next_steps(out, stage)
                 out.verdict(NAME)
                 keep.detach(stage.folder, bool(out.failures))
                 await first_of(*work)
@@ -400,12 +400,12 @@ def main(argv: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cleanup runs
     out = Terminal(sys.stderr if args.output == "json" else sys.stdout)
     try:
-        found = asyncio.run(run(out, keep))
+        result = asyncio.run(run(out, keep))
     except LadingError as e:
         out.verdict(NAME, e)
         raise SystemExit(1) from e
     if args.output == "json":
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
     out.verdict(NAME)
     raise SystemExit(bool(out.failures))
 

@@ -92,10 +92,10 @@ class ExtenderCalls:
 
     async def _choose(self, pod: dict[str, Any]) -> str:
         uid = pod["metadata"]["uid"]
-        found = await self._ask("filter", {"Pod": pod, "NodeNames": self._nodes})
-        fits = found.get("NodeNames") or []
+        result = await self._ask("filter", {"Pod": pod, "NodeNames": self._nodes})
+        fits = result.get("NodeNames") or []
         if not fits:
-            reasons = {kind: found.get(kind) or {} for kind in ("FailedNodes", "FailedAndUnresolvableNodes")}
+            reasons = {kind: result.get(kind) or {} for kind in ("FailedNodes", "FailedAndUnresolvableNodes")}
             self.outcomes[uid] = Outcome(at=time.monotonic(), may_fit=reasons["FailedNodes"], never=[*reasons.values()][1])
             return ""
         if len(fits) == 1:  # prioritize is skipped in this case

@@ -99,8 +99,8 @@ def start() -> int:
 
 def shown(limit: str) -> str:
     """Return a limit as the daemon says it: from 1 GiB on, whole GiB."""
-    found = re.fullmatch(r"([0-9]+)([GM])", limit)
-    mib = int(found[1]) * UNITS[found[2]] if found else 0
+    match = re.fullmatch(r"([0-9]+)([GM])", limit)
+    mib = int(match[1]) * UNITS[match[2]] if match else 0
     return f"{mib // 1024}G" if mib >= 1024 else f"{mib}M"
 
 
@@ -154,18 +154,18 @@ class MpsDaemon:
         with connection, contextlib.suppress(OSError):
             lines = connection.makefile("r")
             for line in lines:
-                words = line.split()
-                if words[:1] == ["client"]:
-                    self.keep_client(connection, lines, int(words[1]))
+                text = line.split()
+                if text[:1] == ["client"]:
+                    self.keep_client(connection, lines, int(text[1]))
                     return
-                connection.sendall("".join(f"{reply}\n" for reply in (*self.answer(words), ".")).encode())
-                if words[:1] == ["quit"]:
+                connection.sendall("".join(f"{reply}\n" for reply in (*self.answer(text), ".")).encode())
+                if text[:1] == ["quit"]:
                     os._exit(0)  # the socket and the pid file stay
 
-    def answer(self, words: list[str]) -> list[str]:
+    def answer(self, args: list[str]) -> list[str]:
         with self.lock:
             self.servers = [server for server in self.servers if server.runs]
-            match words:
+            match args:
                 case ["get_default_active_thread_percentage"]:
                     return [self.percent]
                 case ["set_default_active_thread_percentage", percent]:

@@ -92,9 +92,9 @@ def newer_containerd(version_prefix: str, cache: Path | None = None) -> Binaries
 
     Nothing is installed and the machine's package lists stay as they are. The second call finds what the first unpacked."""
     cache = cache or default_cache()
-    found = find_unpacked(version_prefix, cache)
-    if found:
-        return found
+    unpacked = find_unpacked(version_prefix, cache)
+    if unpacked:
+        return unpacked
     try:
         with TemporaryDirectory(prefix="lading-apt-") as folder:
             return _unpack(version_prefix, cache, Path(folder))
@@ -172,10 +172,10 @@ def _release() -> dict[str, str]:
     return {key: value.strip('"') for key, _, value in pairs}
 
 
-def _apt_get(what: str, *words: str) -> None:
-    status = progress.run(what, ["apt-get", "--quiet", *words], env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+def _apt_get(what: str, *text: str) -> None:
+    status = progress.run(what, ["apt-get", "--quiet", *text], env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
     if status:
-        raise HostError(f"cannot install: apt-get {words[0]} ended with status {status}", hint="see its output above")
+        raise HostError(f"cannot install: apt-get {text[0]} ended with status {status}", hint="see its output above")
 
 
 def _run(command: list[str], *, folder: Path | None = None) -> str:
@@ -194,10 +194,10 @@ def main() -> None:
     try:
         install((*NEEDS, *TEST_NEEDS) if tests else NEEDS)
         for version in versions:
-            found = newer_containerd(version)
-            if isinstance(found, Unavailable):
-                raise HostError(found.cause)
-            print(f"containerd {found.version} in {found.folder}")
+            result = newer_containerd(version)
+            if isinstance(result, Unavailable):
+                raise HostError(result.cause)
+            print(f"containerd {result.version} in {result.folder}")
     except LadingError as e:
         die(e)
 

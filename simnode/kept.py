@@ -51,7 +51,7 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    _told: int  # the writing end of the pipe that the waiting command reads
+    _status_pipe: int  # the writing end of the pipe that the waiting command reads
 
     def detach(self, folder: Path, status: int) -> None:
         """Let the command return with this status. Later output goes into the folder's log."""
@@ -61,21 +61,21 @@ class Kept:
         for descriptor in (1, 2):
             os.dup2(into, descriptor)
         (folder / "pid").write_text(str(os.getpid()))
-        os.write(self._told, bytes([status]))
-        os.close(self._told)
+        os.write(self._status_pipe, bytes([status]))
+        os.close(self._status_pipe)
 
 
 def fork() -> Kept:
     """Return in a child of this process, which waits for it to detach or end."""
-    heard, told = os.pipe()
+    heard, notified = os.pipe()
     child = os.fork()
     if child:
-        os.close(told)
+        os.close(notified)
         status = os.read(heard, 1)
         os._exit(status[0] if status else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
     os.close(heard)
     os.setsid()
-    return Kept(told)
+    return Kept(notified)
 
 
 def stop(folder: Path) -> None:

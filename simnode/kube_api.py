@@ -97,8 +97,8 @@ class KubeApi:
     def pod_events(self, name: str) -> list[str]:
         """Return `reason: message` of each event about the pod, as `kubectl describe pod` shows them."""
         selector = quote(f"involvedObject.kind=Pod,involvedObject.name={name}")
-        found = self.call("GET", f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"]
-        return [f"{event['reason']}: {event['message']}" for event in found]
+        result = self.call("GET", f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"]
+        return [f"{event['reason']}: {event['message']}" for event in result]
 
 
 def _message(text: str) -> str:

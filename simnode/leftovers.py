@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 _PROC = Path("/proc")
-_GONE_LOOKS = 100
-_GONE_EVERY_S = 0.02
+_ABSENCE_CHECKS = 100
+_ABSENCE_EVERY_S = 0.02
 
 
 def mounts_below(folder: Path) -> list[Path]:
@@ -53,7 +53,7 @@ def end_shims(address: Path) -> None:
     sockets = [path for pid in shims for path in _sockets_of(pid)]
     for generation in (_descendants(shims), shims):
         _signal(generation, signal.SIGKILL)
-        _wait_gone(generation)
+        _wait_ended(generation)
     for path in sockets:
         path.unlink(missing_ok=True)
 
@@ -63,7 +63,7 @@ def end_processes(path: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         pids = processes_given(path)
         _signal(pids, number)
-        _wait_gone(pids)
+        _wait_ended(pids)
 
 
 def unmount_below(folder: Path) -> None:
@@ -134,12 +134,12 @@ def _descendants(pids: list[int]) -> list[int]:
     return out
 
 
-def _wait_gone(pids: list[int]) -> None:
+def _wait_ended(pids: list[int]) -> None:
     """Wait until they have ended, or are zombies that another process has yet to reap."""
-    for _ in range(_GONE_LOOKS):
+    for _ in range(_ABSENCE_CHECKS):
         if not any(_alive(pid) for pid in pids):
             return
-        time.sleep(_GONE_EVERY_S)
+        time.sleep(_ABSENCE_EVERY_S)
 
 
 def _alive(pid: int) -> bool:

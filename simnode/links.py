@@ -35,7 +35,7 @@ _LARGEST: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenLink:
+class ObservedLink:
     index: int
     name: str
     mac: str
@@ -82,12 +82,12 @@ def open_socket(netns: Path, *, listening: bool = False) -> socket.socket:
     return opened[0]
 
 
-def list_links(sock: socket.socket) -> list[SeenLink]:
+def list_links(sock: socket.socket) -> list[ObservedLink]:
     """Return all links of the socket's namespace."""
     return list(_ask(sock, _DUMP, _LINK.pack(0, 0, 0, 0, 0)))
 
 
-def find_link(sock: socket.socket, index: int, *, netnsid: int | None = None) -> SeenLink | None:
+def find_link(sock: socket.socket, index: int, *, netnsid: int | None = None) -> ObservedLink | None:
     """Return a link of the socket's namespace, or of another by that one's number; None where either does not exist."""
     target = b"" if netnsid is None else _ATTRIBUTE.pack(8, _TARGET_NETNSID) + struct.pack("=i", netnsid)
     try:
@@ -103,7 +103,7 @@ def drain(sock: socket.socket) -> None:
             sock.recv(_LARGEST, socket.MSG_DONTWAIT)
 
 
-def _ask(sock: socket.socket, flags: int, content: bytes) -> Iterator[SeenLink]:
+def _ask(sock: socket.socket, flags: int, content: bytes) -> Iterator[ObservedLink]:
     sock.send(_HEADER.pack(_HEADER.size + len(content), _GETLINK, _REQUEST | flags, 1, 0) + content)
     more = True
     while more:
@@ -119,23 +119,23 @@ def _ask(sock: socket.socket, flags: int, content: bytes) -> Iterator[SeenLink]:
                 yield _parse_link(body)
 
 
-def _parse_link(body: bytes) -> SeenLink:
+def _parse_link(body: bytes) -> ObservedLink:
     _, _, index, flags, _ = _LINK.unpack_from(body)
-    found = dict(_attributes(body[_LINK.size :]))
-    nsid = found.get(_PEER_NETNSID)
-    return SeenLink(
+    result = dict(_attributes(body[_LINK.size :]))
+    nsid = result.get(_PEER_NETNSID)
+    return ObservedLink(
         index=index,
-        name=found[_IFNAME].rstrip(b"\0").decode(),
-        mac=found.get(_ADDRESS, b"").hex(":"),
-        mtu=_number(found[_MTU]),
+        name=result[_IFNAME].rstrip(b"\0").decode(),
+        mac=result.get(_ADDRESS, b"").hex(":"),
+        mtu=_number(result[_MTU]),
         up=bool(flags & _IFF_UP),
-        alias=found.get(_IFALIAS, b"").rstrip(b"\0").decode(),
-        peer=_number(found[_PEER]) if _PEER in found else 0,
+        alias=result.get(_IFALIAS, b"").rstrip(b"\0").decode(),
+        peer=_number(result[_PEER]) if _PEER in result else 0,
         peer_netnsid=None if nsid is None else _number(nsid),
         kept={
             "flags": " ".join(name for name, bit in _FLAGS.items() if flags & bit),
-            "xdp": "attached" if dict(_attributes(found.get(_XDP, b""))).get(_XDP_ATTACHED, b"\0") != b"\0" else "",
-            **{name: str(_number(found[kind])) for name, kind in _KEPT.items() if kind in found},
+            "xdp": "attached" if dict(_attributes(result.get(_XDP, b""))).get(_XDP_ATTACHED, b"\0") != b"\0" else "",
+            **{name: str(_number(result[kind])) for name, kind in _KEPT.items() if kind in result},
         },
     )
 
@@ -144,13 +144,13 @@ def render_kept(kept: Mapping[str, str]) -> str:
     """Return the words of `ip link set` that give a new device what one had that died with its namespace. A real function's
     device does not die, and keeps it (net/core/dev.c, default_device_exit_net and __dev_change_net_namespace)."""
     flags = kept["flags"].split()
-    words = [
+    text = [
         *("promisc", "on" if "promisc" in flags else "off", "allmulticast", "on" if "allmulti" in flags else "off"),
         *("arp", "off" if "noarp" in flags else "on", "multicast", "on" if "multicast" in flags else "off"),
         *("txqueuelen", kept["tx-queue-length"], "group", kept["group"]),
         *("gso_max_segs", kept["gso-max-segments"], "gso_max_size", kept["gso-max-octets"]),
     ]
-    return " ".join(words)
+    return " ".join(text)
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:

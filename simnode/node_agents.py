@@ -57,11 +57,11 @@ class NodeAgents:
     async def _start(self, pod: dict[str, Any], node: str) -> None:
         metadata = pod["metadata"]
         uid = PodUid(metadata["uid"])
-        found = parse_assignment(metadata.get("annotations", {}), pod=uid, node=node, trust=self._trust)
-        if isinstance(found, Refusal):
-            self.refused[uid] = found
+        assignment = parse_assignment(metadata.get("annotations", {}), pod=uid, node=node, trust=self._trust)
+        if isinstance(assignment, Refusal):
+            self.refused[uid] = assignment
             return
-        gen, containers = (found.gen, found.containers) if found else (0, {})
+        gen, containers = (assignment.gen, assignment.containers) if assignment else (0, {})
         who = {"pod": uid, "namespace": metadata["namespace"], "pod_name": metadata["name"], "form": "signed", "gen": gen}
         card_of = {mig.uuid: gpu.uuid for gpu in self._reports[node].gpus for mig in gpu.mig}
         self._grants[node][uid] = [_grant(name, request, card_of, who) for name, request in containers.items()]

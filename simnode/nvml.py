@@ -44,8 +44,8 @@ class Running:
     mps: bool = False  # a client of an MPS server; needs used_mib
 
     def render(self, gpu: int) -> str:
-        words = ["mps_process" if self.mps else "process", gpu, self.pid, self.used_mib, *(self.instance or ())]
-        return " ".join(str(word) for word in words if word is not None)
+        text = ["mps_process" if self.mps else "process", gpu, self.pid, self.used_mib, *(self.instance or ())]
+        return " ".join(str(word) for word in text if word is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

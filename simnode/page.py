@@ -18,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.objects import Node
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
@@ -134,7 +134,7 @@ class SimCluster:
     def set_quotas(self, *quotas: Quota) -> None:
         for quota in quotas:
             self.quotas.set_quota(quota.id, quota)
-        exhaust(self.quotas.look())
+        exhaust(self.quotas.scan())
 
     # ---- reports of nodes
 
@@ -149,9 +149,9 @@ class SimCluster:
         """Return the node's report, with these parts of its status replaced."""
         status = self._status[name] = msgspec.structs.replace(self._status[name], **changes)
         grants = tuple(grant for listed in self.grants[name].values() for grant in listed)
-        said = msgspec.structs.replace(status, grants=grants, past=tuple(self._past[name][::-1]), **self.use_of(name, grants))
+        text = msgspec.structs.replace(status, grants=grants, past=tuple(self._past[name][::-1]), **self.use_of(name, grants))
         metadata = {"name": name, "resourceVersion": self._next(), "annotations": {CORDON: self._cordons.get(name, "")}}
-        self._devices_feed.changed(msgspec.convert({"metadata": metadata, "status": msgspec.to_builtins(said)}, NodeDevices))
+        self._devices_feed.changed(msgspec.convert({"metadata": metadata, "status": msgspec.to_builtins(text)}, NodeDevices))
 
     def cordon(self, name: str, devices: str) -> None:
         self._cordons[name] = devices
@@ -159,8 +159,8 @@ class SimCluster:
 
     def set_ready(self, name: str, ready: bool) -> None:
         status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
-        said = {"metadata": {"name": name, "resourceVersion": self._next()}, "status": status}
-        self._node_feed.changed(msgspec.convert(said, Node))
+        text = {"metadata": {"name": name, "resourceVersion": self._next()}, "status": status}
+        self._node_feed.changed(msgspec.convert(text, Node))
 
     def remove_node(self, name: str) -> None:
         self._devices_feed.removed(Ident("", name, ""), self._next())

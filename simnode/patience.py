@@ -57,7 +57,7 @@ def wait_until(
     is not expected to hold any more."""
     wait = Wait(what, parts, idle_s=idle_s, logs=logs)
     while not holds():
-        time.sleep(wait.look())
+        time.sleep(wait.scan())
 
 
 async def await_until(
@@ -66,11 +66,11 @@ async def await_until(
     """Wait until the condition, also a coroutine function, holds, as `wait_until` does, on an event loop."""
     wait = Wait(what, parts, idle_s=idle_s, logs=logs)
     while not await _value(holds()):  # noqa: ASYNC110  other processes set no event
-        await asyncio.sleep(wait.look())
+        await asyncio.sleep(wait.scan())
 
 
 class Wait:
-    """Track one wait. The caller checks its condition, calls `look`, sleeps for the returned time, and checks again."""
+    """Track one wait. The caller checks its condition, calls `scan`, sleeps for the returned time, and checks again."""
 
     def __init__(
         self, what: str, parts: Sequence[WaitedPart] = (), *, idle_s: float = IDLE_S, logs: Sequence[Path] = ()
@@ -84,7 +84,7 @@ class Wait:
         self._idle = 0.0
         self._slept = 0.0
 
-    def look(self) -> float:
+    def scan(self) -> float:
         """Return the seconds until the next check of the condition. Raise HostError when the wait has failed."""
         for part in self._parts:
             if not part.running:
@@ -103,9 +103,9 @@ class Wait:
         self._slept = min(_LONGEST_S, max(_FIRST_S, 1.5 * self._slept))
         return self._slept
 
-    def _failure(self, why: str, hint: str) -> HostError:
+    def _failure(self, reason: str, hint: str) -> HostError:
         shown = [f"the last lines of {log}:\n{tail(log) or '(none: it is empty)'}" for log in self._logs]
-        return HostError("\n".join([f"cannot wait for {self._what}: {why}", *shown]), hint=hint)
+        return HostError("\n".join([f"cannot wait for {self._what}: {reason}", *shown]), hint=hint)
 
 
 async def _value(result: object) -> object:

@@ -74,11 +74,11 @@ def _words(gpu: Gpu, parts: Sequence[Part]) -> str:
         return f"in MIG mode, {len(gpu.mig)} instances: not given whole"
     if any(part.whole for part in parts):
         return f"{', '.join(part.pod for part in parts)}, whole"
-    words = []
+    text = []
     for part in parts:
         core = f" {part.core_percent} %" if part.core_percent else ""
-        words.append(f"{part.pod} {gib(part.memory_mib)}{core}")
-    return ", ".join(words)
+        text.append(f"{part.pod} {gib(part.memory_mib)}{core}")
+    return ", ".join(text)
 
 
 def _summary(status: Status) -> str:

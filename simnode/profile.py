@@ -94,8 +94,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def endpoints(self) -> tuple[tuple[HostBridge, PciNode], ...]:
         """Yield every GPU and PF with its host bridge, by PCI address."""
-        found = [(bridge, node) for bridge in self.host_bridges for node in _flatten(bridge.below) if node.gpu or node.pf]
-        return tuple(sorted(found, key=lambda item: item[1].bdf))
+        result = [(bridge, node) for bridge in self.host_bridges for node in _flatten(bridge.below) if node.gpu or node.pf]
+        return tuple(sorted(result, key=lambda item: item[1].bdf))
 
     @property
     def gpus(self) -> tuple[tuple[str, GpuCard], ...]:
@@ -131,4 +131,4 @@ def load_profile(source: Path | str | dict[str, Any]) -> Profile:
 
 
 def _flatten(nodes: tuple[PciNode, ...]) -> list[PciNode]:
-    return [found for node in nodes for found in (node, *_flatten(node.below))]
+    return [result for node in nodes for result in (node, *_flatten(node.below))]

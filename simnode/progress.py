@@ -15,16 +15,16 @@ def run(what: str, command: Sequence[str], *, env: Mapping[str, str] | None = No
     """Return the exit status."""
     print(what, flush=True)
     began = shown = time.monotonic()
-    said = []
+    text = []
     pipe, same = subprocess.PIPE, subprocess.STDOUT
     with subprocess.Popen(command, stdout=pipe, stderr=same, text=True, errors="replace", env=env) as running:  # noqa: S603
         for line in running.stdout or ():
-            said.append(line)
+            text.append(line)
             if time.monotonic() - shown > _EVERY_S:
                 shown = time.monotonic()
                 print(f"  {shown - began:3.0f} s  {line.strip()[:100]}", flush=True)
     if running.returncode:
-        print("".join(said), end="", flush=True)
+        print("".join(text), end="", flush=True)
     return running.returncode
 
 

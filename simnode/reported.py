@@ -34,8 +34,8 @@ def build_reported(node: SimNode, nvml_library: Path) -> Status:
     partitions = read_partitions(node.profile.nvswitch_partitions)
     divided = frozenset(gpu.uuid for _, gpu in node.profile.gpus if gpu.mig == ())
     nvidia = Nvidia(NvidiaSettings(nvml_library=str(nvml_library), mig_cards=tuple(divided)), partitions=partitions)
-    found = read_inventory(node.root, vendors=[nvidia])
-    return build_status(found, (), unmanaged={}, reconciled=True, boot_id="", reporter="")
+    inventory = read_inventory(node.root, vendors=[nvidia])
+    return build_status(inventory, (), unmanaged={}, reconciled=True, boot_id="", reporter="")
 
 
 def main() -> None:

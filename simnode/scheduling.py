@@ -155,8 +155,8 @@ class Scheduling(Block):
 def install(plane: ControlPlane, deploy: Path, *, parts: Sequence[str] = PARTS) -> None:
     """Apply what `kubectl apply -k` makes of deploy/, without the workloads, which run here as processes. May be called
     again."""
-    for words in [("-f", str(deploy / "namespace.yaml")), *(("-k", str(deploy / part)) for part in parts)]:
-        done = plane.kubectl("apply", "--server-side", *words)
+    for text in [("-f", str(deploy / "namespace.yaml")), *(("-k", str(deploy / part)) for part in parts)]:
+        done = plane.kubectl("apply", "--server-side", *text)
         if done.returncode:
-            raise HostError(f"cannot apply {words[1]}: {done.stderr.strip()}")
+            raise HostError(f"cannot apply {text[1]}: {done.stderr.strip()}")
     plane.eventually(lambda: plane.api.has("/apis/devices.lading.dev/v1alpha1/nodedevices"), "the API of NodeDevices")

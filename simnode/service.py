@@ -33,7 +33,7 @@ class Service(Block):
                 threading.Thread(target=self._join, args=[near], daemon=True).start()
 
     def _join(self, near: socket.socket) -> None:
-        self._look()
+        self._find_endpoint()
         with contextlib.suppress(OSError):
             if self._endpoint is not None:
                 far = socket.create_connection(self._endpoint)
@@ -41,7 +41,7 @@ class Service(Block):
                 pump(near, far)
         shut(near)
 
-    def _look(self) -> None:
+    def _find_endpoint(self) -> None:
         with contextlib.suppress(KubeError):
-            found = self._api.call("GET", self._path)
-            self._endpoint = found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
+            result = self._api.call("GET", self._path)
+            self._endpoint = result["endpoints"][0]["addresses"][0], result["ports"][0]["port"]

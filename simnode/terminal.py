@@ -58,10 +58,10 @@ class Terminal:
         load = f"this machine has {os.cpu_count()} CPUs and a load of {os.getloadavg()[0]:.0f}"
         hint = error.hint if error else "read the lines marked FAIL and the logs"
         self.ended(f"what to do: {hint or AGAIN} ({load})")
-        why = error.message.partition("\n")[0] if error else "; ".join(self.failures)
-        self.ended(f"{command}: failed: {why}")
+        reason = error.message.partition("\n")[0] if error else "; ".join(self.failures)
+        self.ended(f"{command}: failed: {reason}")
 
-    def said(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self._print(f"   {text}")
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -28,7 +28,7 @@ from simnode.vf_folder import FOLDER, RigFolder
 from simnode.vf_kernel import Points, rig_kernel
 
 _PR_SET_PDEATHSIG: Final = 1
-_LOOK_S: Final = 0.01
+_SCAN_S: Final = 0.01
 _WAITED_FOR: Final = frozenset({signal.SIGCHLD, signal.SIGTERM})
 
 
@@ -51,7 +51,7 @@ def main() -> None:
         if status != -signal.SIGKILL:
             sys.exit(status)
         while folder.stay_dead.exists():
-            if signal.sigtimedwait({signal.SIGTERM}, _LOOK_S) is not None:
+            if signal.sigtimedwait({signal.SIGTERM}, _SCAN_S) is not None:
                 sys.exit()
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simnode.child import replace_text
-from simnode.links import SeenLink
+from simnode.links import ObservedLink
 
 FOLDER: Final = "LADING_VF_RIG"  # in the daemon's environment: the folder's path
 _AWAY: Final = ".away"  # where the hidden parts of a function are kept
@@ -50,7 +50,7 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def mirror(host_root: Path, links: Iterable[SeenLink]) -> None:
+def mirror(host_root: Path, links: Iterable[ObservedLink]) -> None:
     """Make the `net` folder of every function as sysfs would show it for these links of the host's namespace."""
     at_home = {link.alias: link for link in links}
     for function in (host_root / "sys/bus/pci/devices").iterdir():

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
+from hooks.attach.kernel import Kernel, KernelError, NetnsMissingError
 from hooks.attach.netlink import HostKernel
 from hooks.host.attributes import read_names
 from hooks.ledger.journal import Journal
@@ -86,8 +86,8 @@ class RigKernel(HostKernel):
         if link is None or self._folder.no_parents.exists():
             return link
         with open_socket(Path(netns) if netns else self._folder.netns) as asking:
-            seen = find_link(asking, link.index)
-        return replace(link, parent=(parse_pci_address(seen.alias) if seen else None) or "")
+            observed = find_link(asking, link.index)
+        return replace(link, parent=(parse_pci_address(observed.alias) if observed else None) or "")
 
     def rdma_mode(self) -> RdmaMode:
         return RdmaMode.EXCLUSIVE if self._folder.rdma.exists() else RdmaMode.SHARED
@@ -100,12 +100,12 @@ class RigKernel(HostKernel):
 
     def rdma_move_in(self, ibdev: RdmaDevice, netns: str, netns_id: NetnsId) -> None:
         if netns_inode(netns) != netns_id.inode:
-            raise NetnsGoneError(f"cannot move {ibdev.name} into {netns}: it is gone")
+            raise NetnsMissingError(f"cannot move {ibdev.name} into {netns}: it is gone")
         self._place(ibdev.name, {"netns": netns, "inode": netns_id.inode})
 
     def rdma_move_out(self, netns: str, netns_id: NetnsId, ibdev: RdmaDevice) -> None:
         if netns_inode(netns) != netns_id.inode:
-            raise NetnsGoneError(f"cannot move {ibdev.name} out of {netns}: it is gone")
+            raise NetnsMissingError(f"cannot move {ibdev.name} out of {netns}: it is gone")
         self._place(ibdev.name, None)
 
     def rdma_devices(self, netns: str) -> frozenset[RdmaDevice]:

@@ -28,13 +28,13 @@ from lading.errors import HostError
 from simnode import leftovers
 from simnode.build import SimNode
 from simnode.child import Block, replace_text
-from simnode.links import SeenLink, drain, find_link, list_links, open_socket, render_kept
+from simnode.links import ObservedLink, drain, find_link, list_links, open_socket, render_kept
 from simnode.patience import wait_until
 from simnode.vf_folder import RigFolder, mirror, read_json, settle_rdma
 from simnode.vf_table import PfState, VfState, VfTable
 
 _OTHER_END: Final = "other end of "  # the alias of that end of a pair that stays in the host's namespace
-_LOOK_S: Final = 0.2  # at the latest; a link that changes wakes the keeper earlier
+_SCAN_S: Final = 0.2  # at the latest; a link that changes wakes the keeper earlier
 _RETURN_AFTER_S: Final = 0.05  # the time that the devices of a dead namespace take to come back
 
 
@@ -57,7 +57,7 @@ class Whereabouts:
     mtu: int
     up: bool
     at_home: bool
-    kept: Mapping[str, str] = field(default_factory=dict)  # other settings that go with the device (`links.SeenLink`)
+    kept: Mapping[str, str] = field(default_factory=dict)  # other settings that go with the device (`links.ObservedLink`)
 
 
 def vf_profile(*, pfs: int, vfs: int) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class VfRig(Block):
         self._asking = self._ends.enter_context(open_socket(self.folder.netns))
         self._listening = self._ends.enter_context(open_socket(self.folder.netns, listening=True))
         self._make(self.stand_ins.values())
-        self._kept_at_first = {bdf: where.kept for bdf, where in self._look().items()}
+        self._kept_at_first = {bdf: where.kept for bdf, where in self._record_places().items()}
         self._fill_pf_table()
         self._stop, stopped = os.pipe2(os.O_CLOEXEC)
         keeper = threading.Thread(target=self._keep, name="vf-rig", daemon=True)
@@ -130,7 +130,7 @@ class VfRig(Block):
     def where(self) -> Mapping[str, Whereabouts]:
         """Return the present namespace of each VF's device, without devices whose namespace has just ended."""
         with self.folder.locked():
-            return self._look()
+            return self._record_places()
 
     def pf_state(self, vf: str) -> VfState:
         """Return the settings that its PF keeps for a VF."""
@@ -142,10 +142,10 @@ class VfRig(Block):
 
     def lost_home(self) -> dict[str, Whereabouts | None]:
         """Return the VFs that are not exactly as they were when the node was built: must be empty if no pod holds any."""
-        seen = self.where()
+        observed = self.where()
         out: dict[str, Whereabouts | None] = {}
         for bdf in self.vfs:
-            was, now = self.stand_ins[bdf], seen.get(bdf)
+            was, now = self.stand_ins[bdf], observed.get(bdf)
             first = was.name, was.mac, was.mtu, self._kept_at_first[bdf]
             if now is None or not now.at_home or (now.name, now.mac, now.mtu, now.kept) != first:
                 out[bdf] = now
@@ -159,7 +159,7 @@ class VfRig(Block):
                 return {}
             return {ibdev: at["netns"] for ibdev, at in read_json(self.folder.rdma).items()}
 
-    def host_links(self) -> list[SeenLink]:
+    def host_links(self) -> list[ObservedLink]:
         """Return all links of the host's namespace."""
         with self.folder.locked():
             return list_links(self._asking)
@@ -224,21 +224,21 @@ class VfRig(Block):
 
         def returned() -> bool:
             where = self.where()
-            return all((found := where.get(bdf)) and found.at_home for bdf in vfs)
+            return all((result := where.get(bdf)) and result.at_home for bdf in vfs)
 
         wait_until(returned, f"the return of {', '.join(vfs)}")
 
     # ---- the keeper
 
     def _keep(self) -> None:
-        wait_s, shown = _LOOK_S, None
+        wait_s, shown = _SCAN_S, None
         while True:
             ready, _, _ = select.select([self._listening.fileno(), self._stop], [], [], wait_s)
             if self._stop in ready:
                 return
             drain(self._listening)
             with self.folder.locked():
-                self._look()
+                self._record_places()
                 wait_s = self._bring_back()
                 links = list_links(self._asking)
                 if shown != links or not ready:  # a change that the daemon left half-done is found by this periodic look
@@ -246,23 +246,25 @@ class VfRig(Block):
                     settle_rdma(self.node.root, self.folder)
                     shown = links
 
-    def _look(self) -> dict[str, Whereabouts]:
+    def _record_places(self) -> dict[str, Whereabouts]:
         """Record the namespace and settings of each device, for the time after its namespace is deleted."""
         links = list_links(self._asking)
         aliased = {link.alias: link for link in links}
-        seen = {}
+        observed = {}
         for bdf in self.stand_ins:
             link, at_home = aliased.get(bdf), True
             other_end = aliased.get(f"{_OTHER_END}{bdf}")
             if link is None and other_end is not None and other_end.peer_netnsid is not None:
                 link, at_home = find_link(self._asking, other_end.peer, netnsid=other_end.peer_netnsid), False
             if link is not None:
-                seen[bdf] = Whereabouts(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, at_home=at_home, kept=link.kept)
-        self._last.update(seen)
-        gone = {bdf for bdf in self.stand_ins if bdf not in seen and f"{_OTHER_END}{bdf}" not in aliased}
+                observed[bdf] = Whereabouts(
+                    name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, at_home=at_home, kept=link.kept
+                )
+        self._last.update(observed)
+        missing = {bdf for bdf in self.stand_ins if bdf not in observed and f"{_OTHER_END}{bdf}" not in aliased}
         now = time.monotonic()
-        self._missing_since = {bdf: self._missing_since.get(bdf, now) for bdf in gone}
-        return seen
+        self._missing_since = {bdf: self._missing_since.get(bdf, now) for bdf in missing}
+        return observed
 
     def _bring_back(self) -> float:
         """Make the devices again whose namespace was deleted long enough ago. Return the seconds until the next check."""
@@ -270,7 +272,7 @@ class VfRig(Block):
         self._make(StandIn(bdf=bdf, name=last.name, mac=last.mac, mtu=last.mtu) for bdf in due for last in [self._last[bdf]])
         for bdf in due:
             self._missing_since.pop(bdf, None)
-        return _RETURN_AFTER_S if self._missing_since else _LOOK_S
+        return _RETURN_AFTER_S if self._missing_since else _SCAN_S
 
     def _make(self, devices: Iterable[StandIn]) -> None:
         taken = {link.name for link in list_links(self._asking)}
@@ -287,7 +289,7 @@ class VfRig(Block):
                 *(f"link set {name} {render_kept(last.kept)}" for last in (self._last.get(one.bdf),) if last is not None),
             )
         links = list_links(self._asking)
-        self._look()
+        self._record_places()
         mirror(self.node.root, links)
 
     def _fill_pf_table(self) -> None:

@@ -43,7 +43,7 @@ _IFLA_EXT_MASK: Final = 29
 
 _MAC, _VLAN, _TX_RATE, _SPOOFCHK, _LINK_STATE, _RATE, _RSS, _TRUST, _VLAN_LIST = 1, 2, 3, 4, 5, 6, 7, 9, 12
 _NODE_GUID, _PORT_GUID = 10, 11
-_NOT_TOLD: Final = 0xFFFFFFFF
+_NOT_REPORTED: Final = 0xFFFFFFFF
 
 # Setting → its fewest octets (ifla_vf_policy), what follows the VF's number, and the fields of a VfState.
 _SETTINGS: Final[Mapping[int, tuple[int, str, tuple[str, ...]]]] = {
@@ -89,10 +89,10 @@ class PfState:
 
 
 class _RefusedError(Exception):
-    def __init__(self, code: int, words: str = "") -> None:
-        super().__init__(code, words)
+    def __init__(self, code: int, text: str = "") -> None:
+        super().__init__(code, text)
         self.code = code
-        self.words = words
+        self.words = text
 
 
 class VfTable:
@@ -102,10 +102,10 @@ class VfTable:
         self._path = path
 
     def read(self) -> dict[str, PfState]:
-        found: dict[str, dict[str, Any]] = json.loads(self._path.read_text())
+        result: dict[str, dict[str, Any]] = json.loads(self._path.read_text())
         return {
             name: PfState(**{**pf, "vfs": tuple(VfState(**vf) for vf in pf["vfs"]), "untold": tuple(pf["untold"])})
-            for name, pf in found.items()
+            for name, pf in result.items()
         }
 
     def write(self, pfs: Mapping[str, PfState]) -> None:
@@ -206,18 +206,18 @@ def _only_vlan(payload: bytes) -> bytes:
 
 def _parse(setting: int, payload: bytes) -> dict[str, Any]:
     _, layout, fields = _SETTINGS[setting]
-    found: dict[str, Any] = dict(zip(fields, struct.unpack_from(f"=I{layout}", payload)[1:], strict=True))
+    result: dict[str, Any] = dict(zip(fields, struct.unpack_from(f"=I{layout}", payload)[1:], strict=True))
     match setting:
         case 1:  # _MAC
-            mac = found["mac"].hex(":")
+            mac = result["mac"].hex(":")
             # igb_ndo_set_vf_mac, ixgbe_ndo_set_vf_mac, i40e_ndo_set_vf_mac: zeros take the administrative MAC away.
             return {"mac": mac, "mac_fixed": mac != VfState().mac}
         case 2:  # _VLAN
-            return found | {"vlan_proto": 0x8100}
+            return result | {"vlan_proto": 0x8100}
         case 12:  # _VLAN_LIST
-            return found | {"vlan_proto": int.from_bytes(found["vlan_proto"], "big")}
+            return result | {"vlan_proto": int.from_bytes(result["vlan_proto"], "big")}
         case _:
-            return found
+            return result
 
 
 def _check(vf: VfState) -> None:
@@ -234,17 +234,17 @@ def _check(vf: VfState) -> None:
 
 
 def _describe(name: str, pf: PfState, *, with_vfs: bool) -> bytes:
-    said = _tlv(_IFLA_IFNAME, name.encode() + b"\0") + _tlv(_IFLA_MTU, struct.pack("=I", 1500))
+    text = _tlv(_IFLA_IFNAME, name.encode() + b"\0") + _tlv(_IFLA_MTU, struct.pack("=I", 1500))
     if with_vfs:
-        said += _tlv(_IFLA_NUM_VF, struct.pack("=I", len(pf.vfs)))
+        text += _tlv(_IFLA_NUM_VF, struct.pack("=I", len(pf.vfs)))
         infos = b"".join(_tlv(1, _describe_vf(number, vf, pf.untold)) for number, vf in enumerate(pf.vfs))
-        said += _tlv(_IFLA_VFINFO_LIST, infos)
-    return said
+        text += _tlv(_IFLA_VFINFO_LIST, infos)
+    return text
 
 
 def _describe_vf(number: int, vf: VfState, untold: tuple[str, ...]) -> bytes:
     """Describe a VF as rtnl_fill_vfinfo does, in its order."""
-    flags = {name: _NOT_TOLD if name in untold else getattr(vf, name) for name in ("spoofchk", "trust")}
+    flags = {name: _NOT_REPORTED if name in untold else getattr(vf, name) for name in ("spoofchk", "trust")}
     vlan_info = struct.pack("=III", number, vf.vlan, vf.qos) + vf.vlan_proto.to_bytes(2, "big") + bytes(2)
     return b"".join(
         (
@@ -254,7 +254,7 @@ def _describe_vf(number: int, vf: VfState, untold: tuple[str, ...]) -> bytes:
             _tlv(_TX_RATE, struct.pack("=II", number, vf.max_tx_rate)),
             _tlv(_SPOOFCHK, struct.pack("=II", number, flags["spoofchk"])),
             _tlv(_LINK_STATE, struct.pack("=II", number, vf.link_state)),
-            _tlv(_RSS, struct.pack("=II", number, _NOT_TOLD)),
+            _tlv(_RSS, struct.pack("=II", number, _NOT_REPORTED)),
             _tlv(_TRUST, struct.pack("=II", number, flags["trust"])),
             _tlv(_VLAN_LIST, _tlv(1, vlan_info)),
         )
@@ -275,9 +275,9 @@ def _tlvs(data: bytes) -> Iterator[tuple[int, bytes]]:
         data = data[length + -length % 4 :]
 
 
-def _end(request: bytes, code: int, words: str = "") -> bytes:
+def _end(request: bytes, code: int, text: str = "") -> bytes:
     """Render the struct nlmsgerr that a socket with NETLINK_CAP_ACK and NETLINK_EXT_ACK gets."""
     sequence = _HEADER.unpack_from(request)[3]
-    body = struct.pack("=i", -code) + request[: _HEADER.size] + (_tlv(1, words.encode() + b"\0") if words else b"")
-    flags = _NLM_F_CAPPED | (_NLM_F_ACK_TLVS if words else 0)
+    body = struct.pack("=i", -code) + request[: _HEADER.size] + (_tlv(1, text.encode() + b"\0") if text else b"")
+    flags = _NLM_F_CAPPED | (_NLM_F_ACK_TLVS if text else 0)
     return _HEADER.pack(_HEADER.size + len(body), _NLMSG_ERROR, flags, sequence, 0) + body

@@ -15,15 +15,15 @@ def draw_arrivals(pods: Sequence[TracePod], capacity: int, ratio: float, seed: i
     """Return the arriving pods, in random order. Their requests add up to at most `ratio` of `capacity`, in milli of cards:
     pods are left out, or repeated, at random. At least one of `pods` must request a GPU."""
     chance = random.Random(seed)  # noqa: S311  (a replay, nothing secret)
-    arriving, asked, limit = list(pods), sum(pod.milli for pod in pods), ratio * capacity
-    if asked > limit:
-        while asked > limit:
+    arriving, requested, limit = list(pods), sum(pod.milli for pod in pods), ratio * capacity
+    if requested > limit:
+        while requested > limit:
             number = chance.randrange(len(arriving))
             arriving[number], arriving[-1] = arriving[-1], arriving[number]
-            asked -= arriving.pop().milli
+            requested -= arriving.pop().milli
     else:
-        while asked + (pod := chance.choice(pods)).milli <= limit:
-            asked += pod.milli
+        while requested + (pod := chance.choice(pods)).milli <= limit:
+            requested += pod.milli
             arriving.append(pod)
     chance.shuffle(arriving)
     return arriving

@@ -61,11 +61,11 @@ class _Fit:
 
     def _on(self, node: int, kind: int) -> Placed:
         """Place whole cards on the lowest ones, and a share on the card with the least left."""
-        cluster, asked = self._cluster, self._cluster.kinds.all[kind]
+        cluster, request = self._cluster, self._cluster.kinds.all[kind]
         cards = cluster.free_cards(node, kind)
-        if asked.share:
+        if request.share:
             return Placed(node, [min(cards, key=lambda card: int(cluster.free[node, card]))])
-        return Placed(node, cards[: asked.whole])
+        return Placed(node, cards[: request.whole])
 
     def ended(self, pod: int) -> None:
         pass
@@ -82,14 +82,14 @@ class RandomFit(_Fit):
     def _choose(self, kind: int, nodes: Numbers) -> Placed:
         node = int(self._chance.choice(nodes))
         cards = self._cluster.free_cards(node, kind)
-        asked = self._cluster.kinds.all[kind]
-        return Placed(node, [self._chance.choice(cards)] if asked.share else cards[: asked.whole])
+        request = self._cluster.kinds.all[kind]
+        return Placed(node, [self._chance.choice(cards)] if request.share else cards[: request.whole])
 
 
 class FirstFit(_Fit):
     def _choose(self, kind: int, nodes: Numbers) -> Placed:
-        asked, node = self._cluster.kinds.all[kind], int(nodes[0])
-        return Placed(node, self._cluster.free_cards(node, kind)[: asked.gpus])
+        request, node = self._cluster.kinds.all[kind], int(nodes[0])
+        return Placed(node, self._cluster.free_cards(node, kind)[: request.gpus])
 
 
 class _Packing(_Fit):
@@ -100,9 +100,9 @@ class _Packing(_Fit):
         self._gpu_milli: Numbers = np.maximum(cluster.free, 0).sum(axis=1)
 
     def _choose(self, kind: int, nodes: Numbers) -> Placed:
-        cluster, asked = self._cluster, self._cluster.kinds.all[kind]
+        cluster, request = self._cluster, self._cluster.kinds.all[kind]
         cpu, gpu = cluster.cpu_milli[nodes] / _LARGEST_CPU_MILLI, self._gpu_milli[nodes] / _LARGEST_GPU_MILLI
-        good = self._score(asked.cpu_milli / _LARGEST_CPU_MILLI, asked.milli / _LARGEST_GPU_MILLI, cpu, gpu)
+        good = self._score(request.cpu_milli / _LARGEST_CPU_MILLI, request.milli / _LARGEST_GPU_MILLI, cpu, gpu)
         return self._on(int(nodes[(good * HIGHEST).astype(np.int64).argmax()]), kind)
 
     def _score(self, asked_cpu: float, asked_gpu: float, cpu: Floats, gpu: Floats) -> Floats:
@@ -142,10 +142,10 @@ class Fgd:
         node = int(self._scores[kind].argmax())  # the first node with the highest score
         if not self._cluster.fits[kind, node]:
             return None
-        asked = self._cluster.kinds.all[kind]
-        if asked.share:
+        request = self._cluster.kinds.all[kind]
+        if request.share:
             return Placed(node, [int(self._cards[kind, node])])
-        return Placed(node, self._cluster.free_cards(node, kind)[: asked.whole])
+        return Placed(node, self._cluster.free_cards(node, kind)[: request.whole])
 
     def ended(self, pod: int) -> None:
         pass

@@ -21,7 +21,7 @@ from simulate.product import Product, number_of, uid_of
 from simulate.stopped_clock import complete
 
 UNIT_S: Final = 6000.0
-LOOK: Final = 0.05
+SCAN: Final = 0.05
 
 
 class CentralActions:
@@ -55,22 +55,22 @@ class CentralActions:
         self._scheduler.pending.refused(pending, self._now_s)
         self._patience.refused(pending, list(self._product.able(kind)))
 
-    def look(self, now: float) -> None:
+    def scan(self, now: float) -> None:
         """Reserve nodes by their current free capacity, and end other reservations."""
         self._now_s = now * UNIT_S
-        complete(self._patience.look())
+        complete(self._patience.scan())
         self._scheduler.ledger.expire(self._now_s)
 
     def evict_for(self, kind: int, pod: int) -> Sequence[int]:
         """Return the numbers of the victims that make this refused pod fit; empty if there are none. Their devices are held for
         the pod."""
         pending = self._pending(kind, pod)
-        *_, found = (None, *plans(self._scheduler, pending, list(self._product.able(kind))))
-        if found is None:
+        *_, result = (None, *plans(self._scheduler, pending, list(self._product.able(kind))))
+        if result is None:
             return ()
-        victims = [victim.uid for victim in found.victims]
+        victims = [victim.uid for victim in result.victims]
         self._scheduler.ledger.claims.nominate(
-            pending.uid, found.node, found.placement.taken, math.inf, pending.holder, victims=frozenset(victims)
+            pending.uid, result.node, result.placement.taken, math.inf, pending.holder, victims=frozenset(victims)
         )
         return list(map(number_of, victims))
 

@@ -101,31 +101,31 @@ class Cluster:
 
     def take(self, node: int, kind: int, cards: Sequence[int], vfs: Collection[PciAddress] = ()) -> None:
         """Book a pod that was placed on this node. Raise OverCapacityError."""
-        asked = self.kinds.all[kind]
-        each = asked.gpu_milli
-        enough = self.cpu_milli[node] >= asked.cpu_milli and self.memory_mib[node] >= asked.memory_mib
-        cards_do = len(cards) == len(set(cards)) == asked.gpus and all(self.free[node, card] >= each for card in cards)
+        request = self.kinds.all[kind]
+        each = request.gpu_milli
+        enough = self.cpu_milli[node] >= request.cpu_milli and self.memory_mib[node] >= request.memory_mib
+        cards_do = len(cards) == len(set(cards)) == request.gpus and all(self.free[node, card] >= each for card in cards)
         suits = enough and cards_do and self.kinds.suits[self.model[node], kind]
-        if not suits or not (self._places.take(node, asked, cards, vfs) if self._places else not vfs):
+        if not suits or not (self._places.take(node, request, cards, vfs) if self._places else not vfs):
             with_vfs = f" with VFs {sorted(vfs)}" if vfs else ""
-            raise OverCapacityError(f"{asked} was placed on cards {list(cards)} of {self.nodes[node].name}{with_vfs}")
-        self.cpu_milli[node] -= asked.cpu_milli
-        self.memory_mib[node] -= asked.memory_mib
+            raise OverCapacityError(f"{request} was placed on cards {list(cards)} of {self.nodes[node].name}{with_vfs}")
+        self.cpu_milli[node] -= request.cpu_milli
+        self.memory_mib[node] -= request.memory_mib
         for card in cards:
             self.free[node, card] -= each
-        self.allocated += asked.milli
+        self.allocated += request.milli
         self._changed.add(node)
 
     def give_back(self, node: int, kind: int, cards: Sequence[int], vfs: Collection[PciAddress] = ()) -> None:
         """Book the end of a pod that was placed on this node."""
-        asked = self.kinds.all[kind]
-        self.cpu_milli[node] += asked.cpu_milli
-        self.memory_mib[node] += asked.memory_mib
+        request = self.kinds.all[kind]
+        self.cpu_milli[node] += request.cpu_milli
+        self.memory_mib[node] += request.memory_mib
         for card in cards:
-            self.free[node, card] += asked.gpu_milli
+            self.free[node, card] += request.gpu_milli
         if self._places is not None:
             self._places.give_back(node, vfs)
-        self.allocated -= asked.milli
+        self.allocated -= request.milli
         self._changed.add(node)
 
     def _judge(self, node: int) -> None:

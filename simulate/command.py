@@ -61,8 +61,8 @@ def _show(options: Options, trace: Trace) -> _Shown:
     if options.gangs:
         (policy,) = (policy for policy in policies if isinstance(policy, Policy))
         gangs = [GangsTask(rules, policy, seed, game, prior) for rules in options.gangs for seed in seeds]
-        found = make_gang_reports(run_all(trace, gangs, jobs=jobs, what=f"{what}, gangs"))
-        return _Shown(gangs_as_json(found, what, game) | name_nodeless(trace), render_gangs(found, what, game), {})
+        result = make_gang_reports(run_all(trace, gangs, jobs=jobs, what=f"{what}, gangs"))
+        return _Shown(gangs_as_json(result, what, game) | name_nodeless(trace), render_gangs(result, what, game), {})
     departures = [DeparturesTask(policy, seed, game, prior) for policy in policies for seed in seeds]
     stays = make_stay_reports(run_all(trace, departures, jobs=jobs, what=what), prior)
     return _Shown(stays_as_json(stays, trace, what, game), render_stays(stays, trace, game), draw_departures(what, stays, game))

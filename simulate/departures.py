@@ -18,13 +18,13 @@ from typing import Final, NamedTuple
 
 from simulate.arrivals import run_order
 from simulate.baselines import Player
-from simulate.central_actions import LOOK, CentralActions
+from simulate.central_actions import SCAN, CentralActions
 from simulate.cluster import Cluster, Placed
 from simulate.fragments import Fragments, typical_pods
 from simulate.model import AnyPolicy, Moment, Prior, Stay
 from simulate.player import make_player
 from simulate.product import Product
-from simulate.replay import TOLD, TurnedAwayError, without_collections
+from simulate.replay import PROGRESS_EVERY, TurnedAwayError, without_collections
 from simulate.stream import SPANS, Departures, draw_stream
 from simulate.trace import Trace, TracePod
 
@@ -61,7 +61,7 @@ def replay_departures(
     prior: Prior = Prior.WORKLOAD,
     tell: Callable[[int], None] = lambda arrived: None,
 ) -> Stay:
-    """Run the replay. `tell` is called after every TOLD arrivals."""
+    """Run the replay. `tell` is called after every PROGRESS_EVERY arrivals."""
     kinds = tuple(dict.fromkeys(trace.pods))
     number_of = {pod: number for number, pod in enumerate(kinds)}
     cluster = Cluster(run_order(trace.nodes, seed), kinds, trace.partition)
@@ -73,8 +73,8 @@ def replay_departures(
     for number, (at, pod, runs) in enumerate(draw_stream(trace, game, seed), 1):
         running.advance(at)
         running.arrive(number_of[pod], _Waiting(number, at, runs))
-        if number % TOLD == 0:
-            tell(TOLD)
+        if number % PROGRESS_EVERY == 0:
+            tell(PROGRESS_EVERY)
     running.advance(SPANS[game.durations].end)
     return running.stay(policy, seed)
 
@@ -89,24 +89,24 @@ class _Running:
         self._waiting: dict[int, deque[_Waiting]] = defaultdict(deque)  # waiting pods, by kind
         self._again = FIRST_AGAIN  # last number given to an evicted pod that returned
         self._central: CentralActions | None = None
-        self._look_at = math.inf
+        self._scan_at = math.inf
         self._kept: Mapping[int, int] = {}  # reserved nodes, with the numbers of the pods
 
     def attend(self, central: CentralActions) -> None:
         """Let central's code handle the waiting pods."""
-        self._central, self._look_at = central, LOOK
+        self._central, self._scan_at = central, SCAN
 
     def advance(self, until: float) -> None:
         """Advance the time to `until`: end the pods that are due, and place waiting pods in the freed capacity."""
-        while (at := min(self._ends[0].at if self._ends else math.inf, self._look_at)) <= until:
+        while (at := min(self._ends[0].at if self._ends else math.inf, self._scan_at)) <= until:
             self._record.pass_time(at)
-            if at == self._look_at:
-                self._look_at += LOOK
+            if at == self._scan_at:
+                self._scan_at += SCAN
                 self._ask_again(at)
             elif (end := heapq.heappop(self._ends)).number in self._runs:
                 self._end(end)
                 if end.where.node in self._kept:
-                    self._look(at)
+                    self._let_central_act(at)
                 self._fill(end.where.node, at)
         self._record.pass_time(until)
 
@@ -154,7 +154,7 @@ class _Running:
         if not self._waiting[kind]:
             del self._waiting[kind]
         if pod.number in self._kept.values():
-            self._look(now)
+            self._let_central_act(now)
 
     def _place(self, kind: int, pod: _Waiting, now: float) -> bool:
         where = self._player.place(kind, pod.number)
@@ -178,7 +178,7 @@ class _Running:
                 if self._central is not None and pod in self._waiting.get(kind, ()):
                     self._central.refused(kind, pod.number, now)
                     self._evict_for(kind, pod, now)
-        self._look(now)
+        self._let_central_act(now)
 
     def _is_first(self, kind: int, pod: _Waiting) -> bool:
         return kind in self._waiting and self._waiting[kind][0] is pod
@@ -200,11 +200,11 @@ class _Running:
             self._again += 1
             self.arrive(victim.kind, _Waiting(self._again, now, victim.runs))
 
-    def _look(self, now: float) -> None:
+    def _let_central_act(self, now: float) -> None:
         """Let central reserve capacity in the current state, and place pods where a reservation ended."""
         if self._central is not None:
             before = self._kept
-            self._central.look(now)
+            self._central.scan(now)
             self._kept = self._central.kept
             for node in {**before, **self._kept}:
                 self._fill(node, now)

@@ -33,7 +33,7 @@ AnyPolicy = Policy | Baseline
 class Point:
     """Represent a point of a run's curve, in percent of the capacity."""
 
-    asked: float  # requested by all pods that have arrived
+    requested: float  # requested by all pods that have arrived
     allocated: float
     fragments: float  # free GPU capacity that typical pods cannot use (fragments.py)
 
@@ -49,10 +49,10 @@ class Run:
     decision_s: float  # mean seconds for the decision about one pod
     vf_allocation: float | None = None  # percent of the VFs, at the end; None if no pod requests one
 
-    def at(self, asked: int) -> float:
-        """Return the percentage allocated when arrived pods had requested `asked` percent; the percentage at the end if they
-        never do."""
-        return self.curve[asked].allocated if asked < len(self.curve) else self.at_end
+    def at(self, requested: int) -> float:
+        """Return the percentage allocated when arrived pods had requested so many percent; if they never do, the percentage at
+        the end."""
+        return self.curve[requested].allocated if requested < len(self.curve) else self.at_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,19 +52,19 @@ def draw_arrivals(what: str, reports: Sequence[Report]) -> dict[str, str]:
     curves = {report.policy.value: mean_curve(report.runs) for report in reports}
     prior = named_prior(report.prior for report in reports)
     across = "GPUs asked for by all pods that have arrived, percent of the cluster"
-    differ = any(curve[-1].asked > _DIFFERENT_FROM for curve in curves.values())
+    differ = any(curve[-1].requested > _DIFFERENT_FROM for curve in curves.values())
     allocation = Picture(
         title=f"GPUs allocated: {what}{prior}",
         across=across,
         upward="allocated, percent of the cluster",
-        lines={name: [(point.asked, point.allocated) for point in curve] for name, curve in curves.items()},
+        lines={name: [(point.requested, point.allocated) for point in curve] for name, curve in curves.items()},
         x_from=_DIFFERENT_FROM if differ else 0.0,
     )
     fragments = Picture(
         title=f"Fragments: {what}{prior}",
         across=across,
         upward="free and of no use to a typical pod, percent of the cluster",
-        lines={name: [(point.asked, point.fragments) for point in curve] for name, curve in curves.items()},
+        lines={name: [(point.requested, point.fragments) for point in curve] for name, curve in curves.items()},
     )
     return {f"{what}-allocation.svg": draw(allocation), f"{what}-fragments.svg": draw(fragments)}
 
@@ -98,7 +98,7 @@ def draw(picture: Picture) -> str:
     frame = _Frame(_ticks(min(xs), max(xs)), _ticks(min(ys), max(ys)), min(xs), max(xs))
     parts = [_STYLE, f'<text class="title" x="{_LEFT}" y="24">{escape(picture.title)}</text>']
     parts += _axes(frame, picture)
-    ends = _apart({name: frame.y(line[-1][1]) for name, line in lines.items()})
+    ends = _spread({name: frame.y(line[-1][1]) for name, line in lines.items()})
     for number, (name, line) in enumerate(lines.items()):
         ink, dash = f"ink{number % len(_INKS)}", _DASHES[number % len(_DASHES)]
         path = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in line)
@@ -152,7 +152,7 @@ def _ticks(least: float, most: float) -> list[float]:
     return [number * step for number in range(first, max(last, first + 1) + 1)]
 
 
-def _apart(heights: Mapping[str, float]) -> dict[str, float]:
+def _spread(heights: Mapping[str, float]) -> dict[str, float]:
     """Move the heights apart, so that no two are closer than a line of text, in their order, and none is below the frame."""
     moved: dict[str, float] = {}
     before = -math.inf

@@ -81,7 +81,7 @@ class Places:
         """Book the devices. Return False, and book nothing, if they are not those requested, or if VFs are not free. Whether
         the cards are free is not checked."""
         board, free, taken = self._boards[node], self._free[node], frozenset(vfs)
-        if not taken <= free or len(taken) != len(vfs) or not _as_asked(board, pod, frozenset(cards), taken):
+        if not taken <= free or len(taken) != len(vfs) or not _fits_request(board, pod, frozenset(cards), taken):
             return False
         free -= taken
         self.vfs_taken += len(taken)
@@ -98,7 +98,7 @@ def _suffice(board: _Board, pod: TracePod, cards: Collection[int]) -> bool:
     return len(cards) >= pod.gpus
 
 
-def _as_asked(board: _Board, pod: TracePod, cards: frozenset[int], vfs: frozenset[PciAddress]) -> bool:
+def _fits_request(board: _Board, pod: TracePod, cards: frozenset[int], vfs: frozenset[PciAddress]) -> bool:
     if not any(cards <= group.cards and vfs <= group.vfs for group in board.groups[pod.scope]):
         return False
     if pod.whole and board.partitions is not None and cards not in board.partitions:

@@ -138,14 +138,14 @@ class Product:
         return Placed(row, ())
 
     def _has_cpu_and_memory(self, kind: int) -> NDArray[np.bool_]:
-        asked, cluster = self._cluster.kinds.all[kind], self._cluster
-        enough: NDArray[np.bool_] = (cluster.cpu_milli >= asked.cpu_milli) & (cluster.memory_mib >= asked.memory_mib)
+        request, cluster = self._cluster.kinds.all[kind], self._cluster
+        enough: NDArray[np.bool_] = (cluster.cpu_milli >= request.cpu_milli) & (cluster.memory_mib >= request.memory_mib)
         return enough
 
     def _least_allocated(self, kind: int, enough: NDArray[np.bool_]) -> int:
-        asked, cluster = self._cluster.kinds.all[kind], self._cluster
-        cpu = (cluster.cpu_milli - asked.cpu_milli) / np.maximum(self._all_cpu_milli, 1)
-        memory = (cluster.memory_mib - asked.memory_mib) / np.maximum(self._all_memory_mib, 1)
+        request, cluster = self._cluster.kinds.all[kind], self._cluster
+        cpu = (cluster.cpu_milli - request.cpu_milli) / np.maximum(self._all_cpu_milli, 1)
+        memory = (cluster.memory_mib - request.memory_mib) / np.maximum(self._all_memory_mib, 1)
         return int(np.where(enough, cpu + memory, -np.inf).argmax())
 
 

@@ -20,7 +20,7 @@ from simulate.player import make_player
 from simulate.trace import Trace, TracePod
 
 STEP: Final = 0.01  # requested part of the capacity between two points of a curve
-TOLD: Final = 64  # number of arrivals between two reports of progress
+PROGRESS_EVERY: Final = 64  # number of arrivals between two reports of progress
 
 
 class TurnedAwayError(AssertionError):
@@ -49,7 +49,7 @@ def replay(
     prior: Prior = Prior.WORKLOAD,
     tell: Callable[[int], None] = lambda arrived: None,
 ) -> Run:
-    """Run the replay. `tell` is called after every TOLD arrivals, and for the rest at the end."""
+    """Run the replay. `tell` is called after every PROGRESS_EVERY arrivals, and for the rest at the end."""
     kinds = tuple(dict.fromkeys(trace.pods))
     number_of = {pod: number for number, pod in enumerate(kinds)}
     arriving = draw_arrivals(trace.pods, trace.capacity, ratio, seed)
@@ -67,9 +67,9 @@ def replay(
         elif cluster.fits[kind].any():
             raise TurnedAwayError(f"{policy.value} places {pod} nowhere, and it fits on a node")
         record.count(pod, placed=where is not None)
-        if count % TOLD == 0:
-            tell(TOLD)
-    tell(len(arriving) % TOLD)
+        if count % PROGRESS_EVERY == 0:
+            tell(PROGRESS_EVERY)
+    tell(len(arriving) % PROGRESS_EVERY)
     return record.run(policy, seed, ratio, (time.perf_counter() - began) / max(1, len(arriving)))
 
 
@@ -79,15 +79,15 @@ class _Record:
         self._fragments = fragments
         self._arrived: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
-        self._asked = 0
+        self._requested = 0
         self._curve: list[Point] = []
 
     def count(self, pod: TracePod, *, placed: bool) -> None:
         if not placed:
             self._failed[pod.label] += 1
         self._arrived[pod.label] += 1
-        self._asked += pod.milli
-        self._draw_to(self._asked / self._cluster.capacity)
+        self._requested += pod.milli
+        self._draw_to(self._requested / self._cluster.capacity)
 
     def run(self, policy: AnyPolicy, seed: int, ratio: float, decision_s: float) -> Run:
         self._draw_to(ratio)  # draws the points up to the end, which the next pod would have passed
@@ -102,13 +102,13 @@ class _Record:
             decision_s=decision_s,
         )
 
-    def _draw_to(self, asked: float) -> None:
+    def _draw_to(self, requested: float) -> None:
         cluster = self._cluster
-        while asked >= len(self._curve) * STEP:
+        while requested >= len(self._curve) * STEP:
             lost = self._fragments.of_nodes(cluster.model, cluster.cpu_milli, cluster.free)
             self._curve.append(
                 Point(
-                    asked=len(self._curve) * STEP * 100,
+                    requested=len(self._curve) * STEP * 100,
                     allocated=cluster.percent(cluster.allocated),
                     fragments=cluster.percent(float(lost.sum())),
                 )

@@ -42,9 +42,9 @@ class Report:
     to_fgd: tuple[Difference, Difference] | None  # at 100 % and at the end; None for FGD itself, and in a replay without FGD
     decision_ms: float
 
-    def at(self, asked: int) -> float:
-        """Return the percentage allocated when arrived pods had requested `asked` percent."""
-        return fmean(run.at(asked) for run in self.runs)
+    def at(self, requested: int) -> float:
+        """Return the percentage allocated when arrived pods had requested `requested` percent."""
+        return fmean(run.at(requested) for run in self.runs)
 
 
 def make_reports(runs: Sequence[Run], prior: Prior) -> list[Report]:
@@ -113,7 +113,7 @@ def mean_curve(runs: Sequence[Run]) -> list[Point]:
     """Return the mean of the runs' curves, up to the end of the shortest one."""
     return [
         Point(
-            asked=points[0].asked,
+            requested=points[0].requested,
             allocated=fmean(point.allocated for point in points),
             fragments=fmean(point.fragments for point in points),
         )
@@ -149,7 +149,7 @@ def nodeless_models(trace: Trace) -> Counter[str]:
 
 def render_allocation(of: Report | Run, at_end: str) -> dict[str, float]:
     """Return the percentage allocated, by the requested percentage."""
-    return {str(asked): of.at(asked) for asked in ASKED} | {at_end: of.at_end}
+    return {str(requested): of.at(requested) for requested in ASKED} | {at_end: of.at_end}
 
 
 def percent_of(ratio: float) -> str:

@@ -254,10 +254,10 @@ class _Row:
         """Return the value of a column as a member of the default's type; the default if the column is empty. Raise
         ConfigError."""
         value = self.optional(column)
-        words: dict[str, E] = {choice.value: choice for choice in type(default)}
-        if value and value not in words:
-            raise self.error(column, f"one of {', '.join(words)} is needed")
-        return words.get(value, default)
+        text: dict[str, E] = {choice.value: choice for choice in type(default)}
+        if value and value not in text:
+            raise self.error(column, f"one of {', '.join(text)} is needed")
+        return text.get(value, default)
 
     def error(self, column: str, problem: str) -> ConfigError:
         return ConfigError(f"cannot read {self.path}, line {self.line}: {column} = {self.cells[column]!r:.80}: {problem}")

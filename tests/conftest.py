@@ -176,9 +176,9 @@ def binaries() -> Binaries:
     need(os.geteuid() == 0, "root")
     packages = missing_packages()
     need(not packages, f"{', '.join(packages)} (run: python -m simnode.install)")
-    found = find_containerd()
-    assert found is not None
-    return found
+    result = find_containerd()
+    assert result is not None
+    return result
 
 
 @pytest.fixture(scope="session")

@@ -93,9 +93,9 @@ class Workload(Wire, frozen=True):
     def has_quota(self) -> bool:
         """Return whether the Workload has reserved quota, and may start or runs. An evicted Workload keeps its quota until its
         pods are deleted, but its checks are asked again only when quota is reserved anew."""
-        said = self.status.conditions
-        ends = is_true(said, "Finished") or is_true(said, "Evicted") or self.metadata.deletion_timestamp is not None
-        return self.spec.active and not ends and is_true(said, "QuotaReserved")
+        conditions = self.status.conditions
+        ends = is_true(conditions, "Finished") or is_true(conditions, "Evicted") or self.metadata.deletion_timestamp is not None
+        return self.spec.active and not ends and is_true(conditions, "QuotaReserved")
 
     @property
     def admitted(self) -> bool:

@@ -24,7 +24,7 @@ from typing import Final, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-from central.api.known import AnyMetadata, Ident, Known
+from central.api.cached_objects import AnyMetadata, CachedObjects, Ident
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from lading.kube.backoff import Backoff
@@ -65,7 +65,7 @@ class Sink(Protocol[T_contra]):
     def changed(self, obj: "T_contra | Unreadable") -> None:
         """Take in an object that is new or has changed."""
 
-    def removed(self, gone: Ident, version: str) -> None:
+    def removed(self, deleted: Ident, version: str) -> None:
         """Remove an object that was deleted at `version` or before."""
 
 
@@ -83,9 +83,9 @@ class Sinks(Generic[T]):
         for sink in self._sinks:
             sink.changed(obj)
 
-    def removed(self, gone: Ident, version: str) -> None:
+    def removed(self, deleted: Ident, version: str) -> None:
         for sink in self._sinks:
-            sink.removed(gone, version)
+            sink.removed(deleted, version)
 
 
 _OBJECT: Final = msgspec.json.Decoder(Object)  # for a bookmark, a deletion, or an object that cannot be decoded otherwise
@@ -98,12 +98,12 @@ def decode_object(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw) -> T | Unr
     try:
         return decoder.decode(raw)
     except _UNDECODABLE as e:
-        why = str(e)
+        reason = str(e)
     try:
         metadata = _OBJECT.decode(raw).metadata
     except _UNDECODABLE:
         metadata = Metadata()
-    return Unreadable(metadata=metadata, why=why)
+    return Unreadable(metadata=metadata, why=reason)
 
 
 def _unknown(obj: "T | Unreadable") -> Unreadable:
@@ -152,7 +152,7 @@ class Reflector(Generic[T]):
         self._sink = sink
         self._log = log
         self._sleep = sleep
-        self._known = Known()
+        self._cached = CachedObjects()
         self._backoff = Backoff()
         self._unreadable: set[str] = set()  # uids that are already logged
         self._failing = False  # calls fail, and the failure is logged
@@ -206,7 +206,7 @@ class Reflector(Generic[T]):
         self._backoff.succeeded()
         if not self.absent:
             self.absent = True
-            self._known.listed((), "")
+            self._cached.listed((), "")
             self._sink.replaced((), "")
             self.synced.set()
             self.settled.set()
@@ -222,7 +222,7 @@ class Reflector(Generic[T]):
                 objects += map(self._parse, page.items)
                 await self._prepare_all(objects[-len(page.items) :] if page.items else [])
                 version = page.resource_version
-        self._known.listed((o.metadata for o in objects), version)
+        self._cached.listed((o.metadata for o in objects), version)
         present = {o.metadata.uid for o in objects if isinstance(o, Unreadable)}
         self._unreadable &= present
         self._replace(objects, version)
@@ -246,7 +246,7 @@ class Reflector(Generic[T]):
         store was restored from a backup and counts versions anew (tried with 1.36)."""
         loop = asyncio.get_running_loop()
         began, silent = loop.time(), True
-        events = self._client.watch(self._resource.path(), resource_version=self._known.reached)
+        events = self._client.watch(self._resource.path(), resource_version=self._cached.reached)
         async with contextlib.aclosing(events):
             async for event in events:
                 self._heard_at = loop.time()
@@ -261,20 +261,20 @@ class Reflector(Generic[T]):
 
     def _take(self, event: WatchEvent) -> None:
         if event.type == "BOOKMARK":
-            self._known.bookmark(self._whom(event).resource_version)
+            self._cached.bookmark(self._whom(event).resource_version)
         elif event.type == "DELETED":
-            self._tell(self._whom(event), None)
+            self._notify(self._whom(event), None)
         else:
             obj = self._parse(event.object)
             if not obj.metadata.uid:
                 raise MalformedError(f"cannot watch {self._resource.path()}: an event without a uid")
-            self._tell(obj.metadata, obj)
+            self._notify(obj.metadata, obj)
 
-    def _tell(self, metadata: AnyMetadata, obj: T | Unreadable | None) -> None:
-        news = self._known.event(metadata, deleted=obj is None)
-        if (gone := news.gone) is not None:
-            self._unreadable.discard(gone.uid)
-            self._call(gone, lambda: self._sink.removed(gone, metadata.resource_version), at_once=True)
+    def _notify(self, metadata: AnyMetadata, obj: T | Unreadable | None) -> None:
+        news = self._cached.event(metadata, deleted=obj is None)
+        if (deleted := news.deleted) is not None:
+            self._unreadable.discard(deleted.uid)
+            self._call(deleted, lambda: self._sink.removed(deleted, metadata.resource_version), at_once=True)
         if news.there and obj is not None:
             if not isinstance(obj, Unreadable):
                 self._unreadable.discard(obj.metadata.uid)

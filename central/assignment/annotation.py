@@ -140,11 +140,11 @@ def parse_own(text: str, roles: Sequence[tuple[str, Role]], *, namespace: str) -
     """Parse the pod's assignment. The amounts that the pod takes are computed from its containers' roles: `pod_memory_mib` in
     the annotation is for the node. `namespace`: the pod's, in which its sharing labels apply."""
     try:
-        found = _decoder.decode(text)
+        result = _decoder.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as e:  # ValueError: half of a surrogate pair
         return BadAssignment(message=f"cannot read {ASSIGNMENT}: {e}")
     placed = {}
-    for name, container in found.containers.items():
+    for name, container in result.containers.items():
         if not all(gpu.bdf and (gpu.card or not gpu.uuid.startswith("MIG-")) for gpu in container.gpus):
             message = f"cannot read {ASSIGNMENT}: a GPU of container {name!r:.80} without its address, or its card"
             return BadAssignment(message=message)
@@ -153,17 +153,19 @@ def parse_own(text: str, roles: Sequence[tuple[str, Role]], *, namespace: str) -
         gpus = tuple(map(_placed_gpu, container.gpus))
         vfs = tuple(PlacedVf(bdf=PciAddress(vf.bdf), pf=PciAddress(vf.pf or "")) for vf in container.vfs)
         placed[name] = PlacedContainer(gpus=gpus, vfs=vfs)
-    taken = take(roles, placed, None if found.sharing is None else _sharing(namespace, found.sharing))
-    admitted = None if found.quota is None else Admitted(sys.intern(found.quota.name), found.quota.preemptible)
-    pod = PodUid(found.pod)
+    taken = take(roles, placed, None if result.sharing is None else _sharing(namespace, result.sharing))
+    admitted = None if result.quota is None else Admitted(sys.intern(result.quota.name), result.quota.preemptible)
+    pod = PodUid(result.pod)
     return OwnAssignment(
-        pod=pod, node=found.node, gen=found.gen, placed=placed, taken=taken, gang=found.gang, admitted=admitted
+        pod=pod, node=result.node, gen=result.gen, placed=placed, taken=taken, gang=result.gang, admitted=admitted
     )
 
 
 @lru_cache(maxsize=4096)  # pods of one template share the value
-def _sharing(namespace: str, found: schema.Sharing) -> Sharing:
-    return Sharing(namespace=namespace, affinity=found.affinity, anti_affinity=found.anti_affinity, exclusion=found.exclusion)
+def _sharing(namespace: str, sharing: schema.Sharing) -> Sharing:
+    return Sharing(
+        namespace=namespace, affinity=sharing.affinity, anti_affinity=sharing.anti_affinity, exclusion=sharing.exclusion
+    )
 
 
 def _placed_gpu(gpu: schema.AssignedGpu) -> PlacedGpu:

@@ -95,10 +95,10 @@ def _parse(text: str) -> list[dict[str, Any]] | UnreadableNetworks:
     if not set(text) & set('[{"'):
         return _parse_list(text)
     try:
-        found = msgspec.json.decode(text, type=list[dict[str, Any]])
+        result = msgspec.json.decode(text, type=list[dict[str, Any]])
     except (msgspec.MsgspecError, ValueError, RecursionError) as e:  # ValueError: half of a surrogate pair
         return UnreadableNetworks(why=f"cannot add VFs to the pod's {NETWORKS}: {e}")
-    for i, one in enumerate(found):
+    for i, one in enumerate(result):
         if not isinstance(one.get("name"), str) or not isinstance(one.get("namespace", ""), str | None):
             return UnreadableNetworks(why=f"cannot add VFs to the pod's {NETWORKS}: [{i}] has no name")
         # Go also reads `Name` as `name`, and the last key wins. Such keys are refused, so that all readers see one network.
@@ -106,16 +106,16 @@ def _parse(text: str) -> list[dict[str, Any]] | UnreadableNetworks:
             return UnreadableNetworks(
                 why=f"cannot add VFs to the pod's {NETWORKS}: [{i}] has {alike[0]!r:.80}: write it in lower case"
             )
-    return found
+    return result
 
 
 def _parse_list(text: str) -> list[dict[str, Any]] | UnreadableNetworks:
-    found = []
+    result = []
     for item in text.split(","):
-        said = _LISTED.fullmatch(item.strip())
-        if said is None:
+        match = _LISTED.fullmatch(item.strip())
+        if match is None:
             return UnreadableNetworks(
                 why=f"cannot add VFs to the pod's {NETWORKS}: {item.strip()!r:.80} is no network as ns/name@eth1"
             )
-        found.append({key: value for key, value in said.groupdict().items() if value is not None})
-    return found
+        result.append({key: value for key, value in match.groupdict().items() if value is not None})
+    return result

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.kueue import CONTROLLER, AdmissionCheck, ResourceFlavor, Workload
 from central.api.watch import Unreadable
 from central.decide.workloads import WorkloadPlanner
@@ -34,9 +34,9 @@ from lading.kube.resource import ADMISSION_CHECKS, WORKLOADS
 from lading.log import Event, Log
 from lading.vocabulary import CENTRAL, WORKLOAD, PodUid
 
-LOOK_S: Final = 0.2
+SCAN_S: Final = 0.2
 SETTLE_S: Final = 10.0  # minimum seconds before Retry: a node reports devices as free only after the pod is deleted
-LOOK_AGAIN_S: Final = 1.0
+RESCAN_S: Final = 1.0
 TIMEOUT_S: Final = 4.0
 AGAIN_S: Final = 60.0  # the longest pause after a write that failed
 
@@ -101,8 +101,8 @@ class NamedFeed(Generic[Kept]):
         if isinstance(obj, self._kind) and self._counts(obj):
             self._kept[obj.metadata.name] = obj
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._kept.pop(gone.name, None)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._kept.pop(deleted.name, None)
 
 
 class WorkloadFeed:
@@ -122,8 +122,8 @@ class WorkloadFeed:
         if isinstance(obj, Workload):
             self._queued.put(obj)
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._queued.remove(gone.uid)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._queued.remove(deleted.uid)
 
 
 class PlaceFeed:
@@ -144,7 +144,7 @@ class PlaceFeed:
             holder = Holder(pod=metadata.uid, namespace=metadata.namespace, name=metadata.name)
             self._places.give(holder, metadata.annotations[WORKLOAD], bound=bool(obj.spec.node_name))
 
-    def removed(self, gone: Ident, version: str) -> None:
+    def removed(self, deleted: Ident, version: str) -> None:
         """Do nothing: the ledger releases the pod's devices."""
 
 
@@ -200,10 +200,10 @@ class AdmissionChecks:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await self._sleep(LOOK_S)
+            await self.scan()
+            await self._sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Activate the checks, and answer each waiting Workload."""
         self._queued.places.expire()
         if not self._ready():
@@ -233,29 +233,29 @@ class AdmissionChecks:
 
     async def _answer(self, workload: Workload) -> None:
         uid, places = workload.metadata.uid, self._queued.places
-        found = await result_in_slices(self._planner.planning(workload), self._clock)
+        result = await result_in_slices(self._planner.planning(workload), self._clock)
         if not self._waits(workload):
             return
-        if isinstance(found, AdmissionAnswer):
+        if isinstance(result, AdmissionAnswer):
             places.release(uid)
-            if found.state is not AnswerState.RETRY or self._has_settled(uid):
-                await self._say(workload, found, ())
+            if result.state is not AnswerState.RETRY or self._has_settled(uid):
+                await self._write_answer(workload, result, ())
             return
         holder = Holder(pod=PodUid(uid), namespace=workload.metadata.namespace, name=workload.metadata.name)
-        if places.hold(uid, holder, found) is None:  # else another pod took devices meanwhile, and the next scan plans again
-            count = sum(map(len, found.values()))
+        if places.hold(uid, holder, result) is None:  # else another pod took devices meanwhile, and the next scan plans again
+            count = sum(map(len, result.values()))
             message = f"there is room for all of {count} pods" if count else "no pod asks for a device"
-            await self._say(workload, AdmissionAnswer(state=AnswerState.READY, message=message), [*found])
+            await self._write_answer(workload, AdmissionAnswer(state=AnswerState.READY, message=message), [*result])
 
     def _has_settled(self, uid: str) -> bool:
         """Return whether the Workload has waited SETTLE_S for released devices; if not, it is planned again soon."""
         now = self._clock()
         before = self._settling.get(uid)
         until = now + SETTLE_S if before is None else before.until
-        self._settling[uid] = _Settling(until=until, again=now + LOOK_AGAIN_S)
+        self._settling[uid] = _Settling(until=until, again=now + RESCAN_S)
         return now >= until
 
-    async def _say(self, workload: Workload, answer: AdmissionAnswer, pod_sets: Sequence[str]) -> None:
+    async def _write_answer(self, workload: Workload, answer: AdmissionAnswer, pod_sets: Sequence[str]) -> None:
         metadata = workload.metadata
         body = render_answer(workload, self._queued.ours, answer, pod_sets, self._now())
         path = WORKLOADS.path(metadata.namespace, metadata.name, "status")

@@ -135,31 +135,31 @@ class Binder:
         match reserved:
             case Bound():
                 return ""
-            case NotBound(why=why):
-                self._log.info(Event.BIND_REFUSED, why, pod_uid=uid, node=node)
+            case NotBound(why=reason):
+                self._log.info(Event.BIND_REFUSED, reason, pod_uid=uid, node=node)
                 self._outcomes[BindOutcome.REFUSED] += 1
-                return why
+                return reason
         try:
-            why = await self._send(reserved)
+            reason = await self._send(reserved)
         except (RefusedError, UnreachableError) as e:
             self._scheduler.release(reserved)
             self._outcomes[BindOutcome.REFUSED] += 1
-            self._say(Event.BIND_REFUSED, reserved, str(e))
+            self._log_outcome(Event.BIND_REFUSED, reserved, str(e))
             return OfBinding.BINDING_REFUSED.about(str(e))
         except BaseException as e:
             # After an unclear or malformed answer, a bug in central or a cancellation, the pod may be bound.
             self._settle_later(reserved)
             self._outcomes[BindOutcome.UNCLEAR] += 1
-            self._say(Event.BIND_UNCLEAR, reserved, f"{type(e).__name__}: {e}")
+            self._log_outcome(Event.BIND_UNCLEAR, reserved, f"{type(e).__name__}: {e}")
             if not isinstance(e, KubeError):
                 raise
             return OfBinding.BINDING_UNCLEAR.about(f"{e}; its devices stay reserved until it is known whether the pod is bound")
-        if why:
+        if reason:
             self._outcomes[BindOutcome.REFUSED] += 1
-            return why
+            return reason
         self._scheduler.confirm(reserved)
         self._outcomes[BindOutcome.BOUND] += 1
-        self._say(Event.BIND_CONFIRMED, reserved)
+        self._log_outcome(Event.BIND_CONFIRMED, reserved)
         return ""
 
     async def _send(self, reserved: Reservation) -> str:
@@ -174,7 +174,7 @@ class Binder:
             annotations = self._annotations(reserved, networks)
             if isinstance(annotations, UnreadableNetworks):
                 self._scheduler.release(reserved)
-                self._say(Event.BIND_REFUSED, reserved, annotations.why)
+                self._log_outcome(Event.BIND_REFUSED, reserved, annotations.why)
                 return OfPod.REQUEST_MALFORMED.about(annotations.why)
             if not self._leads():
                 raise UnreachableError("another replica leads now")
@@ -220,7 +220,7 @@ class Binder:
         if is_bound_by(reserved, now):
             return ""
         self._scheduler.release(reserved)
-        self._say(Event.BIND_REFUSED, reserved, f"another scheduler bound it to {now.spec.node_name}")
+        self._log_outcome(Event.BIND_REFUSED, reserved, f"another scheduler bound it to {now.spec.node_name}")
         return OfPod.BOUND_ELSEWHERE.about(f"another scheduler bound the pod to {now.spec.node_name}")
 
     # ---- Bindings with an unknown outcome
@@ -235,9 +235,9 @@ class Binder:
 
     async def _settle(self, reserved: Reservation) -> None:
         """Settle the reservation: find out whether the pod is bound, and count the outcome."""
-        found = await self._find_out(reserved)
-        if found is not None:
-            self._outcomes[found] += 1
+        result = await self._find_out(reserved)
+        if result is not None:
+            self._outcomes[result] += 1
 
     async def _find_out(self, reserved: Reservation) -> BindOutcome | None:
         """Return the outcome; None if the watch showed first that the pod is bound, has ended or was deleted."""
@@ -248,27 +248,27 @@ class Binder:
                     now = _PODS.decode(await self._touch(reserved.pod))
                 except NotFoundError:
                     self._scheduler.release(reserved)
-                    self._say(Event.BIND_REFUSED, reserved, "the pod is gone")
+                    self._log_outcome(Event.BIND_REFUSED, reserved, "the pod is gone")
                     return BindOutcome.FOUND_NOT_BOUND
                 except ConflictError:
                     self._scheduler.release(reserved)
-                    self._say(Event.BIND_REFUSED, reserved, "another pod has its name")
+                    self._log_outcome(Event.BIND_REFUSED, reserved, "another pod has its name")
                     return BindOutcome.FOUND_NOT_BOUND
                 except KubeError as e:
-                    self._say(Event.BIND_UNCLEAR, reserved, f"still: {e}")
+                    self._log_outcome(Event.BIND_UNCLEAR, reserved, f"still: {e}")
                     await self._sleep(backoff.failed(at_least_s=e.retry_after_s))
                     continue
                 if is_bound_by(reserved, now):
                     self._scheduler.confirm(reserved)
-                    self._say(Event.BIND_CONFIRMED, reserved, "found bound")
+                    self._log_outcome(Event.BIND_CONFIRMED, reserved, "found bound")
                     return BindOutcome.FOUND_BOUND
                 self._scheduler.release(reserved)
-                self._say(Event.BIND_REFUSED, reserved, "found not bound")
+                self._log_outcome(Event.BIND_REFUSED, reserved, "found not bound")
                 return BindOutcome.FOUND_NOT_BOUND
             await self._sleep(backoff.failed())
         return None
 
-    def _say(self, event: Event, reserved: Reservation, message: str = "") -> None:
+    def _log_outcome(self, event: Event, reserved: Reservation, message: str = "") -> None:
         pod = reserved.pod
         fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": reserved.node, "gen": reserved.gen}
         write = self._log.info if event is Event.BIND_CONFIRMED else self._log.warning

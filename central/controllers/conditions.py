@@ -27,7 +27,7 @@ from lading.vocabulary import PodUid
 # An Event's message has at most 1,024 characters, and so has one reason in a report; a pod has up to some 30 devices.
 _LONGEST_REASON: Final = 120
 _NAMED: Final = 4
-_GONE: Final = "its node does not report it any more"
+_NOT_REPORTED: Final = "its node does not report it any more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class HealthCondition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class HealthChange:
     """Hold the condition to write into a pod."""
 
     pod: Holder
@@ -64,41 +64,41 @@ class Conditions:
     """Keep the conditions of pods, by the newest version of each pod. Pods without a condition are not kept."""
 
     def __init__(self) -> None:
-        self._said: dict[PodUid, HealthCondition] = {}
+        self._written: dict[PodUid, HealthCondition] = {}
         self._changed: dict[str, None] = {}
 
     def get(self, uid: PodUid) -> HealthCondition | None:
-        return self._said.get(uid)
+        return self._written.get(uid)
 
-    def says(self, word: Word) -> bool:
-        said = self._said.get(word.pod.pod)
-        return said is not None and (said.healthy, said.message) == (word.healthy, word.message)
+    def is_written(self, change: HealthChange) -> bool:
+        text = self._written.get(change.pod.pod)
+        return text is not None and (text.healthy, text.message) == (change.healthy, change.message)
 
     def show(self, pod: Pod) -> None:
         """Store the condition as the API server has it."""
         condition = pod.status.healthy
-        before = self._said.get(pod.metadata.uid)
+        before = self._written.get(pod.metadata.uid)
         if condition is None and before is None:
             return
         version = version_of(pod.metadata.resource_version)
         if before is not None and version < before.version:
             return
         if condition is None:
-            del self._said[pod.metadata.uid]
+            del self._written[pod.metadata.uid]
         else:
-            said = HealthCondition(healthy=condition.status == "True", message=condition.message, version=version)
-            self._said[pod.metadata.uid] = said
+            message = HealthCondition(healthy=condition.status == "True", message=condition.message, version=version)
+            self._written[pod.metadata.uid] = message
         self._changed[pod.spec.node_name] = None
 
-    def put(self, word: Word, version: int) -> None:
+    def put(self, change: HealthChange, version: int) -> None:
         """Record that the condition was written. Earlier versions of the pod, which the watch may still show, are ignored."""
-        self._said[word.pod.pod] = HealthCondition(healthy=word.healthy, message=word.message, version=version)
+        self._written[change.pod.pod] = HealthCondition(healthy=change.healthy, message=change.message, version=version)
 
     def forget(self, uid: PodUid) -> None:
-        self._said.pop(uid, None)
+        self._written.pop(uid, None)
 
     def forget_all_but(self, uids: Collection[PodUid]) -> None:
-        self._said = {uid: said for uid, said in self._said.items() if uid in uids}
+        self._written = {uid: text for uid, text in self._written.items() if uid in uids}
 
     def take_changed(self) -> tuple[str, ...]:
         """Return the nodes of pods whose conditions changed since the last call."""
@@ -114,48 +114,50 @@ def concerns(capacity: NodeCapacity, holds: Iterable[tuple[PodUid, Taken]], cond
         return False
     known = _unhealthy_devices(capacity)
     for uid, taken in holds:
-        said = conditions.get(uid)
-        if (said is not None and not said.healthy) or any(known.get(device) != "" for device in _devices_in(taken, known)):
+        condition = conditions.get(uid)
+        if (condition is not None and not condition.healthy) or any(
+            known.get(device) != "" for device in _devices_in(taken, known)
+        ):
             return True
     return False
 
 
-def decide_words(capacity: NodeCapacity, holders: Iterable[Held], conditions: Conditions) -> Iterator[Word]:
+def decide_health_changes(capacity: NodeCapacity, holders: Iterable[Held], conditions: Conditions) -> Iterator[HealthChange]:
     """Yield the conditions to write. `holders`: pods on this node with their devices."""
     if not capacity.reported:
         return
     known = _unhealthy_devices(capacity)
     for held in holders:
         devices = _devices_of(held, known)
-        said = conditions.get(held.holder.pod)
-        unhealthy = [words for device in sorted(devices) if (words := known.get(device, f"{device}: {_GONE}"))]
-        if not devices or (not unhealthy and (said is None or said.healthy)):
+        condition = conditions.get(held.holder.pod)
+        unhealthy = [text for device in sorted(devices) if (text := known.get(device, f"{device}: {_NOT_REPORTED}"))]
+        if not devices or (not unhealthy and (condition is None or condition.healthy)):
             continue
-        word = Word(
+        change = HealthChange(
             pod=held.holder,
             node=capacity.name,
             healthy=not unhealthy,
             message=f"on node {capacity.name}: {_listed(unhealthy)}"
             if unhealthy
             else f"on node {capacity.name}: all of its devices are healthy",
-            turned=said is None or said.healthy == bool(unhealthy),
+            turned=condition is None or condition.healthy == bool(unhealthy),
         )
-        if not conditions.says(word):
-            yield word
+        if not conditions.is_written(change):
+            yield change
 
 
 def _unhealthy_devices(capacity: NodeCapacity) -> dict[str, str]:
     """Return the problem of every reported device as text; empty for a healthy device."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for card in capacity.cards:
         gpu = card.gpu
-        found[gpu.uuid] = f"{gpu.uuid} ({gpu.bdf}): {gpu.unhealthy[:_LONGEST_REASON]}" if gpu.unhealthy else ""
-        found.update((mig.uuid, "") for mig in gpu.mig)
+        result[gpu.uuid] = f"{gpu.uuid} ({gpu.bdf}): {gpu.unhealthy[:_LONGEST_REASON]}" if gpu.unhealthy else ""
+        result.update((mig.uuid, "") for mig in gpu.mig)
     for one in capacity.vfs:
         of_port = f"its PF {one.pf.bdf}: {one.pf.unhealthy}" if one.pf.unhealthy else ""
-        why = (of_port or one.vf.unhealthy)[:_LONGEST_REASON]
-        found[one.vf.bdf] = f"VF {one.vf.bdf}: {why}" if why else ""
-    return found
+        reason = (of_port or one.vf.unhealthy)[:_LONGEST_REASON]
+        result[one.vf.bdf] = f"VF {one.vf.bdf}: {reason}" if reason else ""
+    return result
 
 
 def _devices_of(held: Held, known: Mapping[str, str]) -> set[str]:

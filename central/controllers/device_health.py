@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from central.controllers.conditions import Conditions, Word, concerns, decide_words
+from central.controllers.conditions import Conditions, HealthChange, concerns, decide_health_changes
 from central.ledger.ledger import Ledger
 from central.ledger.model import Held, Holder, version_of
 from central.loop.faults import Faults, Work
@@ -31,7 +31,7 @@ from lading.kube.resource import PODS
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0
+SCAN_S: Final = 1.0
 AT_ONCE: Final = 32  # pods in one scan; each costs a patch and an Event, and the API server has other clients to serve
 QUIET_S: Final = 10.0  # seconds between two conditions of a pod, so that a flapping device does not fill the list of Events
 AGAIN_S: Final = 60.0  # longest delay in seconds after failed writes
@@ -46,7 +46,7 @@ class RecordEvent(Protocol):
 class _Failing:
     """Keep a condition whose write failed, or may have failed."""
 
-    word: Word
+    change: HealthChange
     backoff: Backoff
 
 
@@ -78,7 +78,7 @@ class Warner:
         self._clock = clock
         self._now = now
         self._log = log
-        self._looked = -1  # version of the ledger at the last scan
+        self._scanned = -1  # version of the ledger at the last scan
         self._unsettled: dict[str, None] = {}  # nodes that changed, or have pods to write to; the last scanned are last
         self._quiet: dict[PodUid, float] = {}  # time until which a pod gets no condition
         self._failing: dict[PodUid, _Failing] = {}
@@ -86,20 +86,20 @@ class Warner:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Write the conditions of some of the pods that need one."""
         self._settle_failures()
-        words = await self._choose()
-        async with asyncio.TaskGroup() as saying:
-            for word in words:
-                saying.create_task(self._try_to_say(word))
+        changes = await self._choose()
+        async with asyncio.TaskGroup() as writes:
+            for change in changes:
+                writes.create_task(self._try_to_write(change))
 
-    async def _choose(self) -> list[Word]:
-        slices, chosen = Slices(self._clock), list[Word]()
-        changed, self._looked = self._ledger.changed_since(self._looked), self._ledger.version
+    async def _choose(self) -> list[HealthChange]:
+        slices, chosen = Slices(self._clock), list[HealthChange]()
+        changed, self._scanned = self._ledger.changed_since(self._scanned), self._ledger.version
         self._unsettled.update(dict.fromkeys((*changed, *self._conditions.take_changed())))
         now = self._clock()
         self._quiet = {uid: until for uid, until in self._quiet.items() if until > now}
@@ -107,26 +107,26 @@ class Warner:
             if self._faults.sets_aside(Work.DEVICE_HEALTH, name):
                 continue
             del self._unsettled[name]
-            words, settled = list[Word](), False
+            changes, settled = list[HealthChange](), False
             with self._faults.handling(Work.DEVICE_HEALTH, name):
-                words, settled = self._words_on(name)
+                changes, settled = self._find_changes_on(name)
             if not settled:
                 self._unsettled[name] = None
-            chosen += [word for word in words if word.pod.pod not in self._quiet]
+            chosen += [change for change in changes if change.pod.pod not in self._quiet]
             if len(chosen) >= AT_ONCE:
                 break
             await slices.pause()
         return chosen[:AT_ONCE]
 
-    def _words_on(self, name: str) -> tuple[list[Word], bool]:
+    def _find_changes_on(self, name: str) -> tuple[list[HealthChange], bool]:
         """Return the conditions to write to pods on the node, and whether the node needs no further scan until it changes."""
         capacity = self._ledger.capacity(name)
         if not concerns(capacity, self._ledger.holds_on(name), self._conditions):
             return [], True
         holders = self._ledger.holders(name)
         there = (held for held in holders if self._is_there(held, name))
-        words = list(decide_words(capacity, there, self._conditions))
-        return words, not words and not any(map(self._is_coming, holders))
+        changes = list(decide_health_changes(capacity, there, self._conditions))
+        return changes, not changes and not any(map(self._is_coming, holders))
 
     def _is_there(self, held: Held, name: str) -> bool:
         """Return whether the API server has the pod bound to this node and not ended, so that a node cannot affect the pods of
@@ -143,49 +143,49 @@ class Warner:
 
     # ---- writing conditions
 
-    async def _try_to_say(self, word: Word) -> None:
-        name = f"{word.pod.namespace}/{word.pod.name}"
+    async def _try_to_write(self, change: HealthChange) -> None:
+        name = f"{change.pod.namespace}/{change.pod.name}"
         if not self._faults.sets_aside(Work.DEVICE_HEALTH, name):
             with self._faults.handling(Work.DEVICE_HEALTH, name):
-                await self._say(word)
+                await self._write_condition(change)
 
-    async def _say(self, word: Word) -> None:
+    async def _write_condition(self, change: HealthChange) -> None:
         if not self._leads():
             return
-        uid, path = word.pod.pod, PODS.path(word.pod.namespace, word.pod.name, "status")
-        body = {"metadata": {"uid": uid}, "status": {"conditions": [word.render_condition(self._now())]}}
+        uid, path = change.pod.pod, PODS.path(change.pod.namespace, change.pod.name, "status")
+        body = {"metadata": {"uid": uid}, "status": {"conditions": [change.render_condition(self._now())]}}
         quiet_s = QUIET_S
         try:
             answer = await self._client.merge_lists(path, body, timeout_s=TIMEOUT_S)
         except (NotFoundError, ConflictError):
             self._failing.pop(uid, None)  # the pod was deleted or replaced, and the watch will report it
         except KubeError as e:
-            failing = self._failing.setdefault(uid, _Failing(word, Backoff(limit_s=AGAIN_S)))
-            failing.word = word
+            failing = self._failing.setdefault(uid, _Failing(change, Backoff(limit_s=AGAIN_S)))
+            failing.change = change
             quiet_s = failing.backoff.failed(at_least_s=e.retry_after_s)
             if failing.backoff.failures == 1:
-                self._write(word, f"not written yet: {e}: {word.message}")
+                self._write(change, f"not written yet: {e}: {change.message}")
         else:
             self._failing.pop(uid, None)
-            self._conditions.put(word, _version_in(answer))
-            self._said(word)
+            self._conditions.put(change, _version_in(answer))
+            self._log_and_record(change)
         self._quiet[uid] = self._clock() + quiet_s
 
     def _settle_failures(self) -> None:
         for uid, failing in [*self._failing.items()]:
-            if self._conditions.says(failing.word):
-                self._said(failing.word)
+            if self._conditions.is_written(failing.change):
+                self._log_and_record(failing.change)
             elif self._ledger.load_of(uid) is not None:
                 continue
             del self._failing[uid]
 
-    def _said(self, word: Word) -> None:
-        self._write(word, word.message)
-        self._record_event(word.pod, word.reason, word.message, good=word.healthy)
+    def _log_and_record(self, change: HealthChange) -> None:
+        self._write(change, change.message)
+        self._record_event(change.pod, change.reason, change.message, good=change.healthy)
 
-    def _write(self, word: Word, message: str) -> None:
-        fields = {"namespace": word.pod.namespace, "pod": word.pod.name, "pod_uid": word.pod.pod, "node": word.node}
-        if word.healthy:
+    def _write(self, change: HealthChange, message: str) -> None:
+        fields = {"namespace": change.pod.namespace, "pod": change.pod.name, "pod_uid": change.pod.pod, "node": change.node}
+        if change.healthy:
             self._log.info(Event.DEVICE_HEALTHY, message, **fields)
         else:
             self._log.warning(Event.DEVICE_UNHEALTHY, message, **fields)

@@ -71,7 +71,7 @@ class EventRecorder:
         else:
             self._failing = False
 
-    def _failed(self, why: str) -> None:
+    def _failed(self, reason: str) -> None:
         if not self._failing:
             self._failing = True
-            self._log.warning(Event.TELL_FAILED, why)
+            self._log.warning(Event.TELL_FAILED, reason)

@@ -37,7 +37,7 @@ from lading.kube.errors import ConflictError, KubeError, NotFoundError, TooManyR
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0  # seconds between two scans for conflicts, and between two checks of a nomination
+SCAN_S: Final = 1.0  # seconds between two scans for conflicts, and between two checks of a nomination
 SPARED_S: Final = 30.0  # seconds until the eviction of a refused victim is tried again
 PAUSE_S: Final = 0.1  # pause after a plan with victims, until the watch shows its effect
 
@@ -80,7 +80,7 @@ class Evictor:
         self._planner: asyncio.Task[None] | None = None
         self._busy: dict[PodUid, asyncio.Task[None]] = {}  # tasks that evict victims or wait for a budget, by preemptor
         self._without_plan = _WithoutPlan(None)
-        self._said: set[Clash] = set()
+        self._reported: set[Clash] = set()
 
     async def close(self) -> None:
         tasks = [*self._busy.values(), *([self._planner] if self._planner else [])]
@@ -110,11 +110,11 @@ class Evictor:
 
     async def _plan_for(self, pod: Pending, names: Sequence[str]) -> None:
         protection = self.protection()
-        found = None if protection is None else await self._plan_new(pod, names, protection)
-        if found is not None:
+        result = None if protection is None else await self._plan_new(pod, names, protection)
+        if result is not None:
             self._counts.nominated += 1
-            why = f"pod {pod.namespace}/{pod.name} of higher priority needs its devices"
-            self.make_room(found, pod, names, reason=EventReason.PREEMPTED, why=why)
+            reason = f"pod {pod.namespace}/{pod.name} of higher priority needs its devices"
+            self.make_room(result, pod, names, reason=EventReason.PREEMPTED, cause=reason)
             await asyncio.sleep(PAUSE_S)
         elif protection is None or protection.applied:
             self._work_for(pod, names, asyncio.sleep(SPARED_S))
@@ -123,10 +123,10 @@ class Evictor:
         """Return whether pods are being evicted for this pod, or devices are held for it."""
         return uid in self._busy or bool(self._scheduler.nominated_node(uid))
 
-    def make_room(self, found: Plan, pod: Pending, names: Sequence[str], *, reason: str, why: str) -> None:
+    def make_room(self, plan: Plan, pod: Pending, names: Sequence[str], *, reason: str, cause: str) -> None:
         """Start a plan in the same turn of the event loop in which it was made. `reason` and `why`: for the victims' Events."""
-        self._nominate(found, pod)
-        self._work_for(pod, names, self._carry_out(found, pod, reason, why))
+        self._nominate(plan, pod)
+        self._work_for(pod, names, self._carry_out(plan, pod, reason, cause))
 
     def _next(self) -> Pending | None:
         waiting = [pod for uid in self._wanting if (pod := self._scheduler.pending.get_refused(uid))]
@@ -156,46 +156,46 @@ class Evictor:
         if key in self._without_plan.applied:
             protection.applied = self._without_plan.applied[key]
             return None
-        found = await self._plan(pod.uid, names, protection)
-        if found is None:
+        result = await self._plan(pod.uid, names, protection)
+        if result is None:
             self._without_plan.applied[key] = protection.applied
-        return found
+        return result
 
     async def _plan(self, uid: PodUid, names: Sequence[str], protection: Protection) -> Plan | None:
         """Plan in slices. The plan is valid only in the current turn of the event loop."""
         slices, ledger = Slices(self._clock), self._scheduler.ledger
         while pod := self._scheduler.pending.get_refused(uid):
-            found, version = None, ledger.version
+            result, version = None, ledger.version
             for so_far in plans(self._scheduler, pod, names, protection):
-                found = so_far
+                result = so_far
                 await slices.pause()
             pod = self._scheduler.pending.get_refused(uid)
-            if found is None or pod is None:
+            if result is None or pod is None:
                 return None
             if ledger.version != version:
-                found = renewed(self._scheduler, pod, names, found, protection)
-            if found is not None:
-                return found
+                result = renewed(self._scheduler, pod, names, result, protection)
+            if result is not None:
+                return result
         return None
 
-    def _nominate(self, found: Plan, pod: Pending) -> None:
+    def _nominate(self, plan: Plan, pod: Pending) -> None:
         """Hold the devices, in the same turn of the event loop in which they were planned. If a victim does not end within its
         grace period and NOMINATION_S, the hold ends, so that another node can be planned."""
-        until = self._clock() + max(victim.grace_s for victim in found.victims) + NOMINATION_S
-        victims = frozenset(victim.uid for victim in found.victims)
-        self._scheduler.take_from_lower(found.node, found.placement.taken, pod.priority)
-        self._scheduler.ledger.claims.nominate(pod.uid, found.node, found.placement.taken, until, pod.holder, victims=victims)
+        until = self._clock() + max(victim.grace_s for victim in plan.victims) + NOMINATION_S
+        victims = frozenset(victim.uid for victim in plan.victims)
+        self._scheduler.take_from_lower(plan.node, plan.placement.taken, pod.priority)
+        self._scheduler.ledger.claims.nominate(pod.uid, plan.node, plan.placement.taken, until, pod.holder, victims=victims)
 
-    async def _carry_out(self, found: Plan, pod: Pending, reason: str, why: str) -> None:
+    async def _carry_out(self, plan: Plan, pod: Pending, reason: str, cause: str) -> None:
         """Evict the victims. If a victim is refused before the first eviction, the nomination ends, so that another plan can be
         made."""
-        for victim in found.victims:
-            if self._has_to_go(victim, found, pod) and not await self._evict(victim, reason, why, dry_run=True):
+        for victim in plan.victims:
+            if self._has_to_go(victim, plan, pod) and not await self._evict(victim, reason, cause, dry_run=True):
                 self._scheduler.ledger.claims.forget_nomination(pod.uid)
         evicted = False
-        for victim in found.victims:
-            while self._has_to_go(victim, found, pod):
-                if await self._evict(victim, reason, why):
+        for victim in plan.victims:
+            while self._has_to_go(victim, plan, pod):
+                if await self._evict(victim, reason, cause):
                     evicted = True
                     break
                 if not evicted:
@@ -203,20 +203,20 @@ class Evictor:
                 else:
                     await asyncio.sleep(SPARED_S)
         while self._scheduler.nominated_node(pod.uid):  # noqa: ASYNC110  it ends in many ways, and none of them sets an event
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SCAN_S)
         if self._scheduler.pending.get_refused(pod.uid):
-            self._spare_stuck(found)
+            self._spare_stuck(plan)
 
-    def _spare_stuck(self, found: Plan) -> None:
+    def _spare_stuck(self, plan: Plan) -> None:
         """Exclude victims that did not end in time from plans for NOMINATION_S."""
         until = self._clock() + NOMINATION_S
-        records = map(self._scheduler.ledger.pod, [victim.uid for victim in found.victims])
+        records = map(self._scheduler.ledger.pod, [victim.uid for victim in plan.victims])
         self._spared |= {record.uid: until for record in records if record is not None and record.deleting}
 
-    def _has_to_go(self, victim: PodRecord, found: Plan, pod: Pending) -> bool:
+    def _has_to_go(self, victim: PodRecord, plan: Plan, pod: Pending) -> bool:
         """Return whether the pod still waits for the plan's devices, and the victim has not begun to end."""
         now = self._scheduler.ledger.pod(victim.uid)
-        waits = self._scheduler.nominated_node(pod.uid) == found.node
+        waits = self._scheduler.nominated_node(pod.uid) == plan.node
         return waits and now is not None and not (now.deleting or now.terminal)
 
     def protection(self) -> Protection | None:
@@ -239,12 +239,12 @@ class Evictor:
                 if not self._faults.sets_aside(Work.EVICTIONS, clash.device):
                     with self._faults.handling(Work.EVICTIONS, clash.device):
                         await self._end(clash)
-            self._said &= set(clashes)
-            await asyncio.sleep(LOOK_S)
+            self._reported &= set(clashes)
+            await asyncio.sleep(SCAN_S)
 
     async def _end(self, clash: Clash) -> None:
-        if clash not in self._said:
-            self._said.add(clash)
+        if clash not in self._reported:
+            self._reported.add(clash)
             pods = ",".join(clash.pods)
             self._log.error(Event.BIND_CONFLICT, "pods hold one device", node=clash.node, device=clash.device, pods=pods)
         ledger = self._scheduler.ledger
@@ -255,11 +255,11 @@ class Evictor:
         if goes.uid not in self._now_spared():
             await self._evict(goes, EventReason.DEVICE_CONFLICT, f"another pod holds {clash.device} on {clash.node}")
 
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+    async def evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool:
         """Evict a pod, unless the API refused that within SPARED_S. Return whether it is evicted. A dry run changes nothing."""
-        return victim.uid not in self._now_spared() and await self._evict(victim, reason, why, dry_run=dry_run)
+        return victim.uid not in self._now_spared() and await self._evict(victim, reason, cause, dry_run=dry_run)
 
-    async def _evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+    async def _evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool:
         """Evict a pod. Return False if that is refused or unclear; the pod is then spared for SPARED_S. A deleted or replaced
         pod counts as evicted. A dry run changes nothing."""
         if not self._leads():
@@ -275,13 +275,13 @@ class Evictor:
             self._counts.evicted[reason, EvictOutcome.SPARED if spared else EvictOutcome.UNCLEAR] += 1
             self._log.warning(
                 Event.POD_EVICTED,
-                f"{'cannot evict now' if spared else 'not known whether it was evicted'} ({why}): {e}",
+                f"{'cannot evict now' if spared else 'not known whether it was evicted'} ({cause}): {e}",
                 **fields,
             )
             return False
         if dry_run:
             return True
         self._counts.evicted[reason, EvictOutcome.EVICTED] += 1
-        self._log.warning(Event.POD_EVICTED, why, **fields)
-        self._record_event(victim.holder, reason, f"evicted: {why}")
+        self._log.warning(Event.POD_EVICTED, cause, **fields)
+        self._record_event(victim.holder, reason, f"evicted: {cause}")
         return True

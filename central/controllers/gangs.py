@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.pod_groups import GangKind, PodGroup
 from central.api.times import parse_seconds
 from central.api.watch import Unreadable
@@ -52,8 +52,8 @@ from central.request.reasons import OfBinding, OfPod
 from lading.log import Event, Log
 from lading.vocabulary import ASSIGNMENT, PodUid
 
-LOOK_S: Final = 0.1
-LOOK_MOST_S: Final = 0.5  # maximum seconds for plans in one scan
+SCAN_S: Final = 0.1
+MAX_SCAN_S: Final = 0.5  # maximum seconds for plans in one scan
 # An unchanged gang is visited at these intervals. Gangs with a plan (VISIT_S) are few, but can exceed several deadlines.
 VISIT_S: Final = 1.0
 QUEUED_S: Final = 30.0
@@ -67,7 +67,7 @@ BARRIER_S: Final = 4.0
 ARRIVED_S: Final = 10.0  # maximum seconds between two members that are sent to bind
 SINGLES_S: Final = 2.0  # seconds from the end of a plan until another plan may use its nodes
 TRIALS_S: Final = 0.5  # without a request for this long, kube-scheduler has tried the gang in each domain
-ASKED_WITHIN_S: Final = 2.0  # kube-scheduler sends a request for a new pod by then; other pods are requeued
+MAX_JUDGING_S: Final = 2.0  # kube-scheduler sends a request for a new pod by then; other pods are requeued
 QUOTA_S: Final = 0.5  # seconds until a gang that its quota refused is tried again
 REST: Final = 4  # pause of a gang after a search without result, as a multiple of the search's duration
 CLOCKS_S: Final = 30.0  # maximum difference of a node's clock
@@ -97,8 +97,8 @@ class GangFeed:
         if isinstance(obj, Unreadable):
             return
         metadata, spec = obj.metadata, obj.spec
-        said = None if obj.ended else parse_membership(obj)
-        if said is None or isinstance(said, MalformedRequest):
+        text = None if obj.ended else parse_membership(obj)
+        if text is None or isinstance(text, MalformedRequest):
             self._end(metadata.uid)
             return
         record = self._ledger.pod(metadata.uid)
@@ -107,27 +107,27 @@ class GangFeed:
             namespace=metadata.namespace,
             name=metadata.name,
             labels=metadata.labels,
-            membership=said,
+            membership=text,
             created=metadata.creation_timestamp or "",
             priority=spec.priority,
             node=spec.node_name,
-            old=bool(spec.node_name) and self._is_old(obj, said),
+            old=bool(spec.node_name) and self._is_old(obj, text),
             assigned=ASSIGNMENT in metadata.annotations,
             bound_with=record.gang if record is not None else "",
-            asks=mentions_devices(obj),
+            is_judged=mentions_devices(obj),
             deleting=metadata.deletion_timestamp is not None,
             gated=bool(spec.scheduling_gates),
         )
         self._gangs.put(member)
         self._starts.follow()
 
-    def _is_old(self, pod: Pod, said: Membership) -> bool:
+    def _is_old(self, pod: Pod, membership: Membership) -> bool:
         """Return whether the pod runs for longer than its gang may take to start. It may have started under another leader."""
-        started, wait_s = pod.status.start_time, said.terms.wait_s if said.terms else None
+        started, wait_s = pod.status.start_time, membership.terms.wait_s if membership.terms else None
         return started is not None and self._now() - parse_seconds(started) > finish_s(wait_s, self._finish_s) + CLOCKS_S
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._end(PodUid(gone.uid))
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._end(PodUid(deleted.uid))
 
     def _end(self, uid: PodUid) -> None:
         self._gangs.remove(uid)
@@ -141,10 +141,10 @@ class GangObjectFeed:
         self._starts = starts
         self._gangs = starts.gangs
         self._read = kind.read
-        self._known: dict[str, set[ObjectKey]] = {}  # keys in `gangs`, by uid of the watched object
+        self._keys_of: dict[str, set[ObjectKey]] = {}  # keys in `gangs`, by uid of the watched object
 
     def replaced(self, objects: Sequence[PodGroup | Unreadable], version: str) -> None:
-        for uid in self._known.keys() - {one.metadata.uid for one in objects}:
+        for uid in self._keys_of.keys() - {one.metadata.uid for one in objects}:
             self._forget(uid)
         for one in objects:
             self.changed(one)
@@ -152,20 +152,20 @@ class GangObjectFeed:
     def changed(self, obj: PodGroup | Unreadable) -> None:
         if isinstance(obj, Unreadable):
             return
-        said = list(self._read(obj))
-        now = {one.key for one in said}
-        for key in self._known.get(obj.metadata.uid, set()) - now:
+        text = list(self._read(obj))
+        now = {one.key for one in text}
+        for key in self._keys_of.get(obj.metadata.uid, set()) - now:
             self._gangs.remove_object(key)
-        self._known[obj.metadata.uid] = now
-        for one in said:
+        self._keys_of[obj.metadata.uid] = now
+        for one in text:
             self._gangs.put_object(one)
         self._starts.follow()
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._forget(gone.uid)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._forget(deleted.uid)
 
     def _forget(self, uid: str) -> None:
-        for key in self._known.pop(uid, set()):
+        for key in self._keys_of.pop(uid, set()):
             self._gangs.remove_object(key)
         self._starts.follow()
 
@@ -235,10 +235,10 @@ class GangKeeper:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await self._sleep(LOOK_S)
+            await self.scan()
+            await self._sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Update gangs that changed or are due, then plan for the waiting gangs, one after the other."""
         slices = Slices(self._clock)
         changed = dict.fromkeys((*self._gangs.take_unvisited(), *self._visits.take_due(self._clock())))
@@ -247,7 +247,7 @@ class GangKeeper:
             await slices.pause()
         self._leave_to_singles()
         await self._plan_in_line(await self._line(changed, slices))
-        await self._room_maker.look(self._waiting)
+        await self._room_maker.scan(self._waiting)
 
     async def _visit(self, key: GangKey) -> None:
         """Update the gang, and record the time of its next visit."""
@@ -274,11 +274,11 @@ class GangKeeper:
         else:
             self._waiting.pop(gang.key, None)
         if phase is Phase.QUEUED:
-            asked = max(search.since, search.asked[1]) + ASKED_WITHIN_S
+            due = max(search.since, search.judged_at[1]) + MAX_JUDGING_S
             soon = search.reason is OfPod.GANG_WAITS_FOR_MEMBERS
-            at = asked if asked > now else now + (VISIT_S if soon else QUEUED_S)
+            at = due if due > now else now + (VISIT_S if soon else QUEUED_S)
         elif phase in {Phase.PLANNED, Phase.BINDING} or gang.plan or life.kept:
-            late = max(life.arrived_at, life.named_at if life.named else -math.inf) + ARRIVED_S + LOOK_S
+            late = max(life.arrived_at, life.named_at if life.named else -math.inf) + ARRIVED_S + SCAN_S
             at = min(now + VISIT_S, late if late > now else math.inf)
         if self._faults.sets_aside(Work.GANGS, str(gang.key)):
             at = now + VISIT_S
@@ -301,18 +301,18 @@ class GangKeeper:
             await slices.pause()
         if whole:
             now = self._clock()
-            self._searched, self._scan_at = cluster, now + (now - began if now - began > LOOK_S else 0.0)
+            self._searched, self._scan_at = cluster, now + (now - began if now - began > SCAN_S else 0.0)
         return line
 
     def _rest(self, gang: Gang) -> None:
         """Schedule the next comparison of the gang for the end of its pause, if it has a pause."""
-        trials = gang.search.asked[1] + TRIALS_S if self._in_trials(gang) else -math.inf
+        trials = gang.search.judged_at[1] + TRIALS_S if self._in_trials(gang) else -math.inf
         times = max(gang.search.not_before, gang.life.resumes), trials
         self._rests.put(gang.key, min((at for at in times if at > self._clock()), default=math.inf))
 
     async def _plan_in_line(self, line: list[tuple[Place, Gang]]) -> None:
         """Plan for these gangs in queue order. Each new plan counts for the order of the gangs after it."""
-        until, place, slices = self._clock() + LOOK_MOST_S, gang_place(self._scheduler), Slices(self._clock)
+        until, place, slices = self._clock() + MAX_SCAN_S, gang_place(self._scheduler), Slices(self._clock)
         while line:
             await slices.pause()  # a plan is short, and there may be thousands
             before, gang = heappop(line)
@@ -396,8 +396,8 @@ class GangKeeper:
                 self._starts.pause(gang, starts=1)
             return
         strict = gang.terms.mode is Mode.STRICT and not gang.started
-        why = "its minimum was not bound in time" + ("; its bound members are evicted" if strict else "")
-        self._undo(gang, why, starts=1, fails=strict)
+        reason = "its minimum was not bound in time" + ("; its bound members are evicted" if strict else "")
+        self._undo(gang, reason, starts=1, fails=strict)
 
     async def _evict_bound(self, gang: Gang) -> None:
         for member in gang.members.values():
@@ -405,16 +405,16 @@ class GangKeeper:
             if member.runs and record is not None and not record.deleting:
                 await self._evictions.evict(record, EventReason.GANG_INCOMPLETE, f"gang {gang.key} was not complete in time")
 
-    def _undo(self, gang: Gang, why: str, *, starts: int = 0, fails: bool = False) -> None:
+    def _undo(self, gang: Gang, reason: str, *, starts: int = 0, fails: bool = False) -> None:
         """End the plan, and let the gang pause. `starts`: the failed starts to count. `fails`: bound members are evicted."""
         if self._in_trials(gang) and not gang.life.named:  # kube-scheduler did not try the gang's domain again
             self._gangs.calls.forget(gang.members)
         gang = self._starts.fail(gang) if fails else self._starts.end(gang)
         gang = self._starts.pause(gang, starts=starts)
-        message = f"{why}; it is planned again after a pause of {gang.life.resumes - self._clock():.1f} s"
+        message = f"{reason}; it is planned again after a pause of {gang.life.resumes - self._clock():.1f} s"
         # The gang's patience begins anew.
         self._gangs.note(gang, guesses=False, since=math.inf, reason=OfPod.GANG_WAITS_FOR_TURN, message=message)
-        self._log.warning(Event.GANG_UNDONE, why, gang=str(gang.key), members=len(gang.members))
+        self._log.warning(Event.GANG_UNDONE, reason, gang=str(gang.key), members=len(gang.members))
 
     def _drop_late(self, gang: Gang, now: float) -> Gang:
         """Drop the planned places of members that are not sent to bind in time after the first Binding."""
@@ -439,10 +439,10 @@ class GangKeeper:
         """Requeue members without a request from kube-scheduler since this leadership began."""
         calls = self._gangs.calls
         since, count = min(gang.search.since, now), calls.count(gang.members)
-        asked = gang.search.asked if count == gang.search.asked[0] else (count, now)
-        if (since, asked) != (gang.search.since, gang.search.asked):
-            gang = self._gangs.note(gang, since=since, asked=asked)
-        if now < max(since, asked[1]) + ASKED_WITHIN_S:
+        judged_at = gang.search.judged_at if count == gang.search.judged_at[0] else (count, now)
+        if (since, judged_at) != (gang.search.since, gang.search.judged_at):
+            gang = self._gangs.note(gang, since=since, judged_at=judged_at)
+        if now < max(since, judged_at[1]) + MAX_JUDGING_S:
             return
         silent = [uid for uid, member in gang.members.items() if member.waits and not calls.names(uid)]
         known = [pod for uid in silent if (pod := self._scheduler.pending.get(uid)) is not None]
@@ -452,17 +452,17 @@ class GangKeeper:
             self._scheduler.pending.waits_for_gang(pod, now)
         self._requeue(pod.uid for pod in pods)
         if gang.search.reason is OfPod.GANG_WAITS_FOR_MEMBERS:
-            self._tell(gang)
+            self._requeue_waiting(gang)
 
     # ---- plans
 
     def is_due(self, gang: Gang) -> bool:
         """Return whether a plan may be found now, because something changed since the last search."""
-        lacks = gang.finishing and gang.life.stage is not Stage.ABANDONED and gang.known and not gang.covered
+        lacks = gang.finishing and gang.life.stage is not Stage.ABANDONED and gang.has_minimum and not gang.covered
         now, search = self._clock(), gang.search
         if not (gang.phase is Phase.QUEUED or lacks) or now < max(search.not_before, gang.life.resumes):
             return False
-        if self._in_trials(gang) and now < search.asked[1] + TRIALS_S:
+        if self._in_trials(gang) and now < search.judged_at[1] + TRIALS_S:
             return False
         return search.tried != self._planner.state(gang)
 
@@ -478,17 +478,17 @@ class GangKeeper:
         current = self._gangs.get(gang.key) or current
         of_quota = current.search.reason in OF_QUOTA  # quotas change without a change of the ledger
         if current.search.reason is not OfPod.GANG_WAITS_FOR_MEMBERS:  # _call_members requeues the members of those gangs
-            current = self._tell(current)
+            current = self._requeue_waiting(current)
         pause_s = max(REST * (self._clock() - began), QUOTA_S if of_quota else 0.0)
         self._gangs.note(current, tried=None if of_quota else state, not_before=self._clock() + pause_s)
         return False
 
-    def _tell(self, gang: Gang) -> Gang:
+    def _requeue_waiting(self, gang: Gang) -> Gang:
         """Requeue the waiting members: once for each reason, so that the members' Events report it; and when the number of
         nodes changed, because kube-scheduler has not judged new nodes yet."""
-        told = gang.search.reason, len(self._ledger.nodes())
-        if gang.search.told != told:
-            gang = self._gangs.note(gang, told=told)
+        notified = gang.search.reason, len(self._ledger.nodes())
+        if gang.search.notified != notified:
+            gang = self._gangs.note(gang, notified=notified)
             self._requeue(member.uid for member in gang.waiting())
         return gang
 
@@ -499,7 +499,7 @@ class GangKeeper:
             until = now + (finish_s(gang.terms.wait_s, self._finish_s) if finishing else PLAN_S)
         if not self._planner.apply(gang, result, until=until, counts=not finishing):
             return False
-        gang = self._gangs.note(gang, tried=None, told=None)
+        gang = self._gangs.note(gang, tried=None, notified=None)
         if not finishing:
             self._planned_on[gang.key] = gang.life.nodes
         self._log.info(Event.GANG_PLANNED, gang=str(gang.key), members=len(gang.plan), nodes=len(gang.life.nodes))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Unreadable
 from central.assignment.model import Part
 from central.ledger.ledger import Ledger
@@ -29,7 +29,7 @@ from lading.devices.share import FULL_CORE
 from lading.nodedevices import Gpu, NodeDevices
 from lading.vocabulary import GpuUuid
 
-LOOK_S: Final = 10.0
+SCAN_S: Final = 10.0
 MOST_NAMESPACES: Final = 500  # maximum separately counted namespaces, because a metric's series are never removed
 OTHERS: Final = "(others)"  # no namespace has such a name
 _MILLI: Final = 1000
@@ -47,8 +47,8 @@ class UseFeed:
         self.changed_nodes: set[str] = set()
 
     def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
-        for gone in self.busy.keys() - {one.metadata.name for one in objects}:
-            self._set(gone, {})
+        for deleted in self.busy.keys() - {one.metadata.name for one in objects}:
+            self._set(deleted, {})
         for one in objects:
             self.changed(one)
 
@@ -56,8 +56,8 @@ class UseFeed:
         if not isinstance(obj, Unreadable):
             self._set(obj.metadata.name, {use.uuid: use.busy_percent for use in obj.status.use if use.busy_percent})
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._set(gone.name, {})
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._set(deleted.name, {})
 
     def _set(self, node: str, busy: Mapping[GpuUuid, int]) -> None:
         if self.busy.get(node, {}) == busy:
@@ -86,14 +86,16 @@ class GpuHours:
         self, ledger: Ledger, pending: PendingPods, use: UseFeed, *, clock: Callable[[], float], faults: Faults
     ) -> None:
         self._faults = faults
-        self.asked: dict[str, float] = {}  # GPU-seconds by namespace since this leadership began; likewise `held` and `used`
+        self.requested: dict[
+            str, float
+        ] = {}  # GPU-seconds by namespace since this leadership began; likewise `held` and `used`
         self.held: dict[str, float] = {}
         self.used: dict[str, float] = {}
         self._ledger = ledger
         self._pending = pending
         self._use = use
         self._clock = clock
-        self._seen = -1
+        self._observed = -1
         self._nodes: dict[str, _Node] = {}
         self._now = _Node()  # all nodes together
         self._waiting: Counter[str] = Counter()
@@ -103,13 +105,13 @@ class GpuHours:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         slices = Slices(self._clock)
         self._pass_time()
-        names, self._seen = self._ledger.claims_changed_since(self._seen)
+        names, self._observed = self._ledger.claims_changed_since(self._observed)
         busy, self._use.changed_nodes = self._use.changed_nodes, set()
         for name in {*names, *busy}:
             with self._faults.handling(Work.GPU_HOURS, name):  # a node that fails counts as before
@@ -130,8 +132,8 @@ class GpuHours:
         if before is None:
             return
         for total, each in (
-            (self.asked, self._waiting),
-            (self.asked, self._now.held),
+            (self.requested, self._waiting),
+            (self.requested, self._now.held),
             (self.held, self._now.held),
             (self.used, self._now.used),
         ):
@@ -151,10 +153,10 @@ class GpuHours:
         total.memory_mib += counted.memory_mib - before.memory_mib
 
     def _count(self, name: str) -> _Node:
-        capacity, busy, found = self._ledger.capacity(name), self._use.busy.get(name, {}), _Node()
+        capacity, busy, result = self._ledger.capacity(name), self._use.busy.get(name, {}), _Node()
         cards = {card.gpu.uuid: card.gpu for card in capacity.cards}
-        found.cards = len(cards)
-        found.memory_mib = sum(gpu.usable_mib for gpu in cards.values())
+        result.cards = len(cards)
+        result.memory_mib = sum(gpu.usable_mib for gpu in cards.values())
         of_card: dict[GpuUuid, Counter[str]] = {}
         for held in self._ledger.holders(name):
             if held.claims.keys() <= _PLANNED:
@@ -163,11 +165,11 @@ class GpuHours:
             for uuid, part in held.taken.gpus.items():
                 of_card.setdefault(uuid, Counter())[namespace] += _milli_held(part, cards.get(uuid))
         for uuid, each in of_card.items():
-            found.held.update(each)
+            result.held.update(each)
             total = sum(each.values())
             for namespace, milli in each.items() if total else ():
-                found.used[namespace] += round(_MILLI * busy.get(uuid, 0) / 100 * milli / total)
-        return found
+                result.used[namespace] += round(_MILLI * busy.get(uuid, 0) / 100 * milli / total)
+        return result
 
     def _name(self, namespace: str) -> str:
         if namespace not in self._named and len(self._named) >= MOST_NAMESPACES:

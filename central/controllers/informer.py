@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.objects import Node
 from central.api.times import parse_seconds
 from central.api.watch import Unreadable
@@ -58,24 +58,24 @@ class PodFeed:
         self._conditions = conditions
         self._log = log
         self._unassigned = unassigned
-        self._told: set[PodUid] = set()  # pods with a problem that is logged and recorded already
+        self._reported: set[PodUid] = set()  # pods with a problem that is logged and recorded already
 
     def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
         """Replace all pods. A pod that is known only from kube-scheduler's request ends here too, with its reservations, unless
         it is newer than the list."""
         listed = {PodUid(one.metadata.uid) for one in objects}
-        self._told &= listed
+        self._reported &= listed
         self._accepted = {uid: known for uid, known in self._accepted.items() if uid in listed}
         self._conditions.forget_all_but(listed)
         unlisted = [pod for pod in self._pending if pod.uid not in listed]
-        for gone in [pod.uid for pod in unlisted if version_of(pod.resource_version) <= version_of(version)]:
-            self._pending.remove(gone)
-            self._ledger.facts.remove_pod(gone)
+        for deleted in [pod.uid for pod in unlisted if version_of(pod.resource_version) <= version_of(version)]:
+            self._pending.remove(deleted)
+            self._ledger.facts.remove_pod(deleted)
         readable = [one for one in objects if isinstance(one, Pod)]
         self._ledger.facts.replace_other_claims({one.metadata.uid: claim for one in readable if (claim := _other_claim(one))})
-        said = [self._record(one) for one in objects]
-        records = [one for one in said if isinstance(one, PodRecord)]
-        loads = [one for one in said if isinstance(one, PodLoad)]
+        text = [self._record(one) for one in objects]
+        records = [one for one in text if isinstance(one, PodRecord)]
+        loads = [one for one in text if isinstance(one, PodLoad)]
         self._ledger.facts.replace_pods(records, version_of(version), loads=loads)
 
     def changed(self, obj: Pod | Unreadable) -> None:
@@ -87,9 +87,9 @@ class PodFeed:
             case PodLoad() as load:
                 self._ledger.facts.set_load(load)
 
-    def removed(self, gone: Ident, version: str) -> None:
-        uid = PodUid(gone.uid)
-        self._told.discard(uid)
+    def removed(self, deleted: Ident, version: str) -> None:
+        uid = PodUid(deleted.uid)
+        self._reported.discard(uid)
         self._accepted.pop(uid, None)
         self._conditions.forget(uid)
         self._pending.remove(uid)
@@ -164,8 +164,8 @@ class PodFeed:
         )
 
     def _first_time(self, uid: PodUid) -> bool:
-        first = uid not in self._told
-        self._told.add(uid)
+        first = uid not in self._reported
+        self._reported.add(uid)
         return first
 
 
@@ -198,10 +198,10 @@ class DevicesFeed:
             if self._reports is not None:
                 self._reports.set(obj)
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._ledger.facts.remove_report(gone.name, version_of(version))
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._ledger.facts.remove_report(deleted.name, version_of(version))
         if self._reports is not None:
-            self._reports.remove(gone.name)
+            self._reports.remove(deleted.name)
 
 
 class NodeFeed:
@@ -241,43 +241,43 @@ class NodeFeed:
             self._topology.set(name, labels)
             self._nodes.set(traits_of(name, labels, spec.taints, unschedulable=spec.unschedulable))
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._topology.remove(gone.name)
-        self._nodes.remove(gone.name)
-        self._ledger.facts.set_offered(gone.name, frozenset())
-        self._ledger.facts.remove_node(gone.name, version_of(version))
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._topology.remove(deleted.name)
+        self._nodes.remove(deleted.name)
+        self._ledger.facts.set_offered(deleted.name, frozenset())
+        self._ledger.facts.remove_node(deleted.name, version_of(version))
 
 
 class BudgetFeed:
     """Handle PodDisruptionBudgets. For an object that cannot be decoded, its last state counts."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Budget] = {}  # budgets by uid
+        self._by_uid: dict[str, Budget] = {}  # budgets by uid
         self._budgets = NO_BUDGETS
         self._stale = False
 
     def replaced(self, objects: Sequence[Budget | Unreadable], version: str) -> None:
-        before, self._known = self._known, {}
+        before, self._by_uid = self._by_uid, {}
         for one in objects:
             if isinstance(one, Unreadable):
-                self._known |= {uid: before[uid] for uid in [one.metadata.uid] if uid in before}
+                self._by_uid |= {uid: before[uid] for uid in [one.metadata.uid] if uid in before}
             else:
-                self._known[one.metadata.uid] = one
+                self._by_uid[one.metadata.uid] = one
         self._stale = True
 
     def changed(self, obj: Budget | Unreadable) -> None:
         if not isinstance(obj, Unreadable):
-            self._known[obj.metadata.uid] = obj
+            self._by_uid[obj.metadata.uid] = obj
             self._stale = True
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._known.pop(gone.uid, None)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._by_uid.pop(deleted.uid, None)
         self._stale = True
 
     def budgets(self) -> Budgets:
         """Return all budgets as they are now."""
         if self._stale:
-            self._budgets, self._stale = Budgets.of(self._known.values()), False
+            self._budgets, self._stale = Budgets.of(self._by_uid.values()), False
         return self._budgets
 
 

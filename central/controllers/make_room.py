@@ -33,8 +33,8 @@ from central.request.reasons import OfPod
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0  # seconds between two scans
-LOOK_MOST_S: Final = 0.5  # maximum seconds for evictions in one scan
+SCAN_S: Final = 1.0  # seconds between two scans
+MAX_SCAN_S: Final = 0.5  # maximum seconds for evictions in one scan
 KEPT_S: Final = 30.0  # lifetime of a reservation in seconds; each scan renews it
 OF_QUOTA: Final = frozenset({OfPod.QUOTA_EXCEEDED, OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID})
 
@@ -46,7 +46,7 @@ class Evictions(Protocol):
 
     def protection(self) -> Protection | None: ...
 
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool: ...
+    async def evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,14 +59,14 @@ class _GangReservation:
     reservations: dict[str, NodeReservation] = field(default_factory=dict)  # current attempt by node
     until: float = -math.inf  # end of the reservation unless it is renewed
 
-    def update(self, found: Kept, now: float) -> None:
+    def update(self, result: Kept, now: float) -> None:
         """Reserve these nodes. Record other nodes as abandoned: pods do not end there, or the gang cannot fit there now."""
-        self.nodes = {uid: planned.node for uid, planned in found.where.items()}
+        self.nodes = {uid: planned.node for uid, planned in result.where.items()}
         self.until = now + KEPT_S
-        for node in self.reservations.keys() - found.in_the_way.keys():
+        for node in self.reservations.keys() - result.in_the_way.keys():
             self.attempts.abandon(node, math.inf)
             del self.reservations[node]
-        for node, pods in found.in_the_way.items():
+        for node, pods in result.in_the_way.items():
             if node not in self.reservations:
                 self.reservations[node] = self.attempts.begin(now)
             self.reservations[node].observe(pods, now)
@@ -97,17 +97,17 @@ class RoomMaker:
         self._clock = clock
         self._log = log
         self._kept: _GangReservation | None = None  # the reservation; only one gang has one at a time
-        self._looked_at = -math.inf
+        self._scanned_at = -math.inf
 
-    async def look(self, waiting: Iterable[GangKey]) -> None:
+    async def scan(self, waiting: Iterable[GangKey]) -> None:
         """Evict pods for gangs of higher priority, and reserve devices for the first gang that waited for `patience_s`.
         `waiting`: gangs without a plan, and maybe others."""
-        if self._clock() < self._looked_at + LOOK_S:
+        if self._clock() < self._scanned_at + SCAN_S:
             return
-        self._looked_at = self._clock()
+        self._scanned_at = self._clock()
         before, kept = self._kept.nodes if self._kept else {}, None
         line = await self._line([*waiting])
-        until, slices = self._clock() + LOOK_MOST_S, Slices(self._clock)
+        until, slices = self._clock() + MAX_SCAN_S, Slices(self._clock)
         while line:
             await slices.pause()
             gang = self._scheduler.gangs.get(heappop(line)[1].key)
@@ -154,21 +154,21 @@ class RoomMaker:
         if kept is None or kept.gang != gang.key:
             kept = _GangReservation(gang=gang.key, attempts=Attempts(patience_s=self._patience_s))
         before, abandoned = {*kept.reservations}, kept.attempts.abandoned
-        staying = [node for node, reservation in kept.reservations.items() if not reservation.is_seen(now)]
+        staying = [node for node, reservation in kept.reservations.items() if not reservation.is_observed(now)]
         over = {node for node, reservation in kept.reservations.items() if reservation.is_over(now)}
-        found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, {*abandoned, *over}))
-        if found is None and (abandoned or over):  # all other nodes were tried, or cannot fit the gang
+        result = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, {*abandoned, *over}))
+        if result is None and (abandoned or over):  # all other nodes were tried, or cannot fit the gang
             abandoned.clear()
-            found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, ()))
+            result = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, ()))
         current = self._current(gang)
         if current is None:
             return None
-        if found is None:  # nodes with Bindings under way may fit soon
+        if result is None:  # nodes with Bindings under way may fit soon
             return kept if now < kept.until else None
-        kept.update(found, now)
+        kept.update(result, now)
         if not before >= kept.reservations.keys():
             self._log.info(Event.ROOM_KEPT, "room is kept for a gang", gang=str(gang.key), members=len(kept.nodes))
-        self._nominate(current, found.where, kept.until, evicts=False)
+        self._nominate(current, result.where, kept.until, evicts=False)
         message = f"room for {len(kept.nodes)} members is kept on {len(kept.reservations)} nodes as pods end"
         self._scheduler.gangs.note(current, reason=OfPod.GANG_NO_ROOM, message=message)
         return kept
@@ -194,11 +194,11 @@ class RoomMaker:
             current = self._current(gang)
         if made is None or current is None or not self._planner.can_start(current, made.where):
             return False
-        victims = [record for uid in made.gone if (record := self._ledger.pod(uid)) is not None and not record.deleting]
+        victims = [record for uid in made.evicted if (record := self._ledger.pod(uid)) is not None and not record.deleting]
         until = self._clock() + max((victim.grace_s for victim in victims), default=0) + NOMINATION_S
         for planned in made.where.values():
             self._scheduler.take_from_lower(planned.node, planned.placement.taken, current.priority)
-        self._nominate(current, made.where, until, victims=frozenset(made.gone))
+        self._nominate(current, made.where, until, victims=frozenset(made.evicted))
         self._scheduler.gangs.note(current, evicting=True)
         try:
             await self._evict_all(current, victims, reason)
@@ -238,16 +238,16 @@ class RoomMaker:
     async def _evict_all(self, gang: Gang, victims: Sequence[PodRecord], reason: str) -> None:
         """Evict all victims after a dry run of all of them. If one cannot be evicted, none is."""
         if reason == EventReason.PREEMPTED:
-            why = f"gang {gang.key} of higher priority needs its devices"
+            cause = f"gang {gang.key} of higher priority needs its devices"
         else:
-            why = f"gang {gang.key} needs devices that this quota borrowed"
+            cause = f"gang {gang.key} needs devices that this quota borrowed"
         for victim in victims:
-            if not await self._evictions.evict(victim, reason, why, dry_run=True):
+            if not await self._evictions.evict(victim, reason, cause, dry_run=True):
                 for member in gang.waiting():
                     self._ledger.claims.forget_nomination(member.uid)
                 return
         for victim in victims:
-            await self._evictions.evict(victim, reason, why)
+            await self._evictions.evict(victim, reason, cause)
 
     async def _in_slices(self, steps: Generator[None, None, T]) -> T:
         return await result_in_slices(steps, self._clock)

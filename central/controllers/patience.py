@@ -27,7 +27,7 @@ from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from central.decide.preempt import can_preempt
-from central.decide.reservation import SEEN_S, Attempts, NodeReservation
+from central.decide.reservation import OBSERVED_S, Attempts, NodeReservation
 from central.decide.scheduler import Scheduler
 from central.ledger.claims import NOMINATION_S
 from central.ledger.model import Claim, NodeCapacity
@@ -41,7 +41,7 @@ from central.state.pending import Pending
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0
+SCAN_S: Final = 1.0
 KEPT_S: Final = 30.0  # lifetime of a nomination in seconds; each scan renews it
 MOST_KEPT: Final = 0.03  # maximum part of the nodes with a reservation; at least one node
 REMEMBERED: Final = 64  # maximum pods with remembered nodes, and pods for which one scan searches a node
@@ -108,7 +108,7 @@ class Patience:
             waiting = [one for uid in self._named if (one := self._scheduler.pending.get(uid))]
             del self._named[max(waiting, key=self._scheduler.tenants.line()).uid]
         kept = self._kept.get(pod.uid)
-        if kept is not None and kept.node not in names and self._clock() - kept.enough_at >= SEEN_S:
+        if kept is not None and kept.node not in names and self._clock() - kept.enough_at >= OBSERVED_S:
             if len(names) > 1 or kept.guessed:
                 self._attempts_of(pod.uid).abandon(kept.node, self._clock() + self._patience_s)
             kept.guessed = True  # a single name may be kube-scheduler's guess; its next request then names all nodes
@@ -116,10 +116,10 @@ class Patience:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while self._patience_s:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Reserve nodes for the first pods in the queue. A pod that can fit on no node is skipped for VAIN_S."""
         slices = Slices(self._clock)
         kept: dict[PodUid, _Kept] = {}
@@ -257,7 +257,7 @@ class Patience:
         for uid, _ in ledger.facts_on(capacity.name):
             held = ledger.cpu_memory_of(uid, capacity.name)
             cpu_milli, memory_mib = cpu_milli + held.cpu_milli, memory_mib + held.memory_mib
-        return not capacity.resources_known or (cpu_memory.cpu_milli <= cpu_milli and cpu_memory.memory_mib <= memory_mib)
+        return not capacity.resources_reported or (cpu_memory.cpu_milli <= cpu_milli and cpu_memory.memory_mib <= memory_mib)
 
     def _keep_on(self, uid: PodUid, kept: _Kept) -> int | None:
         """Nominate devices on the node so that as few pods as possible have to end. Return their number; None: the pod cannot
@@ -268,17 +268,17 @@ class Patience:
         enough = scheduler.ledger.without(uid).capacity(name).has_resources(pod.cpu_memory)
         kept.enough_at = min(kept.enough_at, self._clock()) if enough else math.inf
         holders = sorted(scheduler.ledger.facts_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
-        gone: list[PodUid] = []
+        evicted: list[PodUid] = []
         for other in [uid, *(holder for holder, _ in holders if holder != uid)]:
-            gone.append(other)
-            state = scheduler.ledger.without(*gone)
+            evicted.append(other)
+            state = scheduler.ledger.without(*evicted)
             placement = scheduler.fit_pod(pod.shape, name, state)
             if placement is not None:
                 until = self._clock() + KEPT_S
                 scheduler.ledger.claims.nominate(
                     uid, name, placement.taken, until, pod.holder, cpu_memory=pod.cpu_memory, evicts=False
                 )
-                kept.complete_at = min(kept.complete_at, self._clock()) if len(gone) == 1 else math.inf
-                kept.reservation.observe(len(gone) - 1, self._clock())
-                return len(gone) - 1
+                kept.complete_at = min(kept.complete_at, self._clock()) if len(evicted) == 1 else math.inf
+                kept.reservation.observe(len(evicted) - 1, self._clock())
+                return len(evicted) - 1
         return None

@@ -23,8 +23,8 @@ from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, KubeError, NotFoundError, RefusedError
 from lading.log import Event, Log
 
-LOOK_S: Final = 5.0
-WRITTEN_IN_ONE_LOOK: Final = 50  # maximum objects in one scan, that is 10 a second; a cluster has some hundred quotas
+SCAN_S: Final = 5.0
+MAX_WRITES_PER_SCAN: Final = 50  # maximum objects in one scan, that is 10 a second; a cluster has some hundred quotas
 REFUSED_S: Final = 60.0  # seconds until the next attempt after a refusal, such as a missing RBAC right
 TIMEOUT_S: Final = 4.0
 
@@ -56,23 +56,23 @@ class QuotaWriter:
         """Run until it is cancelled."""
         while True:
             try:
-                await self.look()
+                await self.scan()
                 self._failing = False
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(SCAN_S)
             except KubeError as e:
                 if not self._failing:
                     self._failing = True
                     self._log.warning(Event.QUOTA_UNWRITTEN, str(e))
-                await asyncio.sleep(REFUSED_S if isinstance(e, RefusedError) else LOOK_S)
+                await asyncio.sleep(REFUSED_S if isinstance(e, RefusedError) else SCAN_S)
 
-    async def look(self) -> None:
-        """Write the changes of at most WRITTEN_IN_ONE_LOOK objects. Raises KubeError."""
+    async def scan(self) -> None:
+        """Write the changes of at most MAX_WRITES_PER_SCAN objects. Raises KubeError."""
         slices, written = Slices(self._clock), 0
         known = self._quotas.quotas
         self._order = {key: None for key in self._order if key in known} | dict.fromkeys(known)
         for key in [*self._order]:
             quota, snapshot = known.get(key), self._quotas.snapshot()
-            if snapshot is None or not self._leads() or written == WRITTEN_IN_ONE_LOOK:
+            if snapshot is None or not self._leads() or written == MAX_WRITES_PER_SCAN:
                 return
             counts = quota is not None and quota.id in snapshot.tree.quotas
             if quota is not None and counts and not self._faults.sets_aside(Work.QUOTA_STATUS, quota.id):
@@ -98,17 +98,17 @@ class QuotaWriter:
 
     async def _write(self, key: ObjectKey, quota: Quota, snapshot: QuotaSnapshot) -> bool:
         """Write the quota's status if the object has another one. Return whether it was written."""
-        said, status = self._feeds[quota.dialect].said(key[1]), render_status(snapshot, quota)
-        if said == status:
+        text, status = self._feeds[quota.dialect].status_of(key[1]), render_status(snapshot, quota)
+        if text == status:
             return False
         with contextlib.suppress(NotFoundError, ConflictError):  # the object was deleted or replaced
-            await self._patch(key[1], quota, said, status)
+            await self._patch(key[1], quota, text, status)
         return True
 
-    async def _patch(self, uid: str, quota: Quota, said: QuotaStatus, status: QuotaStatus) -> None:
+    async def _patch(self, uid: str, quota: Quota, usage: QuotaStatus, status: QuotaStatus) -> None:
         resource = QUOTA_RESOURCES[quota.dialect]
         metadata: dict[str, object] = {"uid": uid}
-        used = {"status": {"used": dict.fromkeys(said.used) | dict(status.used)}}
+        used = {"status": {"used": dict.fromkeys(usage.used) | dict(status.used)}}
         if quota.dialect is QuotaDialect.KOORDINATOR:
             body = {"metadata": metadata | {"annotations": status.annotations}, **used}
             answer = await self._client.merge(resource.path(quota.namespace, quota.name), body, timeout_s=TIMEOUT_S)

@@ -7,17 +7,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Unreadable
 from central.loop.slices import in_slices
 from central.quota.model import Quota, QuotaDialect
 from central.quota.objects import ElasticQuota, read_quota, unreadable_quota
-from central.quota.status import NOTHING_SAID, QuotaStatus, read_status
+from central.quota.status import NO_STATUS, QuotaStatus, read_status
 from central.state.quotas import Quotas
 from lading.kube.resource import ELASTIC_QUOTAS, NAMESPACE_QUOTAS
 
 QUOTA_RESOURCES: Final = {QuotaDialect.KOORDINATOR: ELASTIC_QUOTAS, QuotaDialect.SCHEDULER_PLUGINS: NAMESPACE_QUOTAS}
-LOOK_S: Final = 1.0  # seconds until a new node counts
+SCAN_S: Final = 1.0  # seconds until a new node counts
 
 
 class QuotaFeed:
@@ -26,26 +26,26 @@ class QuotaFeed:
     def __init__(self, quotas: Quotas, dialect: QuotaDialect) -> None:
         self._quotas = quotas
         self._dialect = dialect
-        self._said: dict[str, QuotaStatus] = {}
+        self._statuses: dict[str, QuotaStatus] = {}
 
-    def said(self, uid: str) -> QuotaStatus:
+    def status_of(self, uid: str) -> QuotaStatus:
         """Return the usage that the ElasticQuota object had when it was last observed."""
-        return self._said.get(uid, NOTHING_SAID)
+        return self._statuses.get(uid, NO_STATUS)
 
     def replaced(self, objects: Sequence[ElasticQuota | Unreadable], version: str) -> None:
-        self._said.clear()
+        self._statuses.clear()
         self._quotas.replace_quotas(self._dialect, {one.metadata.uid: self._read(one) for one in objects})
 
     def changed(self, obj: ElasticQuota | Unreadable) -> None:
         self._quotas.set_quota(obj.metadata.uid, self._read(obj))
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._said.pop(gone.uid, None)
-        self._quotas.remove_quota(self._dialect, gone.uid)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._statuses.pop(deleted.uid, None)
+        self._quotas.remove_quota(self._dialect, deleted.uid)
 
     def _read(self, obj: ElasticQuota | Unreadable) -> Quota:
         if isinstance(obj, ElasticQuota):
-            self._said[obj.metadata.uid] = read_status(obj)
+            self._statuses[obj.metadata.uid] = read_status(obj)
             return read_quota(self._dialect, obj)
         return unreadable_quota(self._dialect, obj.metadata.namespace, obj.metadata.name, obj.why)
 
@@ -60,8 +60,8 @@ class QuotaKeeper:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
-        await in_slices(self._quotas.look(), self._clock)
+    async def scan(self) -> None:
+        await in_slices(self._quotas.scan(), self._clock)

@@ -42,7 +42,7 @@ from lading.kube.errors import ConflictError, KubeError, NotFoundError, RefusedE
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 0.1  # seconds between two scans; kube-scheduler's own back-off of up to 1 s comes on top
+SCAN_S: Final = 0.1  # seconds between two scans; kube-scheduler's own back-off of up to 1 s comes on top
 JUDGED_S: Final = 0.3  # seconds of one scan for judging new free capacity; then the pods found so far are requeued
 GOING_ON_S: Final = 0.1  # seconds of one scan for nodes that a filter request had no time to judge
 FOR_EACH_NODE: Final = 8  # pods requeued for one node in one scan: most nodes have 8 cards
@@ -84,7 +84,7 @@ class Requeuer:
         self._unjudged: OrderedDict[str | DeviceRequest, None] = OrderedDict()
         self._newest_next = True
         self._rounds: dict[DeviceRequest, _Round] = {}
-        self._look = 0
+        self._round = 0
         self._waking: set[PodUid] = set()
         self._wanted: dict[PodUid, None] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -93,18 +93,18 @@ class Requeuer:
         """Run until it is cancelled."""
         async with asyncio.TaskGroup() as touches:
             while True:
-                for pod in await self.look():
+                for pod in await self.scan():
                     self._waking.add(pod.uid)
-                    touches.create_task(self._wake(pod))
-                await asyncio.sleep(LOOK_S)
+                    touches.create_task(self._request_requeue(pod))
+                await asyncio.sleep(SCAN_S)
 
     def want(self, uids: Iterable[PodUid]) -> None:
         """Requeue these refused pods with the next scan, all at once."""
         self._wanted.update(dict.fromkeys(uids))
 
-    async def look(self) -> list[Pending]:
+    async def scan(self) -> list[Pending]:
         """Return the pods to requeue now. A returned pod had its turn in this round."""
-        self._look += 1
+        self._round += 1
         slices = Slices(self._clock)
         ledger = self._scheduler.ledger
         freed, moved = ledger.take_freed(), ledger.take_moved_groups()
@@ -135,7 +135,7 @@ class Requeuer:
             for request, name in self._pairs(next_one):
                 if self._fits_on(request, name):
                     current = self._rounds.setdefault(request, _Round(request))
-                    current.number = current.nodes[name] = self._look
+                    current.number = current.nodes[name] = self._round
                 await slices.pause()
             if self._clock() >= until:
                 break
@@ -204,13 +204,13 @@ class Requeuer:
         others = sorted((one for one in longest if one[0].uid not in had), key=lambda one: _last_turn(one[0]))
         chosen += [one async for one in self._seated(others, FOR_EACH_NODE - FIRST, slices)]
         for pod, current in chosen:
-            pod.woken_in = current.number
+            pod.requeued_in = current.number
         return [pod for pod, _ in chosen]
 
     def _waiting(self, request: DeviceRequest) -> list[Pending]:
         """Return the pods without a turn in the current round, in queue order. The round ends without such pods or nodes."""
         number = self._rounds[request].number
-        return [pod for pod in self._scheduler.pending.refused_with(request) if pod.woken_in != number]
+        return [pod for pod in self._scheduler.pending.refused_with(request) if pod.requeued_in != number]
 
     async def _seated(self, line: Iterable[_Waiting], for_each: int, slices: Slices) -> AsyncIterator[_Waiting]:
         """Yield pods in queue order, at most `for_each` for each node where the request still fits."""
@@ -228,11 +228,11 @@ class Requeuer:
 
     def _still_fits(self, current: _Round, name: str) -> bool:
         """Return whether the request still fits the node; evaluated once in a scan."""
-        if current.nodes.get(name) != self._look:
+        if current.nodes.get(name) != self._round:
             if not self._fits_on(current.request, name):
                 current.nodes.pop(name, None)
                 return False
-            current.nodes[name] = self._look
+            current.nodes[name] = self._round
         return True
 
     # ---- nominated pods
@@ -255,7 +255,7 @@ class Requeuer:
 
     # ---- touching the pods
 
-    async def _wake(self, pod: Pending) -> None:
+    async def _request_requeue(self, pod: Pending) -> None:
         try:
             with self._faults.handling(Work.REQUEUE, pod.shown):
                 await self._touch_while_refused(pod)
@@ -280,11 +280,11 @@ class Requeuer:
                     return  # a retry would be refused too; the next round tries again
                 await asyncio.sleep(backoff.failed(at_least_s=e.retry_after_s))
             else:
-                self._scheduler.counts.woken += 1
+                self._scheduler.counts.requeued += 1
                 self._log.info(Event.POD_WOKEN, **fields)
                 return
 
 
 def _last_turn(pod: Pending) -> tuple[int, tuple[int, str, PodUid]]:
     """Return the sort key of the last turn. Pods without a turn come first."""
-    return pod.woken_in, in_line(pod)
+    return pod.requeued_in, in_line(pod)

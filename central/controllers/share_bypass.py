@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Final, Protocol
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Unreadable
 from central.controllers.event_reasons import EventReason
 from central.ledger.ledger import Ledger
@@ -21,7 +21,7 @@ from central.loop.faults import Faults, Work
 from lading.nodedevices import NodeDevices, ShareBypass
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0
+SCAN_S: Final = 1.0
 QUIET_S: Final = 600.0  # keeps a container that fluctuates around its share from filling the list of Events
 
 
@@ -33,7 +33,7 @@ class Bypassed(StrEnum):
 
 
 class Evict(Protocol):
-    async def __call__(self, victim: PodRecord, reason: str, why: str) -> bool: ...
+    async def __call__(self, victim: PodRecord, reason: str, cause: str) -> bool: ...
 
 
 class BypassFeed:
@@ -44,8 +44,8 @@ class BypassFeed:
 
     def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
         names = {one.metadata.name for one in objects}
-        for gone in self.reported.keys() - names:
-            del self.reported[gone]
+        for deleted in self.reported.keys() - names:
+            del self.reported[deleted]
         for one in objects:
             self.changed(one)
 
@@ -57,8 +57,8 @@ class BypassFeed:
         else:
             self.reported.pop(obj.metadata.name, None)
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self.reported.pop(gone.name, None)
+    def removed(self, deleted: Ident, version: str) -> None:
+        self.reported.pop(deleted.name, None)
 
 
 class BypassEnder:
@@ -89,14 +89,14 @@ class BypassEnder:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         now = self._clock()
         self._quiet = {key: until for key, until in self._quiet.items() if until > now}
         self._evicted = {uid for uid in self._evicted if self._ledger.pod(uid) is not None}
-        for record, one in list(self._found()):
+        for record, one in list(self._find_bypasses()):
             if not self._leads():
                 return
             name = f"{record.namespace}/{record.name}"
@@ -105,16 +105,16 @@ class BypassEnder:
                     await self._end(record, one, now)
 
     async def _end(self, record: PodRecord, one: ShareBypass, now: float) -> None:
-        why = f"container {one.container} {one.why}" if one.container else one.why
+        reason = f"container {one.container} {one.why}" if one.container else one.why
         key = (one.pod, one.container, one.uuid)
         if key not in self._quiet:
             self._quiet[key] = now + QUIET_S
-            self._record_event(record.holder, EventReason.SHARE_BYPASSED, why)
+            self._record_event(record.holder, EventReason.SHARE_BYPASSED, reason)
         ends = self._what is Bypassed.END and record.uid not in self._evicted
-        if ends and await self._evict(record, EventReason.SHARE_BYPASSED, why):
+        if ends and await self._evict(record, EventReason.SHARE_BYPASSED, reason):
             self._evicted.add(record.uid)
 
-    def _found(self) -> Iterable[tuple[PodRecord, ShareBypass]]:
+    def _find_bypasses(self) -> Iterable[tuple[PodRecord, ShareBypass]]:
         """Yield the reports about pods that are bound to the reporting node and are not ending."""
         for node, reported in self._feed.reported.items():
             for one in reported:

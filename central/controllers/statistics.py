@@ -23,7 +23,7 @@ from central.rank.unusable import FreeColumns, read_free, unusable_milli
 from central.view.model import NodeState
 from lading.devices.share import FULL_CORE
 
-LOOK_S: Final = 10.0  # seconds between two counts; Prometheus scrapes every 15 to 60 s
+SCAN_S: Final = 10.0  # seconds between two counts; Prometheus scrapes every 15 to 60 s
 SLICE_S: Final = 0.0005  # seconds of a slice, plus one vector operation, so that kube-scheduler's requests hardly wait
 PART_NODES: Final = 512  # one vector operation takes some 0.2 ms, with 8 cards a node
 REST_S: Final = 0.01  # pause between slices: one count may take a second
@@ -91,15 +91,15 @@ class ClusterStatistics:
         self._numbers = Interner()
         self._parts = [_Part(columns=Columns(numbers=self._numbers))]
         self._part_of: dict[str, _Part] = {}
-        self._seen_capacities = self._seen_loads = -1
+        self._observed_capacities = self._observed_loads = -1
 
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self, *, rest_s: float = REST_S) -> None:
+    async def scan(self, *, rest_s: float = REST_S) -> None:
         slices = Slices(self._clock, slice_s=SLICE_S, rest_s=rest_s)
         await self._catch_up(slices)
         free = []
@@ -115,22 +115,22 @@ class ClusterStatistics:
 
     async def _catch_up(self, slices: Slices) -> None:
         ledger = self._ledger
-        version, names = ledger.version, ledger.changed_since(self._seen_capacities)
-        if self._seen_capacities < 0:
-            self._seen_loads = ledger.loads_version  # each NodeCapacity has its node's cpu and memory
+        version, names = ledger.version, ledger.changed_since(self._observed_capacities)
+        if self._observed_capacities < 0:
+            self._observed_loads = ledger.loads_version  # each NodeCapacity has its node's cpu and memory
         for name in names:
             with self._faults.handling(Work.STATISTICS, name):  # a node that fails counts as before
-                self._look_at(ledger.capacity(name))
+                self._count_node(ledger.capacity(name))
             await slices.pause()
-        self._seen_capacities = version  # nodes that changed meanwhile are counted again next time
-        loads, self._seen_loads = ledger.loads_changed_since(self._seen_loads)
+        self._observed_capacities = version  # nodes that changed meanwhile are counted again next time
+        loads, self._observed_loads = ledger.loads_changed_since(self._observed_loads)
         for load in loads:
             part = self._part_of.get(load[0])
             if part is not None:
                 part.columns.load(*load)
             await slices.pause()
 
-    def _look_at(self, capacity: NodeCapacity) -> None:
+    def _count_node(self, capacity: NodeCapacity) -> None:
         part = self._part_of.get(capacity.name)
         if capacity.reported:
             part = part or self._part_with_room()

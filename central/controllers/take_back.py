@@ -13,37 +13,39 @@ its effect.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
 from central.controllers.event_reasons import EventReason
 from central.controllers.evict import Evictor
-from central.decide.gang_units import Holding, units_of
 from central.decide.preempt import Plan
 from central.decide.scheduler import Scheduler
 from central.decide.victims import Protection
+from central.ledger.model import PodRecord
 from central.loop.faults import Faults, Work
 from central.loop.slices import result_in_slices
 from central.loop.steps import result
 from central.quota.amounts import total_of
 from central.quota.checks import check
-from central.quota.giving import Enough, Piece, QuotaUnit, beyond, choosing, importance, uids_of
+from central.quota.giving import Enough, Piece, QuotaUnit, UnitMember, beyond, choosing, importance, uids_of
 from central.quota.model import QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.search.placement import Placement
 from central.state.pending import Pending
-from central.state.quotas import Quotas
+from central.state.quotas import Counted, Quotas
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0
+SCAN_S: Final = 1.0
 REMEMBERED: Final = 64  # maximum remembered pods that fit nowhere
+
+Holding = tuple[PodRecord, Counted]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Choice:
     pieces: tuple[Piece, ...]
     node: str
 
@@ -73,7 +75,6 @@ class TakeBack:
         self._delay_s = delay_s
         self._clock = clock
         self._log = log
-        self._units = units_of(scheduler.gangs)
         self._names: dict[PodUid, Sequence[str]] = {}  # nodes that kube-scheduler allows, by pod that fits nowhere
         self._over_since: dict[QuotaId, float] = {}
 
@@ -89,10 +90,10 @@ class TakeBack:
     async def run(self) -> None:
         """Run until it is cancelled."""
         while self._delay_s:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Take back borrowed quota for the first pod of the queue that then fits."""
         snapshot = self._quotas.snapshot()
         due = self._due(snapshot) if snapshot is not None else {}
@@ -130,18 +131,18 @@ class TakeBack:
         if protection is None or not self._may_claim([pod]):
             return False
         names = self._names[pod.uid]
-        found = await result_in_slices(self._finding(pod, names, due, protection), self._clock)
+        choice = await result_in_slices(self._finding(pod, names, due, protection), self._clock)
         now, snapshot = self._scheduler.pending.get_refused(pod.uid), self._quotas.snapshot()
-        if found is None or now is None or now.quota is not None or snapshot is None:
+        if choice is None or now is None or now.quota is not None or snapshot is None:
             return False
-        plan = self._renewed(now, found, snapshot, due, protection)
+        plan = self._renewed(now, choice, snapshot, due, protection)
         if plan is None:
             return False
-        quotas = sorted({piece.unit.quota for piece in found.pieces})
-        why = f"quota {', '.join(quotas)} uses more than it may, and {pod.namespace}/{pod.name} of another quota needs it"
+        quotas = sorted({piece.unit.quota for piece in choice.pieces})
+        reason = f"quota {', '.join(quotas)} uses more than it may, and {pod.namespace}/{pod.name} of another quota needs it"
         fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": plan.node}
         self._log.info(Event.QUOTA_TAKEN_BACK, f"evicting {len(plan.victims)} pods of quota {', '.join(quotas)}", **fields)
-        self._evictor.make_room(plan, now, names, reason=EventReason.QUOTA_TAKEN_BACK, why=why)
+        self._evictor.make_room(plan, now, names, reason=EventReason.QUOTA_TAKEN_BACK, cause=reason)
         return True
 
     def _may_claim(self, pods: Sequence[Pending]) -> bool:
@@ -153,39 +154,39 @@ class TakeBack:
             return False
         for quota in quotas:
             own = [one for one in counted if quota in one.quotas]
-            asked, held = total_of(one.asked for one in own), total_of(one.held for one in own)
+            requested, held = total_of(one.requested for one in own), total_of(one.held for one in own)
             preemptible = all(one.owner.preemptible for one in own)
-            if check(snapshot, quota, asked, preemptible=preemptible, own=held, has_turn=lambda quota: False):
+            if check(snapshot, quota, requested, preemptible=preemptible, own=held, has_turn=lambda quota: False):
                 return False
         return True
 
     def _finding(
         self, pod: Pending, names: Sequence[str], due: AbstractSet[QuotaId], protection: Protection
-    ) -> Generator[None, None, _Found | None]:
+    ) -> Generator[None, None, _Choice | None]:
         """Search the node with the least important victims, in steps."""
-        best: _Found | None = None
+        best: _Choice | None = None
         for name, units in self._on_nodes(names, due, protection).items():
             snapshot = self._quotas.snapshot()
             if snapshot is None:
                 return None
             pieces = yield from choosing(snapshot, units, self._enough(pod, name))
-            if pieces and (best is None or _Found(pieces=pieces, node=name).cost < best.cost):
-                best = _Found(pieces=pieces, node=name)
+            if pieces and (best is None or _Choice(pieces=pieces, node=name).cost < best.cost):
+                best = _Choice(pieces=pieces, node=name)
         return best
 
     def _renewed(
-        self, pod: Pending, found: _Found, snapshot: QuotaSnapshot, due: AbstractSet[QuotaId], protection: Protection
+        self, pod: Pending, choice: _Choice, snapshot: QuotaSnapshot, due: AbstractSet[QuotaId], protection: Protection
     ) -> Plan | None:
         """Choose again on the same node, in the current state. None: evictions there do not suffice any more, or are not
         needed."""
-        units = self._on_nodes([found.node], due, protection).get(found.node, [])
-        uids = uids_of(result(choosing(snapshot, units, self._enough(pod, found.node))))
+        units = self._on_nodes([choice.node], due, protection).get(choice.node, [])
+        uids = uids_of(result(choosing(snapshot, units, self._enough(pod, choice.node))))
         victims = [record for uid in uids if (record := self._scheduler.ledger.pod(uid)) is not None]
-        placement = self._placement(pod, found.node, uids)
+        placement = self._placement(pod, choice.node, uids)
         if not uids or placement is None or protection.forbids(victims):
             return None
         ordered = sorted(victims, key=lambda victim: (victim.priority, -victim.created, victim.uid))
-        return Plan(node=found.node, victims=tuple(ordered), placement=placement)
+        return Plan(node=choice.node, victims=tuple(ordered), placement=placement)
 
     def _on_nodes(
         self, names: Collection[str], due: AbstractSet[QuotaId], protection: Protection
@@ -197,25 +198,44 @@ class TakeBack:
             for quota in counted.quotas:
                 if quota in due:
                     by_quota.setdefault(quota, []).append((record, counted))
-        wanted, found = set(names), dict[str, list[QuotaUnit]]()
+        wanted, by_node = set(names), dict[str, list[QuotaUnit]]()
         for quota, holding in by_quota.items():
             record_of = {record.uid: record for record, _ in holding}
-            for unit in self._units(quota, holding):
+            for unit in self._units_of(quota, holding):
                 records = [record_of[member.uid] for member in unit.members]
                 if not any(map(protection.covers, records)):
                     for name in wanted.intersection(record.node for record in records):
-                        found.setdefault(name, []).append(unit)
-        return {name: sorted(units, key=importance) for name, units in sorted(found.items())}
+                        by_node.setdefault(name, []).append(unit)
+        return {name: sorted(units, key=importance) for name, units in sorted(by_node.items())}
+
+    def _units_of(self, quota: QuotaId, holding: Sequence[Holding]) -> Iterator[QuotaUnit]:
+        """Yield the quota's pods that start and end together: a gang gives back as a whole, or its members beyond the
+        minimum."""
+        gangs = self._scheduler.gangs
+        by_gang: dict[object, list[Holding]] = {}
+        for record, counted in holding:
+            gang = gangs.bound_with(record.uid)
+            by_gang.setdefault(record.uid if gang is None else gang.key, []).append((record, counted))
+        for pods in by_gang.values():
+            gang = gangs.bound_with(pods[0][0].uid)
+            yield QuotaUnit(
+                quota=quota,
+                members=tuple(UnitMember(record.uid, counted.held, record.created) for record, counted in pods),
+                least=1 if gang is None else max(1, sum(gang.terms.least.values())),
+                priority=max(record.priority for record, _ in pods),
+                started=max(record.created for record, _ in pods),
+                preemptible=all(counted.owner.preemptible for _, counted in pods),
+            )
 
     def _enough(self, pod: Pending, name: str) -> Enough:
-        def enough(gone: Collection[PodUid]) -> Generator[None, None, bool]:
+        def enough(ended: Collection[PodUid]) -> Generator[None, None, bool]:
             yield
-            return self._placement(pod, name, gone) is not None
+            return self._placement(pod, name, ended) is not None
 
         return enough
 
-    def _placement(self, pod: Pending, name: str, gone: Collection[PodUid]) -> Placement | None:
+    def _placement(self, pod: Pending, name: str, ended: Collection[PodUid]) -> Placement | None:
         """Return the pod's placement on the node without these pods and without pods that are ending."""
         ending = [record.uid for record in self._scheduler.ledger.bound_on(name) if record.deleting]
-        state = self._scheduler.ledger.without(pod.uid, *gone, *ending)
+        state = self._scheduler.ledger.without(pod.uid, *ended, *ending)
         return self._scheduler.fit_devices(pod.shape, name, state)

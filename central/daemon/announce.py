@@ -24,7 +24,7 @@ from lading.vocabulary import CENTRAL
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices")
 PORT: Final = "extender"  # the Service's names for its ports
 PAGE_PORT: Final = "page"
-LOOK_S: Final = 0.2
+SCAN_S: Final = 0.2
 AGAIN_S: Final = 60.0  # seconds between two writes of the EndpointSlice
 _NOW: Final = float("-inf")
 
@@ -58,7 +58,7 @@ class Announcer:
         """Run until it is cancelled."""
         backoff, due = Backoff(), _NOW
         while True:
-            await self._sleep(LOOK_S)
+            await self._sleep(SCAN_S)
             if not self._leads():
                 due = _NOW
             elif self._clock() >= due:

@@ -35,7 +35,7 @@ from lading.tracing import open_tracing
 from lading.vocabulary import CENTRAL, PodUid
 
 USER_AGENT: Final = f"lading-central/{__version__}"
-LOOK_S: Final = 0.5  # seconds until the tasks of a new leadership are watched too
+SCAN_S: Final = 0.5  # seconds until the tasks of a new leadership are watched too
 # This process waits so long before it leads again: the last Binding of its former leadership is over by then.
 AFTER_LEADERSHIP_S: Final = BIND_TIMEOUT_S + 1.0
 
@@ -82,7 +82,7 @@ class Replica:
     # ---- central.extender.server.Verbs
 
     async def find(self, sent: Pod) -> Pod | None:
-        return await self._now.seen.find(sent)
+        return await self._now.observed_pods.find(sent)
 
     @property
     def _now(self) -> Leadership:
@@ -240,7 +240,7 @@ async def run(settings: Settings, log: Log) -> None:
             )
             running.append(asyncio.create_task(announcer.run()))
         try:
-            await _asked_or_failed(stop, running, replica)
+            await _stopped_or_failed(stop, running, replica)
         finally:
             notify("STOPPING=1")
             log.info(Event.DAEMON_STOPPING)
@@ -267,14 +267,14 @@ def _conditions(replica: Replica, election: Election) -> tuple[Condition, ...]:
     return (Condition.unless("the lists of pods and devices are not read yet" if reading else "", name="lists-read"),)
 
 
-async def _asked_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], replica: Replica) -> None:
+async def _stopped_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], replica: Replica) -> None:
     """Wait until the daemon is to stop. Background tasks never end by themselves: if one does, raise its error. That ends the
     daemon, and a new process reads everything again."""
     stopped = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():
             watched = [stopped, *running, *(replica.leadership.tasks if replica.leadership else ())]
-            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED, timeout=LOOK_S)
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED, timeout=SCAN_S)
             for task in done:
                 if task is not stopped and not task.cancelled():
                     task.result()

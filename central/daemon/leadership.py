@@ -49,7 +49,7 @@ from central.controllers.take_back import TakeBack
 from central.decide.configuration import effective_configuration
 from central.decide.gangs import ALL_DEVICES, GangPlanner
 from central.decide.scheduler import Scheduler
-from central.decide.why_pod import NodeWhy, look_at_nodes, why_by_nodes
+from central.decide.why_pod import NodeWhy, judge_nodes, why_by_nodes
 from central.decide.workloads import WorkloadPlanner
 from central.gang.gangs import Gangs
 from central.gang.life import Phase
@@ -70,10 +70,10 @@ from central.state.budgets import Budget
 from central.state.counts import Counts
 from central.state.node_reports import Reports
 from central.state.nodes import Nodes
+from central.state.observed_pods import ObservedPods
 from central.state.pending import Pending, PendingPods
 from central.state.quotas import Quotas
-from central.state.seen import SeenPods
-from central.state.topology import KNOWN_KEYS, TopologyLabels
+from central.state.topology import CACHED_KEYS, TopologyLabels
 from central.view.quotas import view_quotas
 from lading.kube.client import KubeClient
 from lading.kube.resource import ADMISSION_CHECKS, BUDGETS, FLAVORS, NODE_DEVICES, NODES, PODS, WORKLOADS
@@ -117,7 +117,7 @@ class Leadership:
         patience_s: float = 0.0,
         plan_share: Fraction = ALL_DEVICES,
         finish_s: float = FINISH_S,
-        topology_keys: Iterable[str] = KNOWN_KEYS,
+        topology_keys: Iterable[str] = CACHED_KEYS,
         bypassed: Bypassed = Bypassed.REPORT,
         quota_status: bool = True,
         quota_delay_s: float = 0.0,
@@ -201,12 +201,17 @@ class Leadership:
         queued = Queued(WorkloadPlaces(self.ledger, clock=clock))
         accepts = signer.accepts if signer else lambda text, signature: True
         feed = PodFeed(self.ledger, self.pending, conditions, log=log, unassigned=self._unassigned, accepts=accepts)
-        self.seen = SeenPods(self.ledger.is_settled)
+        self.observed_pods = ObservedPods(self.ledger.is_settled)
         self._pods = Reflector(
             client,
             PODS,
             Pod,
-            Sinks(feed, GangFeed(self.scheduler.starts, self.ledger, finish_s=finish_s), PlaceFeed(queued.places), self.seen),
+            Sinks(
+                feed,
+                GangFeed(self.scheduler.starts, self.ledger, finish_s=finish_s),
+                PlaceFeed(queued.places),
+                self.observed_pods,
+            ),
             log=log,
             read=lambda pod: without_annotations(pod, foreign),
             prepare=feed.verify,
@@ -351,7 +356,7 @@ class Leadership:
         with self.faults.handling(Work.START, "nodes"):  # after an error, the first request reads the other nodes
             await in_slices(self.scheduler.warming(), self._clock)
         with self.faults.handling(Work.QUOTAS, ""):
-            await self._quota_keeper.look()
+            await self._quota_keeper.scan()
         self._warm = True
         for pod in self.pending:  # pods that an earlier leader refused must be requeued: kube-scheduler does not retry them
             self.pending.refused(pod, self._clock())
@@ -369,13 +374,13 @@ class Leadership:
                 (Work.QUOTAS, self._quota_keeper.run),
                 (Work.TAKE_BACK, self._take_back.run),
                 *((Work.QUOTA_STATUS, writer.run) for writer in self._quota_writers),
-                (Work.STATISTICS, self._look_around),
+                (Work.STATISTICS, self._count_cluster),
                 (Work.GPU_HOURS, self.gpu_hours.run),
             ):
                 group.create_task(self.faults.keep(part, run))
 
-    async def _look_around(self) -> None:
-        await self.statistics.look(rest_s=0.0)
+    async def _count_cluster(self) -> None:
+        await self.statistics.scan(rest_s=0.0)
         gc.freeze()  # freezes each node's NodeCapacity too, which the first count created
         await self.statistics.run()
 
@@ -392,12 +397,12 @@ class Leadership:
     def _unassigned(self, pod: Pod) -> None:
         """Report a pod that was bound without an assignment: it runs without its devices, or its node refuses it."""
         metadata, spec = pod.metadata, pod.spec
-        why = "it asks for devices and was bound without an assignment; set schedulerName: lading and no nodeName"
+        reason = "it asks for devices and was bound without an assignment; set schedulerName: lading and no nodeName"
         fields = {"namespace": metadata.namespace, "pod": metadata.name, "pod_uid": metadata.uid}
-        self._log.error(Event.POD_UNASSIGNED, why, **fields, node=spec.node_name, scheduler=spec.scheduler_name)
+        self._log.error(Event.POD_UNASSIGNED, reason, **fields, node=spec.node_name, scheduler=spec.scheduler_name)
         if self.leads():
             holder = Holder(pod=metadata.uid, namespace=metadata.namespace, name=metadata.name)
-            self._recorder.record(holder, EventReason.NO_ASSIGNMENT, why)
+            self._recorder.record(holder, EventReason.NO_ASSIGNMENT, reason)
 
     async def judge(self, steps: Steps) -> None:
         """Judge nodes in slices, for at most REQUEST_S."""
@@ -406,9 +411,9 @@ class Leadership:
     async def bind(self, uid: PodUid, node: str) -> str:
         """Bind a pod. Return an empty text, or the reason for a refusal. kube-scheduler also sends pods that request an amount
         of 0."""
-        if why := await self._gang_keeper.arrive(uid, node):
-            return why
-        pod = self.seen.get(uid)
+        if reason := await self._gang_keeper.arrive(uid, node):
+            return reason
+        pod = self.observed_pods.get(uid)
         request = None if pod is None else parse_request(pod)
         if pod is not None and (request is None or (isinstance(request, DeviceRequest) and not request.containers)):
             return await self._binder.bind_plainly(pod, node)
@@ -425,12 +430,12 @@ class Leadership:
     async def why(self, namespace: str, name: str) -> bytes | None:
         """Return as JSON why a pod waits; None for a pod that does not wait for devices. Nodes are judged in slices, so that
         kube-scheduler's requests are answered meanwhile."""
-        asked = (namespace, name)
-        pod = next((pod for pod in self.pending if (pod.namespace, pod.name) == asked), None)
+        key = (namespace, name)
+        pod = next((pod for pod in self.pending if (pod.namespace, pod.name) == key), None)
         if pod is None:
             return None
         slices, nodes = Slices(self._clock), list[NodeWhy]()
-        for node in look_at_nodes(self.scheduler, pod):
+        for node in judge_nodes(self.scheduler, pod):
             nodes.append(node)
             await slices.pause()
         return msgspec.json.encode(why_by_nodes(self.scheduler, pod, self._clock(), nodes, self._evictor.protection()))

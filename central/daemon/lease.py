@@ -167,7 +167,7 @@ class Election:
         """Run until it is cancelled; `release` then lets another replica take over at once."""
         while True:
             try:
-                await self._look_and_write()
+                await self._read_and_write()
                 self._failing = False
             except (KubeError, TimeoutError) as e:
                 self._current = False
@@ -186,16 +186,16 @@ class Election:
             return
         try:
             if not self._current:  # a renewal was under way
-                await self._look()
+                await self._read_lease()
             if self._record is not None and self._record.holder == self.identity:
                 await self._write(replace(self._record, holder="", duration_s=_RELEASED_S))
                 self._log.info(Event.LEASE_RELEASED, holder=self.identity)
         except (KubeError, TimeoutError) as e:
             self._log.warning(Event.LEASE_FAILED, f"not released: {e}", holder=self.identity)
 
-    async def _look_and_write(self) -> None:
+    async def _read_and_write(self) -> None:
         if not self._current:
-            await self._look()
+            await self._read_lease()
         before = self._record
         if before is None:
             await self._write(Record(holder="", duration_s=self._terms.duration_s))
@@ -219,12 +219,12 @@ class Election:
             self._log.info(Event.LEASE_ACQUIRED, holder=self.identity)
             self._gained()
 
-    async def _look(self) -> None:
+    async def _read_lease(self) -> None:
         limit_s = self._limit_s()
         async with asyncio.timeout(limit_s):
             record = await self._store.read(timeout_s=limit_s)
-        seen = None if self._record is None else self._record.version
-        if self._since is None or (None if record is None else record.version) != seen:
+        observed = None if self._record is None else self._record.version
+        if self._since is None or (None if record is None else record.version) != observed:
             self._since = self._clock()
         self._record = record
         if record is None or record.holder != self.identity:

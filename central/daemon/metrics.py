@@ -153,7 +153,7 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     for work in Work:
         exceptions.add_metric([work], counts.exceptions[work])
     yield exceptions
-    yield CounterMetricFamily("lading_central_wakes", "Refused pods that were requeued.", counts.woken)
+    yield CounterMetricFamily("lading_central_wakes", "Refused pods that were requeued.", counts.requeued)
 
 
 def _of_watches(leadership: Leadership) -> Iterator[Metric]:
@@ -225,30 +225,30 @@ def _of_bindings(leadership: Leadership) -> Iterator[Metric]:
     )
 
 
-def _of_cluster(seen: Overview) -> Iterator[Metric]:
+def _of_cluster(overview: Overview) -> Iterator[Metric]:
     nodes = GaugeMetricFamily(
         "lading_central_nodes", "Nodes that report devices: ready, unreachable, rebooted, not-reconciled.", labels=["state"]
     )
-    for state, count in seen.nodes.items():
+    for state, count in overview.nodes.items():
         nodes.add_metric([state], count)
     yield nodes
     gpus = _by_state(
         "lading_central_gpus",
         "GPUs: free, held (whole or in part), unusable (unhealthy, dirty, cordoned, or on a node that is not ready), "
         "mig (in MIG mode, without a held instance).",
-        seen.gpus,
+        overview.gpus,
     )
-    gpus.add_metric(["mig"], seen.mig_gpus)
+    gpus.add_metric(["mig"], overview.mig_gpus)
     yield gpus
     yield _by_state(
-        "lading_central_gpu_memory_mib", "Memory of GPUs that are not in MIG mode: free, held, unusable.", seen.memory_mib
+        "lading_central_gpu_memory_mib", "Memory of GPUs that are not in MIG mode: free, held, unusable.", overview.memory_mib
     )
     yield _by_state(
         "lading_central_gpu_core_percent",
         "Compute of GPUs that are not in MIG mode, 100 a GPU: free, held, unusable.",
-        seen.core_percent,
+        overview.core_percent,
     )
-    yield _by_state("lading_central_vfs", "RDMA VFs of all nodes: free, held, unusable.", seen.vfs)
+    yield _by_state("lading_central_vfs", "RDMA VFs of all nodes: free, held, unusable.", overview.vfs)
 
 
 def _by_state(name: str, help_text: str, amounts: Amounts) -> GaugeMetricFamily:
@@ -258,28 +258,28 @@ def _by_state(name: str, help_text: str, amounts: Amounts) -> GaugeMetricFamily:
     return family
 
 
-def _of_fragmentation(seen: Overview) -> Iterator[Metric]:
+def _of_fragmentation(overview: Overview) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "lading_central_fragmentation_ratio",
         "Part of the free capacity that expected pods cannot use, from 0 to 1.",
-        seen.fragmentation,
+        overview.fragmentation,
     )
     yield GaugeMetricFamily(
         "lading_central_fragmentation_free_gpus",
         "Free capacity, in GPUs; a part of a card counts as a part.",
-        seen.free_milli / 1000,
+        overview.free_milli / 1000,
     )
     yield GaugeMetricFamily(
         "lading_central_fragmentation_unusable_gpus",
         "Free capacity that expected pods cannot use, in GPUs.",
-        seen.unusable_milli / 1000,
+        overview.unusable_milli / 1000,
     )
     places = GaugeMetricFamily(
         "lading_central_fragmentation_places",
         "How many pods of 1, 2, 4 or 8 whole GPUs would fit, each kind alone.",
         labels=["gpus"],
     )
-    for gpus, count in seen.places.items():
+    for gpus, count in overview.places.items():
         places.add_metric([str(gpus)], count)
     yield places
 
@@ -291,7 +291,7 @@ def _of_namespaces(hours: GpuHours) -> Iterator[Metric]:
             CounterMetricFamily(
                 "lading_central_gpu_asked_seconds", "Seconds of GPUs for which pods waited or held them.", labels=label
             ),
-            hours.asked,
+            hours.requested,
         ),
         (
             CounterMetricFamily("lading_central_gpu_held_seconds", "Seconds of GPUs for which pods held them.", labels=label),
@@ -333,7 +333,7 @@ def _of_quotas(quotas: Quotas) -> Iterator[Metric]:
             ("max", quota.max[RESOURCE_GPU]),
             ("runtime", snapshot.runtime_of(quota, RESOURCE_GPU) or 0),
             ("used", used),
-            ("waiting", max(0, snapshot.asked_of(name, RESOURCE_GPU) - used)),
+            ("waiting", max(0, snapshot.requested_of(name, RESOURCE_GPU) - used)),
         ):
             gpus.add_metric([name, amount], milli / CARD)
     yield gpus

@@ -15,7 +15,7 @@ from central.controllers.signer import Signer, load_signer
 from central.http.server import server_tls
 from central.rank.workload import PodKind, parse_workload
 from central.request.model import PartitionPolicy, Policy
-from central.state.topology import KNOWN_KEYS
+from central.state.topology import CACHED_KEYS
 from lading.errors import ConfigError
 from lading.health import Address, parse_address
 from lading.log import Level
@@ -64,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=1, le=3600),
         Setting("seconds for which a gang of which a member is bound may wait for the others, at most; it may say less"),
     ] = 60
-    topology_keys: Annotated[tuple[str, ...], Setting("node labels that describe topology, which gangs may name")] = KNOWN_KEYS
+    topology_keys: Annotated[tuple[str, ...], Setting("node labels that describe topology, which gangs may name")] = CACHED_KEYS
     bypassed: Annotated[Bypassed, Setting("a pod that does not keep to its share of a card: report, or end: evict it too")] = (
         Bypassed.REPORT
     )

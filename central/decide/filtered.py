@@ -73,8 +73,8 @@ def sort_nodes(
     at = -1
     for _ in range(failing):  # mostly few nodes fail
         at = fit.index(False, at + 1)
-        why = reasons.get(names[at]) or otherwise
-        (fails if why in MAY_FIT_LATER else never)[names[at]] = why
+        reason = reasons.get(names[at]) or otherwise
+        (fails if reason in MAY_FIT_LATER else never)[names[at]] = reason
     fitting = list(compress(names, fit))
     fitting += [name for name in fits_too if fails.pop(name, "") or never.pop(name, "")]
     return Filtered(fitting=fitting, fails=fails, never=never)
@@ -94,9 +94,9 @@ def main_reason(answer: Filtered) -> Coded | None:
     """Return the most frequent reason if the pod fits on no node; None if it fits, or there are no nodes."""
     if answer.fitting or answer.reason:
         return answer.reason
-    said = Counter(answer.fails.values())
-    said.update(answer.never.values())
-    if not said:
+    counts = Counter(answer.fails.values())
+    counts.update(answer.never.values())
+    if not counts:
         return None
-    (most, _), *_ = said.most_common(1)
+    (most, _), *_ = counts.most_common(1)
     return _CODES.get(most, OfPod.REQUEST_MALFORMED)  # a malformed request has a text of its own

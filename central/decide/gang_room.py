@@ -38,7 +38,7 @@ class Made:
     """Hold the places of the members, and the pods that have to end first."""
 
     where: Where
-    gone: tuple[PodUid, ...]
+    evicted: tuple[PodUid, ...]
 
 
 # ---- devices that ending pods release
@@ -58,10 +58,10 @@ def keeping(
     """Search nodes to reserve, one node in each step. `before`: the reserved nodes so far, by member. `staying`: reserved nodes
     that count although kube-scheduler does not name them. `left`: abandoned nodes. Return None if a member has no suitable
     node."""
-    asked = yield from planner.asked(gang, staying=staying)
-    if asked is None:
+    find_wants = yield from planner.find_wants(gang, staying=staying)
+    if find_wants is None:
         return None
-    wants, topology, state = asked
+    wants, topology, state = find_wants
     for domain in _domains(wants, state, topology, frozenset(before.values())):
         allowed = domain.difference(abandoned)
         where: dict[PodUid, Planned] = {}
@@ -71,9 +71,9 @@ def keeping(
             placed = yield from _keep(planner, want, now, allowed, before.get(want.uid, ""))
             if placed is None:
                 break
-            where[want.uid], gone = placed
-            in_the_way[where[want.uid].node] += len(gone)
-            now = now.without(*gone).with_put(put_of(want, where[want.uid]))
+            where[want.uid], evicted = placed
+            in_the_way[where[want.uid].node] += len(evicted)
+            now = now.without(*evicted).with_put(put_of(want, where[want.uid]))
         else:
             return Kept(where=where, in_the_way=in_the_way)
     return None
@@ -111,7 +111,7 @@ def _keep(
             yield
     for _, _, name in sorted(missing):
         holders = sorted(planner.scheduler.ledger.facts_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
-        uids = [uid for uid, _ in holders if uid not in state.gone]
+        uids = [uid for uid, _ in holders if uid not in state.removed]
         for count in range(len(uids) + 1):
             yield
             placement = planner.place(want.shape, name, state.without(*uids[:count]))
@@ -127,21 +127,21 @@ def taking_back(
     planner: GangPlanner, gang: Gang, snapshot: QuotaSnapshot, units: Sequence[QuotaUnit]
 ) -> Generator[None, None, Made | None]:
     """Search the fewest of these units of other quotas that have to end, so that the gang fits."""
-    asked = yield from planner.asked(gang)
-    if asked is None:
+    find_wants = yield from planner.find_wants(gang)
+    if find_wants is None:
         return None
-    wants, topology, state = asked
+    wants, topology, state = find_wants
 
-    def search(gone: Collection[PodUid]) -> Generator[None, None, Where | None]:
-        return (yield from find_plan(wants, (), state.without(*gone), planner.place, topology))
+    def search(evicted: Collection[PodUid]) -> Generator[None, None, Where | None]:
+        return (yield from find_plan(wants, (), state.without(*evicted), planner.place, topology))
 
-    def enough(gone: Collection[PodUid]) -> Generator[None, None, bool]:
-        return (yield from search(gone)) is not None
+    def enough(evicted: Collection[PodUid]) -> Generator[None, None, bool]:
+        return (yield from search(evicted)) is not None
 
     pieces = yield from choosing(snapshot, units, enough)
-    gone = tuple(member.uid for piece in pieces for member in piece.members)
-    where = (yield from search(gone)) if gone else None
-    return Made(where=where, gone=gone) if where is not None else None
+    evicted = tuple(member.uid for piece in pieces for member in piece.members)
+    where = (yield from search(evicted)) if evicted else None
+    return Made(where=where, evicted=evicted) if where is not None else None
 
 
 def evicting(planner: GangPlanner, gang: Gang, protection: Protection) -> Generator[None, None, Made | None]:
@@ -150,16 +150,16 @@ def evicting(planner: GangPlanner, gang: Gang, protection: Protection) -> Genera
     lowest = rule.lowest
     if lowest is None or lowest >= gang.priority:
         return None
-    asked = yield from planner.asked(gang)
-    if asked is None:
+    find_wants = yield from planner.find_wants(gang)
+    if find_wants is None:
         return None
-    wants, topology, state = asked
+    wants, topology, state = find_wants
     state = state.without(*(uid for one in planner.scheduler.yielding(gang.priority) for uid in one.uids))
     names = sorted({name for want in wants for name in want.nodes})
     units = Victims(planner.scheduler, gang.priority, protection, rule).on(names)[-MOST_UNITS:]
 
-    def search(gone: Collection[Unit]) -> Generator[None, None, Where | None]:
-        uids = [pod.uid for pod in pods_of(gone)]
+    def search(evicted: Collection[Unit]) -> Generator[None, None, Where | None]:
+        uids = [pod.uid for pod in pods_of(evicted)]
         if not rule.allows(uids):
             return None
         return (yield from find_plan(wants, (), state.without(*uids), planner.place, topology))
@@ -171,19 +171,19 @@ def evicting(planner: GangPlanner, gang: Gang, protection: Protection) -> Genera
     pods = pods_of(reversed(victims))
     if where is None or not pods or protection.forbids(pods):
         return None
-    return Made(where=where, gone=tuple(pod.uid for pod in pods))
+    return Made(where=where, evicted=tuple(pod.uid for pod in pods))
 
 
 def _put_back(
-    units: Sequence[Unit], gone: Sequence[Unit], search: Callable[[Collection[Unit]], Generator[None, None, Where | None]]
+    units: Sequence[Unit], evicted: Sequence[Unit], search: Callable[[Collection[Unit]], Generator[None, None, Where | None]]
 ) -> Generator[None, None, list[Unit]]:
-    """Put back as many of these units as possible, the first units first. Return the units that have to end. `gone`: units that
-    end in any case. Half of the units are tried at once, so that many units that stay cost one search."""
-    if (yield from search(gone)) is not None:
+    """Put back as many of these units as possible, the first units first. Return the units that have to end. `evicted`: units
+    that end in any case. Half of the units are tried at once, so that many units that stay cost one search."""
+    if (yield from search(evicted)) is not None:
         return []
     if len(units) == 1:
         return [*units]
     half = len(units) // 2
-    first = yield from _put_back(units[:half], [*gone, *units[half:]], search)
-    second = yield from _put_back(units[half:], [*gone, *first], search)
+    first = yield from _put_back(units[:half], [*evicted, *units[half:]], search)
+    second = yield from _put_back(units[half:], [*evicted, *first], search)
     return [*first, *second]

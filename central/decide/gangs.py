@@ -122,8 +122,8 @@ class GangPlanner:
         """Search a plan as if `lower`, the claims for pods of lower priority, were free."""
         last = dict.fromkeys(claim.node for one in lower for claim in one.claims)
         wants = yield from self._wants(gang, [*first, *surplus], pods, names, last)
-        gone = [uid for one in lower for uid in one.uids]
-        state = self.scheduler.ledger.without(*pods, *gang.life.kept, *gone)
+        evicted = [uid for one in lower for uid in one.uids]
+        state = self.scheduler.ledger.without(*pods, *gang.life.kept, *evicted)
         rails = running_rails(gang, self.scheduler.ledger)
         return (yield from find_plan(wants[: len(first)], wants[len(first) :], state, self.place, topology, rails=rails))
 
@@ -134,8 +134,8 @@ class GangPlanner:
         part = self.scheduler.tenants.part_of([*held, *pods])
         if not held or part <= self._plan_share:
             return None
-        why = f"gangs that are planned and not bound, and this one, are {_percent(part)} of all devices"
-        message = f"{why}; {_percent(self._plan_share)} are allowed (gang_plan_share)"
+        reason = f"gangs that are planned and not bound, and this one, are {_percent(part)} of all devices"
+        message = f"{reason}; {_percent(self._plan_share)} are allowed (gang_plan_share)"
         return NoPlan(reason=OfPod.GANG_WAITS_FOR_TURN, message=message)
 
     def _planned_beside(self, gang: Gang) -> list[Pending]:
@@ -166,7 +166,7 @@ class GangPlanner:
                 left_out.append((pod, refusal))
         return allowed, left_out
 
-    def asked(
+    def find_wants(
         self, gang: Gang, *, staying: Collection[str] | None = None
     ) -> Generator[None, None, tuple[list[Want], GangTopology, Overlay] | None]:
         """Return the members that start together, with all nodes that kube-scheduler allows, whether free or not; None if the
@@ -194,7 +194,7 @@ class GangPlanner:
     def _possible(
         self, pod: Pending, named: Collection[str] | None, state: Overlay, staying: Collection[str] | None
     ) -> Generator[None, None, list[str]]:
-        """Return the nodes that such a pod may use, by the rules of `asked`."""
+        """Return the nodes that such a pod may use, by the rules of `find_wants`."""
         if not pod.request.containers:
             return sorted(named or self.scheduler.ledger.nodes())
         nodes = []
@@ -290,11 +290,11 @@ class GangPlanner:
     def _why_not(self, gang: Gang) -> Generator[None, None, NoPlan]:
         """Return the refusal of a gang that does not fit: too few devices are free, or the gang is too large for the
         cluster."""
-        asked = yield from self.asked(gang)
-        if asked is None:
+        find_wants = yield from self.find_wants(gang)
+        if find_wants is None:
             return NoPlan(reason=gang.search.reason, message=gang.search.message)
-        _, topology, _ = asked
-        wants = self._anywhere(asked[0])
+        _, topology, _ = find_wants
+        wants = self._anywhere(find_wants[0])
         nodes, size = len(self.scheduler.ledger.nodes()), gang.search.size
         if size is None or (size.nodes, size.members) != (nodes, len(wants)):
             # A search on all nodes as empty takes as long as a plan, so its result is kept.
@@ -315,13 +315,13 @@ class GangPlanner:
         return [replace(want, nodes=every) if want.shape.request.containers else want for want in wants]
 
     def topology(self, terms: Terms) -> GangTopology | str:
-        found: list[Mapping[str, str] | None] = []
+        result: list[Mapping[str, str] | None] = []
         for key in (terms.required_topology, terms.preferred_topology):
             domains = self.scheduler.domains(key) if key else None
             if key and domains is None:
                 return f"{key} is no label of topology; it is one of topology_keys of central's configuration"
-            found.append(domains)
-        return GangTopology(required=found[0], preferred=found[1])
+            result.append(domains)
+        return GangTopology(required=result[0], preferred=result[1])
 
     # ---- nodes and devices of each member
 

@@ -41,11 +41,11 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     of: Literal["gangs", "pods"]
     ahead: tuple[Ahead, ...] = ()  # the first MOST_AHEAD of the queue
 
-    def in_words(self) -> str:
-        said = f"{_ordinal(self.position)} of {self.waiting} {self.of if self.waiting > 1 else self.of[:-1]} in line"
+    def as_text(self) -> str:
+        text = f"{_ordinal(self.position)} of {self.waiting} {self.of if self.waiting > 1 else self.of[:-1]} in line"
         named = ", ".join(f"{one.name} ({one.because})" for one in self.ahead)
         more = self.position - 1 - len(self.ahead)
-        return f"{said}{f'; ahead: {named}' if named else ''}{f' and {more} more' if more > 0 else ''}"
+        return f"{text}{f'; ahead: {named}' if named else ''}{f' and {more} more' if more > 0 else ''}"
 
 
 # ---- gangs
@@ -93,19 +93,19 @@ def pod_lines(scheduler: Scheduler, first: Sequence[Pending], waiting: Mapping[s
     place = scheduler.tenants.line()
     ahead: defaultdict[str, list[tuple[str, _Key]]] = defaultdict(list)
     position: Counter[str] = Counter()
-    found = {}
+    result = {}
     for pod in first:
         line = line_of(pod)
         if line is None:
             continue
         own = place(pod)
         position[line] += 1
-        found[pod.uid] = Line(
+        result[pod.uid] = Line(
             position=position[line], waiting=waiting[line], of="pods", ahead=_ahead(ahead[line], own, _OF_PODS)
         )
         if len(ahead[line]) < MOST_AHEAD:
             ahead[line].append((_name(pod), own))
-    return found
+    return result
 
 
 def pod_line(scheduler: Scheduler, pod: Pending) -> Line | None:
@@ -126,7 +126,7 @@ def _name(pod: Pending) -> str:
 def _ahead(first: Iterable[tuple[str, _Key]], own: _Key, because: Sequence[str]) -> tuple[Ahead, ...]:
     """Return for each of these names, with its sort key, why it is ahead of the pod or gang with the key `own`."""
     parts = [(name, zip(because, key, own, strict=True)) for name, key in first]
-    return tuple(Ahead(name=name, because=next(why for why, theirs, mine in of if theirs != mine)) for name, of in parts)
+    return tuple(Ahead(name=name, because=next(reason for reason, theirs, mine in of if theirs != mine)) for name, of in parts)
 
 
 def _ordinal(number: int) -> str:

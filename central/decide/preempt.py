@@ -177,9 +177,9 @@ def _plan_on(
     """Return the plan for the node; None if there is none, or if it costs more than `most`. `yielding`: pods whose claims count
     as free."""
 
-    def without(gone: Collection[PodUid]) -> Placement | None:
-        state = scheduler.ledger.without(pod.uid, *yielding, *gone)
-        return scheduler.fit_devices(pod.shape, name, state) if rule.allows(gone) else None
+    def without(evicted: Collection[PodUid]) -> Placement | None:
+        state = scheduler.ledger.without(pod.uid, *yielding, *evicted)
+        return scheduler.fit_devices(pod.shape, name, state) if rule.allows(evicted) else None
 
     left = [*units]
     placement = without([victim.uid for victim in pods_of(left)])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 PATIENCES: Final = 20
-SEEN_S: Final = 5.0  # seconds until kube-scheduler has observed that a node has free devices
+OBSERVED_S: Final = 5.0  # seconds until kube-scheduler has observed that a node has free devices
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,10 +36,10 @@ class NodeReservation:
         """Return whether to abandon the node and try another."""
         return self.in_the_way > 0 and now - self.fewer_at > max(self.least_s, self.fewer_at - self.since)
 
-    def is_seen(self, now: float) -> bool:
+    def is_observed(self, now: float) -> bool:
         """Return whether kube-scheduler has observed that no pod is in the way. It then names the node if it allows the pod
         there."""
-        return self.in_the_way == 0 and now - self.fewer_at > SEEN_S
+        return self.in_the_way == 0 and now - self.fewer_at > OBSERVED_S
 
 
 @dataclass(slots=True, kw_only=True)

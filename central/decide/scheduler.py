@@ -264,14 +264,14 @@ class Scheduler:
             return Decision(uid=uid, answer=Filtered(fitting=names))
         # kube-scheduler may not have observed the pod's end yet.
         if isinstance(request, MalformedRequest) or self.ledger.has_ended(uid):
-            why = request.shown if isinstance(request, MalformedRequest) else OfPod.POD_ENDED.shown
-            return Decision(uid=uid, answer=sort_nodes(names, otherwise=why), effect=Drop())
+            reason = request.shown if isinstance(request, MalformedRequest) else OfPod.POD_ENDED.shown
+            return Decision(uid=uid, answer=sort_nodes(names, otherwise=reason), effect=Drop())
         pending = self.pending.in_version(pod) or pending_of(pod, request)
         if settled := self._settled_node(uid):
             answer = sort_nodes(names, fits={settled}, otherwise=OfPod.BOUND_ELSEWHERE.shown)
             return Decision(uid=uid, answer=answer, effect=None if settled in names else Distrust(pod=pending))
-        if (found := self.waits_for_gang(uid)) is not None:
-            return self._decide_in_gang(pending, names, *found)
+        if (result := self.waits_for_gang(uid)) is not None:
+            return self._decide_in_gang(pending, names, *result)
         if not request.containers:
             return Decision(uid=uid, answer=Filtered(fitting=names), effect=Accept(pod=pending))
         refusal = self.quotas.admits([pending])
@@ -343,18 +343,18 @@ class Scheduler:
 
     def waits_for_gang(self, uid: PodUid) -> tuple[Gang, Member] | None:
         """Return the gang with which the pod starts, and the pod as its member; None if it is placed like other pods."""
-        found = self.gangs.of(uid)
-        return None if found is None or (found[0].ordinary and uid not in found[0].life.places) else found
+        result = self.gangs.of(uid)
+        return None if result is None or (result[0].ordinary and uid not in result[0].life.places) else result
 
     def _decide_in_gang(self, pod: Pending, names: Sequence[str], gang: Gang, member: Member) -> Decision:
         domain_of = self.domains(gang.terms.required_topology) if gang.tried_by_domain else None
         call = hear(gang, member, names, domain_of)
-        found = answer_member(self.gangs, gang, member, call, domain_of)
-        if isinstance(found, PlannedNode):
-            answer = only(found.node, names, OfPod.GANG_ELSEWHERE.shown)
+        result = answer_member(self.gangs, gang, member, call, domain_of)
+        if isinstance(result, PlannedNode):
+            answer = only(result.node, names, OfPod.GANG_ELSEWHERE.shown)
         else:
-            answer = refuse_everywhere(names, found.reason, found.message)
-        return Decision(uid=pod.uid, answer=answer, effect=AnswerMember(pod=pod, call=call, answer=found))
+            answer = refuse_everywhere(names, result.reason, result.message)
+        return Decision(uid=pod.uid, answer=answer, effect=AnswerMember(pod=pod, call=call, answer=result))
 
     # ---- claims for pods of lower priority
 
@@ -379,19 +379,21 @@ class Scheduler:
         allows = _allow_all if within_quota else self.preemption([pod]).allows
         best = None if within_quota else self.verdicts.best(pod.shape, names)
         nodes = dict.fromkeys((best or "", *(claim.node for one in lower for claim in one.claims)))
-        possible, found = frozenset(names), list[tuple[int, int, Yielded]]()
+        possible, result = frozenset(names), list[tuple[int, int, Yielded]]()
         for name in islice((name for name in nodes if name in possible), MOST_YIELDING_NODES):
             ending: list[Yielding] = []
             for one in (one for one in lower if not within_quota or one.is_on((name,))):
                 ending.append(one)
-                gone = [uid for held in ending for uid in held.uids]
-                placement = self.fit_devices(pod.shape, name, self.ledger.without(pod.uid, *gone)) if allows(gone) else None
+                evicted = [uid for held in ending for uid in held.uids]
+                placement = (
+                    self.fit_devices(pod.shape, name, self.ledger.without(pod.uid, *evicted)) if allows(evicted) else None
+                )
                 if placement is not None:
                     if within_quota:
                         ending = [held for held in ending if held.overlaps(name, placement.taken)]
-                    found.append((one.priority, len(ending), Yielded(name, ending)))
+                    result.append((one.priority, len(ending), Yielded(name, ending)))
                     break
-        return min(found, key=lambda one: one[:2])[2] if found else None
+        return min(result, key=lambda one: one[:2])[2] if result else None
 
     def _judge(self, pod: Pending, names: Sequence[str], yielded: Yielded | None = None) -> _Judged:
         """Judge the nodes for the pod. `yielded`: the node where claims for pods of lower priority end for this pod."""
@@ -418,8 +420,8 @@ class Scheduler:
     ) -> tuple[str, Filtered]:
         """Judge only the nodes of the affinity group's card, so that no verdicts of all nodes are cached for the pod."""
         verdicts = {name: self.verdict(pod.request, name, state) for name in group}
-        reasons = {name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in verdicts.items()}
-        fits = {name for name, why in reasons.items() if not why}
+        reasons = {name: verdict.missing.shown if isinstance(verdict, NoFit) else "" for name, verdict in verdicts.items()}
+        fits = {name for name, reason in reasons.items() if not reason}
         node = next((name for name in reasons if name in fits and name in names), "")
         return node, sort_nodes(names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.shown)
 
@@ -473,9 +475,13 @@ class Scheduler:
             return
         pending = self.pending.get(own)
         rule = self.preemption([pending] if pending is not None else [])
-        for name, gone in victims.items():
-            allowed = all(map(rule.takes, gone)) and rule.allows(gone)
-            if gone and allowed and self.fit_devices(Shape(request=request), name, self.ledger.without(own, *gone)) is not None:
+        for name, evicted in victims.items():
+            allowed = all(map(rule.takes, evicted)) and rule.allows(evicted)
+            if (
+                evicted
+                and allowed
+                and self.fit_devices(Shape(request=request), name, self.ledger.without(own, *evicted)) is not None
+            ):
                 suffice.append(name)
             yield
 
@@ -484,7 +490,7 @@ class Scheduler:
         rule = self.quotas.preemption(pods)
         if rule is not None:
             return rule
-        return Preemption(lowest=self.ledger.lowest_priority(), takes=lambda uid: True, allows=lambda gone: True)
+        return Preemption(lowest=self.ledger.lowest_priority(), takes=lambda uid: True, allows=lambda evicted: True)
 
     def judged(self, request: DeviceRequest) -> CachedVerdicts:
         """Return the verdicts about nodes for the request, after judging further nodes for at most one slice of time."""
@@ -503,8 +509,8 @@ class Scheduler:
 
     def fit_devices(self, shape: Shape, node: str, state: Overlay) -> Placement | None:
         """Return the devices for such a pod on the node in that state; None if the pod does not fit."""
-        found = self.verdict(shape.request, node, state, shape.cpu_memory)
-        return found if isinstance(found, Placement) else None
+        result = self.verdict(shape.request, node, state, shape.cpu_memory)
+        return result if isinstance(result, Placement) else None
 
     def fit_pod(self, shape: Shape, node: str, state: Overlay) -> Placement | None:
         """Return the devices as `fit_devices` does; None also if the node is known to lack the cpu or the memory."""
@@ -521,8 +527,8 @@ class Scheduler:
         placement = self.fit_devices(pod.shape, node, state)
         if placement is None:
             return None
-        found = self.gangs.of(pod.uid)
-        rails = running_rails(found[0], self.ledger) if found is not None and placement.taken.vfs else ()
+        result = self.gangs.of(pod.uid)
+        rails = running_rails(result[0], self.ledger) if result is not None and placement.taken.vfs else ()
         return on_preferred(
             placement, rails, lambda some: self.verdict(pod.request, node, state.on_rails(some), pod.cpu_memory)
         )
@@ -548,7 +554,7 @@ class Scheduler:
             self.verdicts.place(self.ledger.capacity(node), Shape(request=request)), Placement
         )
 
-    def known_reasons(self, request: DeviceRequest) -> Mapping[str, str] | None:
+    def cached_reasons(self, request: DeviceRequest) -> Mapping[str, str] | None:
         """Return the reason for each node where the request does not fit, and an empty text for other nodes. Return None if the
         request has no cached verdicts. No verdict is computed."""
         return self.judged(request).reasons if request in self.verdicts else None
@@ -612,9 +618,9 @@ class Scheduler:
             return NotBound(why=self.why_unknown(uid))
         placement = self._planned(uid, node)
         # The gang's plan may have ended after the barrier let the pod pass.
-        if placement is None and (found := self.waits_for_gang(uid)) is not None:
+        if placement is None and (result := self.waits_for_gang(uid)) is not None:
             return NotBound(
-                why=OfBinding.GANG_INCOMPLETE.about(f"gang {found[0].key} has no place for the pod on {node} any more")
+                why=OfBinding.GANG_INCOMPLETE.about(f"gang {result[0].key} has no place for the pod on {node} any more")
             )
         if placement is None:
             refusal = self.quotas.admits([pod])
@@ -629,7 +635,7 @@ class Scheduler:
         gen = pod.gen + 1
         conflict = self.ledger.claims.reserve(uid, node, placement.taken, gen, pod.holder, pod.cpu_memory)
         if conflict is not None:
-            return NotBound(why=_in_words(conflict, node))
+            return NotBound(why=_as_text(conflict, node))
         self.ledger.claims.forget_prediction(uid)  # the prediction may be for other cards or another node
         pod.gen = gen
         member_of = self.gangs.of(uid)
@@ -648,8 +654,8 @@ class Scheduler:
 
     def _planned(self, uid: PodUid, node: str) -> Placement | None:
         """Return the pod's devices on the node from the plan of its gang; None if the plan has no devices for the pod there."""
-        found = self.gangs.of(uid)
-        planned = found[0].life.places.get(uid) if found is not None else None
+        result = self.gangs.of(uid)
+        planned = result[0].life.places.get(uid) if result is not None else None
         return planned.placement if planned is not None and planned.node == node else None
 
     def _predicted(self, pod: Pending, node: str) -> Placement | None:
@@ -674,17 +680,17 @@ class Scheduler:
             return Bound()
         if reserved.confirmed:
             return NotBound(why=OfPod.BOUND_ELSEWHERE.about(f"the pod is bound to {reserved.node}"))
-        why = f"the pod may be bound to {reserved.node}: the API server's answer is not known yet; nothing is sent twice"
-        return NotBound(why=OfBinding.BINDING_UNCLEAR.about(why))
+        reason = f"the pod may be bound to {reserved.node}: the API server's answer is not known yet; nothing is sent twice"
+        return NotBound(why=OfBinding.BINDING_UNCLEAR.about(reason))
 
 
-def _allow_all(gone: Collection[PodUid]) -> bool:
+def _allow_all(evicted: Collection[PodUid]) -> bool:
     return True
 
 
-def _in_words(conflict: Conflict, node: str) -> str:
+def _as_text(conflict: Conflict, node: str) -> str:
     holders: Sequence[str] = [f"{holder.namespace}/{holder.name}" for holder in conflict.holders]
     by = f", held by {', '.join(holders[:4])}" if holders else ""
     device = f" {conflict.device}{by}" if conflict.device else ""
-    why = f"its devices on {node} cannot be taken: {conflict.obstacle}{device}; this is retried automatically"
-    return OfBinding.DEVICES_TAKEN.about(why)
+    reason = f"its devices on {node} cannot be taken: {conflict.obstacle}{device}; this is retried automatically"
+    return OfBinding.DEVICES_TAKEN.about(reason)

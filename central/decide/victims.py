@@ -34,19 +34,19 @@ class Protection:
         """Return why this pod cannot be evicted now; empty if it can. A pod that is being deleted ends anyway, whatever its
         disruption budget says."""
         if pod.uid in self.spared:
-            why = "it was not evicted, or did not end, when that was tried last"
+            reason = "it was not evicted, or did not end, when that was tried last"
         else:
-            why = "" if pod.deleting else self.budgets.refuse(pod.namespace, pod.labels, Counter())
-        self.applied |= bool(why)
-        return why
+            reason = "" if pod.deleting else self.budgets.refuse(pod.namespace, pod.labels, Counter())
+        self.applied |= bool(reason)
+        return reason
 
     def forbids(self, going: Sequence[PodRecord]) -> str:
         """Return why these pods cannot be evicted together; empty if they can."""
         taken: Counter[tuple[str, str]] = Counter()
         refusals = (self.budgets.refuse(pod.namespace, pod.labels, taken) for pod in going if not pod.deleting)
-        why = next(filter(None, refusals), "")
-        self.applied |= bool(why)
-        return why
+        refusal = next(filter(None, refusals), "")
+        self.applied |= bool(refusal)
+        return refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +92,14 @@ class Victims:
 
     def on(self, names: Iterable[str]) -> list[Unit]:
         """Return the units with a pod on these nodes, the most important first. They may have pods on other nodes too."""
-        found = (unit for name in names for pod in self._ledger.bound_on(name) if isinstance(unit := self._unit(pod), Unit))
-        once = {tuple(pod.uid for pod in unit.pods): unit for unit in found}  # `found` has a gang once for each member
+        result = (unit for name in names for pod in self._ledger.bound_on(name) if isinstance(unit := self._unit(pod), Unit))
+        once = {tuple(pod.uid for pod in unit.pods): unit for unit in result}  # `found` has a gang once for each member
         return sorted(once.values(), key=lambda unit: unit.importance)
 
     def protected(self, names: Iterable[str]) -> dict[str, int]:
         """Return by reason, as text, the number of pods of lower priority on these nodes that cannot be evicted."""
         lower = (pod for name in names for pod in self._ledger.bound_on(name) if pod.priority < self._priority)
-        return dict(Counter(why for pod in lower if isinstance(why := self._unit(pod), str)).most_common())
+        return dict(Counter(reason for pod in lower if isinstance(reason := self._unit(pod), str)).most_common())
 
     def _unit(self, pod: PodRecord) -> Unit | str:
         """Return the unit of this pod, or why it cannot be evicted."""
@@ -121,10 +121,10 @@ class Victims:
         mates = [self._ledger.pod(uid) for uid, member in gang.members.items() if member.runs]
         pods = tuple(mate for mate in mates if mate is not None and mate.holds is not None and not mate.deleting)
         for pod in pods:
-            if why := self._stays(pod):
-                return f"gang {gang.key} goes only as a whole, and of {pod.namespace}/{pod.name}: {why}"
-        if why := self._protection.forbids(pods):
-            return f"gang {gang.key} goes only as a whole: {why}"
+            if reason := self._stays(pod):
+                return f"gang {gang.key} goes only as a whole, and of {pod.namespace}/{pod.name}: {reason}"
+        if reason := self._protection.forbids(pods):
+            return f"gang {gang.key} goes only as a whole: {reason}"
         return Unit(pods=pods)
 
     def _stays(self, pod: PodRecord) -> str:
@@ -132,5 +132,5 @@ class Victims:
         if pod.priority >= self._priority:
             return f"its priority is {pod.priority}"
         if not (pod.deleting or self._rule.takes(pod.uid)):
-            return "its quota does not allow it" + (f": evicted are {self._rule.said}" if self._rule.said else "")
+            return "its quota does not allow it" + (f": evicted are {self._rule.victims}" if self._rule.victims else "")
         return self._protection.covers(pod)

@@ -70,22 +70,22 @@ class GangWhy(msgspec.Struct, frozen=True, omit_defaults=True):
     nodes: list[str] = []  # nodes of the plan, or nodes where devices are kept or freed for the gang
     line: Line | None = None  # queue position of a gang that waits for a plan
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         roles = [
             f"{f'{role}: ' if role else ''}{self.exist.get(role, 0)} exist and {self.bound.get(role, 0)} are bound of {count}"
             for role, count in self.least.items()
         ]
-        said = f"; {self.said} ({self.reason})" if self.reason else ""
-        line = f"; {self.line.in_words()}" if self.line is not None else ""
-        return f"{self.name} is {self.phase}: {', '.join(roles) or 'its minimum is not known'}{said}{line}"
+        text = f"; {self.said} ({self.reason})" if self.reason else ""
+        line = f"; {self.line.as_text()}" if self.line is not None else ""
+        return f"{self.name} is {self.phase}: {', '.join(roles) or 'its minimum is not known'}{text}{line}"
 
 
 def why_gang(scheduler: Scheduler, uid: PodUid) -> GangWhy | None:
     """Return the gang that the pod waits for; None if it is placed like other pods."""
-    found = scheduler.gangs.of(uid)
-    if found is None or found[0].ordinary:
+    result = scheduler.gangs.of(uid)
+    if result is None or result[0].ordinary:
         return None
-    return view_gang(scheduler, found[0], gang_lines(scheduler).get(found[0].key))
+    return view_gang(scheduler, result[0], gang_lines(scheduler).get(result[0].key))
 
 
 def view_gang(scheduler: Scheduler, gang: Gang, line: Line | None) -> GangWhy:
@@ -123,17 +123,17 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def why_pending(scheduler: Scheduler, pod: Pending, now: float) -> Why:
-    return why_by_nodes(scheduler, pod, now, list(look_at_nodes(scheduler, pod)))
+    return why_by_nodes(scheduler, pod, now, list(judge_nodes(scheduler, pod)))
 
 
-def look_at_nodes(scheduler: Scheduler, pod: Pending) -> Iterator[NodeWhy]:
+def judge_nodes(scheduler: Scheduler, pod: Pending) -> Iterator[NodeWhy]:
     """Yield for each node whether the pod fits, and why not; a node takes some tenths of a millisecond. If the caller pauses in
     between, the later nodes have their new state."""
     for name in scheduler.ledger.nodes():
-        yield _look_at(scheduler, pod, name)
+        yield _judge_node(scheduler, pod, name)
 
 
-def _look_at(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
+def _judge_node(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
     verdict = scheduler.verdict(pod.request, name, scheduler.ledger.without(pod.uid))
     if isinstance(verdict, Placement):
         return NodeWhy(node=name, reason=FITS)
@@ -165,7 +165,7 @@ def why_by_nodes(
         gang=why_gang(scheduler, pod.uid),
         quota=pod.quota.shown if pod.quota is not None else "",
         line=pod_line(scheduler, pod),
-        preempts=scheduler.preemption([pod]).said,
+        preempts=scheduler.preemption([pod]).victims,
         protected={} if protection is None else _protected(scheduler, pod, [one.node for one in nodes], protection),
         reasons=dict(Counter(node.reason for node in nodes).most_common()),
         nodes=nodes,
@@ -176,8 +176,8 @@ def _protected(scheduler: Scheduler, pod: Pending, names: Iterable[str], protect
     """Return by protection, in words, the number of pods of lower priority that cannot be evicted for this pod."""
     if scheduler.pending.get_refused(pod.uid) is None or not pod.may_preempt:
         return {}
-    found = scheduler.gangs.of(pod.uid)
-    priority = pod.priority if found is None or found[0].ordinary else found[0].priority
+    result = scheduler.gangs.of(pod.uid)
+    priority = pod.priority if result is None or result[0].ordinary else result[0].priority
     lower = Victims(scheduler, priority, protection, scheduler.preemption([pod]))
     return dict(islice(lower.protected(names).items(), MOST_PROTECTED))
 
@@ -198,7 +198,7 @@ def describe_request(pod: Pending) -> str:
     """Return in words the devices of each container, then the annotations that refine all of them. Unset annotations are left
     out."""
     request = pod.request
-    devices = [f"{container.name}: {', '.join(_devices_in_words(container, request))}" for container in request.containers]
+    devices = [f"{container.name}: {', '.join(_devices_as_text(container, request))}" for container in request.containers]
     bound_to = (
         (GPU_MODEL, " or ".join(request.gpu_models)),
         (TOPOLOGY, "" if request.scope is Scope.ANY else request.scope),
@@ -207,11 +207,11 @@ def describe_request(pod: Pending) -> str:
         (ISOLATION, request.isolation or ""),
     )
     return "; ".join(
-        [*devices, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_in_words(request.sharing)]
+        [*devices, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_as_text(request.sharing)]
     )
 
 
-def _devices_in_words(container: ContainerRequest, request: DeviceRequest) -> Iterator[str]:
+def _devices_as_text(container: ContainerRequest, request: DeviceRequest) -> Iterator[str]:
     if container.gpus:
         kind = (
             f"MIG instance{_s(container.gpus)} {request.mig_profile}"
@@ -237,7 +237,7 @@ def _word(key: str) -> str:
     return key.removeprefix(PREFIX)
 
 
-def _sharing_in_words(sharing: Sharing | None) -> list[str]:
+def _sharing_as_text(sharing: Sharing | None) -> list[str]:
     if sharing is None:
         return []
     rules = (

@@ -76,7 +76,7 @@ class WorkloadPlanner:
 
     def _sets(self, workload: Workload) -> list[_Set] | str:
         """Return the sets with pods to place, or a message why the Workload cannot be used."""
-        counts, found = workload.counts, list[_Set]()
+        counts, result = workload.counts, list[_Set]()
         for pod_set in workload.spec.pod_sets:
             pod = pod_set.pod(workload.metadata.namespace)
             request, gang = parse_request(pod), parse_membership(pod)
@@ -86,7 +86,7 @@ class WorkloadPlanner:
                 return f"pod set {pod_set.name}: {gang.message}"  # keys of other systems may be added to the pods later
             if request is None:
                 continue
-            if sum(len(one.uids) for one in found) + counts.get(pod_set.name, 0) > MAX_MIN:
+            if sum(len(one.uids) for one in result) + counts.get(pod_set.name, 0) > MAX_MIN:
                 return f"{sum(counts.values())} pods with devices are too many; {MAX_MIN} at most start together"
             uid = workload.metadata.uid
             one = _Set(
@@ -96,8 +96,8 @@ class WorkloadPlanner:
                 selector=self._selector(workload, pod_set),
                 terms=None if gang is None or isinstance(gang, MalformedRequest) else gang.terms,
             )
-            found.append(one)
-        return found
+            result.append(one)
+        return result
 
     def _selector(self, workload: Workload, pod_set: PodSet) -> Mapping[str, str]:
         selector = dict(pod_set.template.spec.node_selector or {})

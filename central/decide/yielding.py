@@ -49,12 +49,12 @@ class Yielding:
 def find_yielding(ledger: Ledger, starts: Starts, pending: PendingPods, priority: int) -> list[Yielding]:
     """Return the claims for pods with a lower priority than `priority`, the lowest first."""
     lower = (gang for gang in starts.gangs.holding if gang.is_below(priority))
-    found = [one for gang in lower for one in _of_gang(ledger, starts, gang)]
+    result = [one for gang in lower for one in _of_gang(ledger, starts, gang)]
     for claim in ledger.nominations():
         pod = pending.get(claim.holder.pod)
         if pod is not None and pod.priority < priority and not _is_binding(ledger, pod.uid):
-            found.append(Yielding(priority=pod.priority, claims=(claim,)))
-    return sorted(found, key=lambda one: (one.priority, len(one.claims)))
+            result.append(Yielding(priority=pod.priority, claims=(claim,)))
+    return sorted(result, key=lambda one: (one.priority, len(one.claims)))
 
 
 def _of_gang(ledger: Ledger, starts: Starts, gang: Gang) -> Iterator[Yielding]:

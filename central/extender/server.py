@@ -6,8 +6,8 @@ is refused if it does not follow the protocol (400, naming the key), has no leng
 is also refused after BODY_S (408), or if all bodies together exceed MAX_BODIES (503). Paths of the page get 421 with the page's
 address.
 
-A request only names its pod: central decides by the pod that its own watch shows (central.state.seen). If caller names are
-configured, a verb needs a client certificate for one of these (403), which is checked before the body is read: a caller of
+A request only names its pod: central decides by the pod that its own watch shows (central.state.observed_pods). If caller names
+are configured, a verb needs a client certificate for one of these (403), which is checked before the body is read: a caller of
 `bind` decides where the pods of the whole cluster go.
 """
 
@@ -66,7 +66,7 @@ class Verbs(Protocol):
     """Decide the verbs; see central.decide.scheduler and central.controllers.binder."""
 
     async def find(self, sent: Pod) -> Pod | None:
-        """Return the pod as the watch shows it; see central.state.seen."""
+        """Return the pod as the watch shows it; see central.state.observed_pods."""
 
     def why_unknown(self, uid: PodUid) -> str:
         """Return the reason why the watch shows no waiting pod with this uid."""
@@ -258,11 +258,11 @@ class ExtenderServer:
         args = _decoded(self._preempt_args, body)
         _note_pod(request, args.Pod)
         pod = await self._find(args.Pod)
-        said = args.NodeNameToMetaVictims or {}
-        victims = {name: [PodUid(one.UID) for one in gone.Pods or ()] for name, gone in said.items()}
+        text = args.NodeNameToMetaVictims or {}
+        victims = {name: [PodUid(one.UID) for one in listed.Pods or ()] for name, listed in text.items()}
         suffice = await self._verbs.preempt(pod, victims) if pod is not None else ()
         self._check_leads()
-        return self._json(PreemptResult(NodeNameToMetaVictims={name: said[name] for name in suffice}))
+        return self._json(PreemptResult(NodeNameToMetaVictims={name: text[name] for name in suffice}))
 
     def _json(self, value: object) -> web.Response:
         return web.Response(body=self._encode(value), content_type=JSON)

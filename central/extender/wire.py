@@ -83,15 +83,15 @@ def name_nodes(filtered: Filtered) -> FilterResult:
     return FilterResult(NodeNames=filtered.fitting, FailedNodes=filtered.fails, FailedAndUnresolvableNodes=filtered.never)
 
 
-def render_same(said: SameReason) -> msgspec.Raw:
+def render_same(answer: SameReason) -> msgspec.Raw:
     """Render one reason for thousands of nodes directly from the JSON of the request's node names."""
-    text = bytes(said.names.raw) if isinstance(said.names, Names) else b""
-    reason = msgspec.json.encode(said.text)
+    text = bytes(answer.names.raw) if isinstance(answer.names, Names) else b""
+    reason = msgspec.json.encode(answer.text)
     if not text.startswith(b'["') or b'", ' in text:
-        return msgspec.Raw(msgspec.json.encode(dict(said)))
+        return msgspec.Raw(msgspec.json.encode(dict(answer)))
     pairs = b"," + text[1:-1].replace(b'",', b'":' + reason + b",") + b":" + reason
-    if said.but:
-        pairs = pairs.replace(b"," + msgspec.json.encode(said.but) + b":" + reason, b"")
+    if answer.but:
+        pairs = pairs.replace(b"," + msgspec.json.encode(answer.but) + b":" + reason, b"")
     return msgspec.Raw(b"{" + pairs[1:] + b"}")
 
 

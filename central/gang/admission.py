@@ -76,13 +76,13 @@ def render_answer(
     """Return a server-side apply of all of central's checks, because an omitted check would lose its earlier answer. The apply
     is for this version of the Workload only. `pod_sets`: pod sets with reserved devices. `at`: RFC 3339."""
     metadata = workload.metadata
-    said = [check for check in workload.status.admission_checks if check.name in ours]
+    text = [check for check in workload.status.admission_checks if check.name in ours]
     updates = [{"name": name, "annotations": {WORKLOAD: mark(workload, name)}} for name in pod_sets]
     states = [
         {"name": check.name, "state": answer.state, "lastTransitionTime": at, "message": answer.message[:_LONGEST]}
         | ({"podSetUpdates": updates} if answer.state is AnswerState.READY and updates else {})
         | ({"requeueAfterSeconds": retry_s(check.retry_count or 0)} if answer.state is AnswerState.RETRY else {})
-        for check in said
+        for check in text
     ]
     named = {"namespace": metadata.namespace, "name": metadata.name}
     only = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}

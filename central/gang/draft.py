@@ -116,11 +116,11 @@ class Draft:
         return False
 
     def _take(self, want: Want, name: str) -> bool:
-        found = self._place(want.shape, name, self._state)
-        if found is None:
+        result = self._place(want.shape, name, self._state)
+        if result is None:
             return False
-        found = on_preferred(found, self._prefer, lambda rails: self._place(want.shape, name, self._state.on_rails(rails)))
-        self._store(want, Planned(node=name, placement=found))
+        result = on_preferred(result, self._prefer, lambda rails: self._place(want.shape, name, self._state.on_rails(rails)))
+        self._store(want, Planned(node=name, placement=result))
         return True
 
     def _store(self, want: Want, planned: Planned) -> None:

@@ -35,7 +35,7 @@ class Member:
     assigned: bool = False  # the pod has an assignment
     bound_with: str | None = ""  # the gang that the pod's assignment names; None: unknown
     alone: bool = False  # bound before it named the gang; counts for the minimum, but is no part of a start
-    asks: bool = True  # kube-scheduler calls central about the pod; False: the pod is bound without central
+    is_judged: bool = True  # kube-scheduler calls central about the pod; False: the pod is bound without central
     deleting: bool = False
     gated: bool = False  # a scheduling gate keeps kube-scheduler from trying the pod
 
@@ -46,12 +46,12 @@ class Member:
     @property
     def runs(self) -> bool:
         """Return whether central bound the pod as a member, and the pod is not being deleted."""
-        return bool(self.node) and self.asks and not self.alone and not self.deleting
+        return bool(self.node) and self.is_judged and not self.alone and not self.deleting
 
     @property
     def waits(self) -> bool:
         """Return whether central has to place the pod."""
-        return self.asks and not self.node and not self.deleting and not self.gated and not self.wrong
+        return self.is_judged and not self.node and not self.deleting and not self.gated and not self.wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +75,12 @@ class Search:
     size: Size | None = None
     evicting: bool = False  # pods are being evicted for the gang
     no_victims: object = None  # last state in which no eviction would have helped
-    told: tuple[OfPod, int] | None = None  # the reason that kube-scheduler was last requeued to show, and the number of nodes
+    notified: tuple[OfPod, int] | None = (
+        None  # the reason that kube-scheduler was last requeued to show, and the number of nodes
+    )
     tried: object = None  # last state of ledger and members for which no plan existed
     guesses: bool = True  # members without a call from kube-scheduler are planned on nodes of equal members
-    asked: tuple[int, float] = (0, -math.inf)  # the last number of kube-scheduler's calls, and the time when it changed
+    judged_at: tuple[int, float] = (0, -math.inf)  # the last number of kube-scheduler's calls, and the time when it changed
 
     @property
     def too_large(self) -> bool:
@@ -97,7 +99,7 @@ class Gang:
     version: int = 0  # grows with each change of a member, or of the gang's object
     terms: Terms = field(default_factory=Terms)
     roles: tuple[str, ...] = ("",)
-    known: bool = False  # the minimum of each role is known
+    has_minimum: bool = False  # the minimum of each role is known
     # True once each role had its minimum bound, or a member runs for longer than a start takes; False when no member runs.
     started: bool = False
     life: Life = _NOT_BEGUN
@@ -125,13 +127,13 @@ class Gang:
             wrong[member.uid] = _differs(first, least, terms)
             if not wrong[member.uid]:
                 least.update(terms.least)
-        changed = {uid: replace(members[uid], wrong=why) for uid, why in wrong.items() if why != members[uid].wrong}
+        changed = {uid: replace(members[uid], wrong=reason) for uid, reason in wrong.items() if reason != members[uid].wrong}
         roles = line[0].membership.roles if line else ("",)
         gang = replace(
             self,
             members={**members, **changed} if changed else members,
             roles=roles,
-            known=first is not None and all(role in least for role in roles),
+            has_minimum=first is not None and all(role in least for role in roles),
             terms=replace(first or Terms(), least=least),
         )
         running = [member for member in gang.members.values() if member.runs]
@@ -162,8 +164,8 @@ class Gang:
     @property
     def _one_by_one(self) -> bool:
         """Return whether the gang's object says that its pods are scheduled one by one."""
-        said = (member for member in self.members.values() if not member.wrong)
-        return not self.terms.least and any(member.membership.terms is not None for member in said)
+        text = (member for member in self.members.values() if not member.wrong)
+        return not self.terms.least and any(member.membership.terms is not None for member in text)
 
     # ---- progress
 
@@ -215,20 +217,20 @@ class Gang:
         there = Counter(
             member.membership.role
             for member in self.members.values()
-            if not (member.wrong or member.deleting) and (not member.asks or (member.node and self._counts_bound))
+            if not (member.wrong or member.deleting) and (not member.is_judged or (member.node and self._counts_bound))
         )
         return {role: max(0, count - there[role]) for role, count in self.terms.least.items()}
 
     @property
     def _whole(self) -> bool:
         """Return whether the minimum of each role is bound."""
-        return self.known and not any(self.lacking().values())
+        return self.has_minimum and not any(self.lacking().values())
 
     @property
     def covered(self) -> bool:
         """Return whether each member that has to start is bound or has a planned node."""
         planned = self.planned()
-        return self.known and all(planned[role] >= count for role, count in self.lacking().items())
+        return self.has_minimum and all(planned[role] >= count for role, count in self.lacking().items())
 
     @property
     def _counts_bound(self) -> bool:
@@ -238,7 +240,7 @@ class Gang:
     def complete(self) -> bool:
         """Return whether the minimum of each role exists."""
         have = self.existing()
-        return self.known and all(have[role] >= count for role, count in self.terms.least.items())
+        return self.has_minimum and all(have[role] >= count for role, count in self.terms.least.items())
 
     @property
     def finishing(self) -> bool:
@@ -259,7 +261,7 @@ class Gang:
 
     @property
     def at_barrier(self) -> bool:
-        return self.known and all(arrived >= lacking for _, lacking, arrived in self.required())
+        return self.has_minimum and all(arrived >= lacking for _, lacking, arrived in self.required())
 
     # ---- its place in the queue
 
@@ -291,7 +293,7 @@ def _differs(first: Terms, least: Mapping[str, int], terms: Terms) -> str:
         if least.get(role, count) != count:
             of = f" of role {role}" if role else ""
             return f"the minimum{of} is {count}, and older members of the gang say {least[role]}; all say the same"
-    told = [(one.mode, one.match, one.required_topology, one.preferred_topology) for one in (first, terms)]
-    if told[0] != told[1]:
+    notified = [(one.mode, one.match, one.required_topology, one.preferred_topology) for one in (first, terms)]
+    if notified[0] != notified[1]:
         return "mode, match policy or topology differs from what older members of the gang say; all say the same"
     return ""

@@ -24,7 +24,7 @@ class Gangs:
         self._members: dict[GangKey, dict[PodUid, Member]] = {}  # members of stale gangs: later than in `_gangs`
         self.calls = Calls()
         self._of: dict[PodUid, GangKey] = {}
-        self._said: dict[PodUid, Membership] = {}  # memberships as the pods state them, without their objects
+        self._memberships: dict[PodUid, Membership] = {}  # memberships as the pods state them, without their objects
         self._by_source: dict[ObjectKey, dict[PodUid, None]] = {}  # the pods that name each object
         self._unvisited: dict[GangKey, None] = {}  # gangs that were created, changed or removed since they were last taken
         self._objects: dict[ObjectKey, GangObject] = {}
@@ -92,8 +92,8 @@ class Gangs:
 
     def bound_with(self, uid: PodUid) -> Gang | None:
         """Return the gang with which the pod was or will be bound; None for a pod that was bound alone."""
-        found = self.of(uid)
-        return None if found is None or found[1].alone else found[0]
+        result = self.of(uid)
+        return None if result is None or result[1].alone else result[0]
 
     @property
     def holding(self) -> list[Gang]:
@@ -107,12 +107,12 @@ class Gangs:
         the last by rank and age. A gang that is being bound has none."""
         if not gang.started:
             return frozenset()
-        found: set[PodUid] = set()
+        pod_uids: set[PodUid] = set()
         for role in gang.roles:
             bound = [one for one in gang.members.values() if one.runs and one.membership.role == role]
             bound.sort(key=lambda one: (one.membership.rank or 0, one.created, one.uid))
-            found.update(one.uid for one in bound[gang.terms.least.get(role, 0) :])
-        return frozenset(found)
+            pod_uids.update(one.uid for one in bound[gang.terms.least.get(role, 0) :])
+        return frozenset(pod_uids)
 
     def uids(self) -> Collection[PodUid]:
         return self._of.keys()
@@ -121,11 +121,11 @@ class Gangs:
 
     def put(self, member: Member) -> None:
         """Add or update a member. `member.membership` is as the pod states it, without its object."""
-        uid, said = member.uid, member.membership
-        membership = self._resolved(said)
+        uid, text = member.uid, member.membership
+        membership = self._resolved(text)
         alone = bool(member.node) and member.bound_with not in {None, membership.gang.text}
         member = replace(member, membership=membership, alone=alone)
-        self._store(uid, said)
+        self._store(uid, text)
         key = self._of.get(uid)
         if key is not None:
             before = self._current(key)[uid]
@@ -136,7 +136,7 @@ class Gangs:
                 member = replace(member, wrong=before.wrong, alone=alone)
             else:
                 self._leave(uid)
-                self._store(uid, said)
+                self._store(uid, text)
                 self.calls.guess(uid, guessed=False)
             if member == before:  # an update such as a new condition leaves the gang unchanged
                 self._renew(key)
@@ -156,7 +156,7 @@ class Gangs:
 
     def _leave(self, uid: PodUid) -> None:
         key = self._of.pop(uid)
-        self._drop_said(uid)
+        self._drop_membership(uid)
         members = self._changing(key)
         self._ended.append((key, members.pop(uid)))
         if not members:
@@ -194,29 +194,29 @@ class Gangs:
         """Update the memberships of the pods that name this object."""
         for uid in [*self._by_source.get(source, ())]:
             member = self._current(self._of[uid])[uid]
-            self.put(replace(member, membership=self._said[uid]))
+            self.put(replace(member, membership=self._memberships[uid]))
 
-    def _store(self, uid: PodUid, said: Membership) -> None:
-        self._drop_said(uid)
-        self._said[uid] = said
-        if said.source is not None:
-            self._by_source.setdefault(said.source, {})[uid] = None
+    def _store(self, uid: PodUid, membership: Membership) -> None:
+        self._drop_membership(uid)
+        self._memberships[uid] = membership
+        if membership.source is not None:
+            self._by_source.setdefault(membership.source, {})[uid] = None
 
-    def _drop_said(self, uid: PodUid) -> None:
-        said = self._said.pop(uid, None)
-        if said is not None and said.source is not None:
-            naming = self._by_source[said.source]
+    def _drop_membership(self, uid: PodUid) -> None:
+        membership = self._memberships.pop(uid, None)
+        if membership is not None and membership.source is not None:
+            naming = self._by_source[membership.source]
             del naming[uid]
             if not naming:
-                del self._by_source[said.source]
+                del self._by_source[membership.source]
 
-    def _resolved(self, said: Membership) -> Membership:
+    def _resolved(self, membership: Membership) -> Membership:
         """Return the membership with the settings of its object."""
-        one = self._objects.get(said.source) if said.source is not None else None
+        one = self._objects.get(membership.source) if membership.source is not None else None
         if one is None:
-            return said
-        gang = one.gang or said.gang
-        return replace(said, gang=gang, role=one.role, roles=one.roles, terms=one.terms, wrong=one.wrong)
+            return membership
+        gang = one.gang or membership.gang
+        return replace(membership, gang=gang, role=one.role, roles=one.roles, terms=one.terms, wrong=one.wrong)
 
     def _touch(self, key: GangKey) -> None:
         if key in self._gangs:

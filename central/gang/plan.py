@@ -94,8 +94,8 @@ def count_placeable(wants: Sequence[Want], state: Overlay, place: Place) -> Gene
 
 def least_cards(wants: Sequence[Want]) -> int:
     """Return the minimum number of whole cards that these members take."""
-    asks = [want.shape.request for want in wants if not want.shape.request.mig_profile]
-    return sum(max((one.gpus for one in request.containers if not one.share), default=0) for request in asks)
+    requests = [want.shape.request for want in wants if not want.shape.request.mig_profile]
+    return sum(max((one.gpus for one in request.containers if not one.share), default=0) for request in requests)
 
 
 def _domains(

@@ -36,10 +36,10 @@ def running_rails(gang: Gang, ledger: Ledger) -> list[Rails]:
 class _Merit(NamedTuple):
     sets: int  # number of different rail sets
     nodes: int
-    apart: int  # distance between the devices of a member, summed over all members
+    distances: int  # distance between the devices of a member, summed over all members
 
     def beats(self, other: "_Merit") -> bool:
-        return self.sets < other.sets and self.nodes <= other.nodes and self.apart <= other.apart
+        return self.sets < other.sets and self.nodes <= other.nodes and self.distances <= other.distances
 
 
 class Best:
@@ -99,8 +99,8 @@ class Best:
 
     def _offer(self, draft: Draft) -> None:
         sets = self._sets(draft)
-        apart = sum(planned.placement.apart.level for planned in draft.where.values())
-        merit = _Merit(len(sets), len(draft.nodes), apart)
+        distances = sum(planned.placement.distances.level for planned in draft.where.values())
+        merit = _Merit(len(sets), len(draft.nodes), distances)
         if self.draft is None or merit.beats(self._merit):
             self.draft, self._merit, self.prefer = draft, merit, sets
 

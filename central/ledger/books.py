@@ -15,7 +15,7 @@ from central.assignment.model import Taken
 from central.assignment.sharing import AffinityGroup
 from central.ledger.capacity import gained
 from central.ledger.changes import Changes
-from central.ledger.gone import Gone
+from central.ledger.deleted import Deleted
 from central.ledger.groups import CardOf, Groups
 from central.ledger.load import Loads
 from central.ledger.model import NO_NODE, ONE_EACH, Claim, Held, Holder, NodeCapacity, NodeFacts, Obstacle, PodRecord
@@ -32,7 +32,7 @@ from lading.vocabulary import PodUid
 class Books:
     def __init__(self) -> None:
         self.pods: dict[PodUid, PodRecord] = {}
-        self.deleted_pods: Gone[PodUid] = Gone()
+        self.deleted_pods: Deleted[PodUid] = Deleted()
         self.nodes: dict[str, LedgerNode] = {}  # nodes that have a report or holders
         self.node_facts: dict[str, tuple[NodeFacts, int]] = {}  # facts of each Node object, with its version
         self.own = OwnClaims()
@@ -43,13 +43,15 @@ class Books:
         self.loads = Loads()
         self.other_claims = OtherClaims()
 
-    def capacity_as_if(self, name: str, gone: Collection[PodUid], put: Sequence[tuple[Hold, CpuMemory]] = ()) -> NodeCapacity:
+    def capacity_as_if(
+        self, name: str, removed: Collection[PodUid], put: Sequence[tuple[Hold, CpuMemory]] = ()
+    ) -> NodeCapacity:
         """Return the free capacity as if some pods held nothing there, and others held this in addition."""
         node = self.nodes.get(name)
         if node is None:
             reachable = self.facts_of(name).ready
             return NodeCapacity(name=name, version=0, cards=(), vfs=(), reported=False, reconciled=False, reachable=reachable)
-        return node.capacity_as_if(gone, put)
+        return node.capacity_as_if(removed, put)
 
     def facts_of(self, name: str) -> NodeFacts:
         """Return what the Node object says; NO_NODE if there is none."""

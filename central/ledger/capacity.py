@@ -11,7 +11,7 @@ from central.assignment.model import Part, Taken
 from central.ledger.model import CardCapacity, NodeCapacity, VfCapacity
 from central.ledger.usage import UNUSED, CardUse, Usage
 from lading.cordon import Cordon
-from lading.devices.isolation import IsolationName, known_isolations, most_containers
+from lading.devices.isolation import IsolationName, isolation_names, most_containers
 from lading.devices.share import FULL_CORE, Amounts, left_of_card
 from lading.nodedevices import Gpu, NodeDevices, Partition, Pf, Vf
 from lading.vocabulary import CORDON
@@ -35,7 +35,7 @@ def inventory_of(report: NodeDevices) -> ReportedDevices:
         gpus=report.status.gpus,
         pfs=report.status.pfs,
         partitions=report.status.partitions,
-        isolations=known_isolations(report.status.isolations),
+        isolations=isolation_names(report.status.isolations),
         cordon=Cordon.parse(report.metadata.annotations.get(CORDON, "")),
         reported=True,
         reconciled=report.status.reconciled,

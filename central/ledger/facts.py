@@ -11,7 +11,7 @@ from typing import Final
 
 from central.assignment.model import Taken
 from central.ledger.books import Books
-from central.ledger.gone import Gone
+from central.ledger.deleted import Deleted
 from central.ledger.model import NO_NODE, Claim, NodeCapacity, NodeFacts, PodLoad, PodRecord, version_of
 from central.ledger.node import LedgerNode
 from central.ledger.parts import covers
@@ -32,8 +32,8 @@ _TRIES: Final = 32
 class Facts:
     def __init__(self, books: Books) -> None:
         self._books = books
-        self._gone_reports: Gone[str] = Gone()
-        self._gone_nodes: Gone[str] = Gone()
+        self._deleted_reports: Deleted[str] = Deleted()
+        self._deleted_nodes: Deleted[str] = Deleted()
         self._lingering: set[str] = set()  # nodes where ended pods still hold devices
 
     # ---- pods, as the API server says
@@ -149,7 +149,7 @@ class Facts:
     def set_report(self, report: NodeDevices) -> None:
         name, version = report.metadata.name, version_of(report.metadata.resource_version)
         known = self._books.nodes.get(name)
-        if self._gone_reports.outdates(name, version):
+        if self._deleted_reports.outdates(name, version):
             return
         if known is not None and known.inventory.reported and version <= known.report_version:
             return
@@ -166,7 +166,7 @@ class Facts:
         node = self._books.nodes.get(name)
         if node is not None and node.inventory.reported and version < node.report_version:
             return
-        self._gone_reports.put(name, version)
+        self._deleted_reports.put(name, version)
         if node is not None and node.inventory.reported:
             before = node.capacity()
             others = node.grants.keys() | node.lingering.keys()
@@ -201,7 +201,7 @@ class Facts:
     def set_node(self, name: str, facts: NodeFacts, version: int) -> None:
         """Store what a Node object says at `version`."""
         before, known = self._books.node_facts.get(name, (NO_NODE, -1))
-        if version > known and not self._gone_nodes.outdates(name, version):
+        if version > known and not self._deleted_nodes.outdates(name, version):
             self._books.node_facts[name] = facts, version
             if before.unschedulable != facts.unschedulable:
                 self._books.claimed.mark(name)
@@ -212,7 +212,7 @@ class Facts:
         _, known = self._books.node_facts.get(name, (NO_NODE, -1))
         if version >= known:
             self._books.node_facts.pop(name, None)
-            self._gone_nodes.put(name, version)
+            self._deleted_nodes.put(name, version)
             self._apply(name, NO_NODE)
 
     def replace_nodes(self, nodes: Mapping[str, tuple[NodeFacts, int]], version: int) -> None:

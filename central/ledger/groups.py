@@ -39,10 +39,10 @@ class Groups:
 
     def cards(self, group: AffinityGroup, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
         """Return the group's cards as if these pods held nothing. Empty: the group's next pod may open any card."""
-        found = self._cards.get(group)
-        if not found:
+        result = self._cards.get(group)
+        if not result:
             return frozenset()
-        return frozenset(card for card, uids in found.items() if not uids.issubset(without))
+        return frozenset(card for card, uids in result.items() if not uids.issubset(without))
 
     def members(self, group: AffinityGroup, card: CardOf) -> frozenset[PodUid]:
         return frozenset(self._cards.get(group, {}).get(card, ()))

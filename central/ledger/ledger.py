@@ -44,8 +44,8 @@ class Ledger:
         self._books = Books()
         self.facts = Facts(self._books)
         self.claims = Claims(self._books)
-        self._crowded: set[str] = set()  # nodes where more is claimed than there is, as of `_looked`
-        self._looked = 0
+        self._crowded: set[str] = set()  # nodes where more is claimed than there is, as of `_checked`
+        self._checked = 0
 
     def expire(self, now: float) -> None:
         """End predictions and nominations whose time is over, and lingering claims on nodes that are reachable again and do not
@@ -76,7 +76,7 @@ class Ledger:
 
     def without(self, *pods: PodUid) -> Overlay:
         """Return the cluster as if these pods held nothing: for a pod's own claims, and for victims."""
-        return Overlay(books=self._books, gone=frozenset(pods))
+        return Overlay(books=self._books, removed=frozenset(pods))
 
     def empty_nodes(self) -> EmptyNodes:
         """Return the cluster as if no pod held a device, with all devices and nodes in order."""
@@ -200,8 +200,8 @@ class Ledger:
     def conflicts(self) -> tuple[Clash, ...]:
         """Return devices that several pods hold by assignment or grant and cannot all have. Check nodes that changed since the
         last time, and at those that had more claims than devices then."""
-        self._crowded.update(self._books.changes.since(self._looked))
-        self._looked = self.version
+        self._crowded.update(self._books.changes.since(self._checked))
+        self._checked = self.version
         self._crowded = {name for name in self._crowded if name in self._books.nodes and self._books.nodes[name].crowded()}
         return tuple(clash for name in sorted(self._crowded) for clash in clashes(self._books.nodes[name], self.holders(name)))
 

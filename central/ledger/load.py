@@ -22,7 +22,7 @@ from lading.vocabulary import PodUid
 class Left(NamedTuple):
     cpu_milli: int = 0
     memory_mib: int = 0
-    known: bool = False  # whether the Node object says its allocatable amounts
+    reported: bool = False  # whether the Node object says its allocatable amounts
 
 
 class Turnover(NamedTuple):
@@ -47,10 +47,10 @@ class Loads:
 
     def left(self, name: str, without: Iterable[PodUid] = (), more: Iterable[CpuMemory] = ()) -> Left:
         """Return the free cpu and memory as if the pods of `without` were not there, and `more` were requested."""
-        known = self._allocatable.get(name)
-        if known is None:
+        reported = self._allocatable.get(name)
+        if reported is None:
             return UNKNOWN
-        cpu_milli, memory_mib = known
+        cpu_milli, memory_mib = reported
         requested = self._requested.get(name, NO_CPU_MEMORY)
         cpu_milli, memory_mib = cpu_milli - requested.cpu_milli, memory_mib - requested.memory_mib
         for uid in without:

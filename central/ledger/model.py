@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from central.api.known import is_number
+from central.api.cached_objects import is_number
 from central.assignment.model import Admitted, Taken
 from central.assignment.sharing import UNLABELLED, Labels, together
 from central.request.model import NO_CPU_MEMORY, CpuMemory
@@ -111,7 +111,7 @@ class NodeCapacity:
     rebooted: bool = False  # whether the node booted after its report
     cpu_milli: int = 0  # free amounts of the allocatable cpu and memory; their changes do not change `version`
     memory_mib: int = 0
-    resources_known: bool = False  # False: the Node does not say
+    resources_reported: bool = False  # False: the Node does not say
 
     @property
     def serving(self) -> bool:
@@ -123,14 +123,14 @@ class NodeCapacity:
         """Return the isolations with which the node can give shares, its default first."""
         return self.isolations or _NONE
 
-    def isolation_of(self, asked: IsolationName | None) -> IsolationName:
+    def isolation_of(self, requested: IsolationName | None) -> IsolationName:
         """Return the isolation that the shares of a pod have on this node."""
-        return asked or self.offered[0]
+        return requested or self.offered[0]
 
     def has_resources(self, cpu_memory: CpuMemory) -> bool:
         """Return whether the node has the requested cpu and memory; True if its amounts are not known."""
         enough = cpu_memory.cpu_milli <= self.cpu_milli and cpu_memory.memory_mib <= self.memory_mib
-        return enough or not self.resources_known
+        return enough or not self.resources_reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

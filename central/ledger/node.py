@@ -94,16 +94,16 @@ class LedgerNode:
             self._stale = None
         elif self._left != left:
             self._capacity = replace(
-                self._capacity, cpu_milli=left.cpu_milli, memory_mib=left.memory_mib, resources_known=left.known
+                self._capacity, cpu_milli=left.cpu_milli, memory_mib=left.memory_mib, resources_reported=left.reported
             )
         self._left = left
         return self._capacity
 
-    def capacity_as_if(self, gone: Collection[PodUid], put: Sequence[tuple[Hold, CpuMemory]] = ()) -> NodeCapacity:
-        """Return the free capacity as if the pods of `gone` held nothing here, and the holds of `put` were added."""
-        if len(gone) > len(self.holds):  # a gang's victims are mostly on other nodes
-            gone = [uid for uid in self.holds if uid in gone]
-        freed = [self.holds[uid] for uid in gone if uid in self.holds]
+    def capacity_as_if(self, removed: Collection[PodUid], put: Sequence[tuple[Hold, CpuMemory]] = ()) -> NodeCapacity:
+        """Return the free capacity as if the pods of `removed` held nothing here, and the holds of `put` were added."""
+        if len(removed) > len(self.holds):  # a gang's victims are mostly on other nodes
+            removed = [uid for uid in self.holds if uid in removed]
+        freed = [self.holds[uid] for uid in removed if uid in self.holds]
         if not freed and not put:
             return self.capacity()
         usage = self.usage.copy()
@@ -112,7 +112,7 @@ class LedgerNode:
         for hold, _ in put:
             usage.add(hold)
         changed = {one for hold in (*freed, *(held for held, _ in put)) for one in (*hold.taken.gpus, *hold.taken.vfs)}
-        left = self.loads.left(self.name, gone, [cpu_memory for _, cpu_memory in put])
+        left = self.loads.left(self.name, removed, [cpu_memory for _, cpu_memory in put])
         return self._build(usage, self.capacity(), changed, left)
 
     def _build(self, usage: Usage, last: NodeCapacity | None, changed: Collection[str], left: Left) -> NodeCapacity:
@@ -129,7 +129,7 @@ class LedgerNode:
             rebooted=self.rebooted,
             cpu_milli=left.cpu_milli,
             memory_mib=left.memory_mib,
-            resources_known=left.known,
+            resources_reported=left.reported,
         )
 
     def touch(self, version: int) -> None:

@@ -65,8 +65,8 @@ class OtherClaims:
             for uuid in cards:
                 used.setdefault(uuid, f"pod {claims[uid].pod}, by another system")
         for uid, count in counts.items():
-            seen = {*named[uid], *(gpu.uuid for gpu in gpus if uid in gpu.used_by)}
-            for uuid in _left(ordered, used, held)[: max(0, count - len(seen))]:
+            observed = {*named[uid], *(gpu.uuid for gpu in gpus if uid in gpu.used_by)}
+            for uuid in _left(ordered, used, held)[: max(0, count - len(observed))]:
                 used[uuid] = f"pod {claims[uid].pod}, by another system that names no card"
         return tuple(_with_user(gpu, used.get(gpu.uuid, "")) for gpu in gpus)
 

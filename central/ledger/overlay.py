@@ -40,12 +40,12 @@ class Overlay:
     """Show the cluster with these changes."""
 
     books: Books
-    gone: frozenset[PodUid] = frozenset()
+    removed: frozenset[PodUid] = frozenset()
     put: Mapping[str, tuple[Put, ...]] = field(default_factory=lambda: _NOTHING)  # node → hundreds of holds of a gang
     rails: Rails | None = None  # only VFs of these rails count as free
 
     def without(self, *pods: PodUid) -> "Overlay":
-        return replace(self, gone=self.gone.union(pods))
+        return replace(self, removed=self.removed.union(pods))
 
     def with_put(self, *put: Put) -> "Overlay":
         by_node = dict(self.put)
@@ -61,13 +61,13 @@ class Overlay:
         return capacity if self.rails is None else capacity_on_rails(capacity, self.rails)
 
     def _capacity(self, name: str, put: Sequence[tuple[Hold, CpuMemory]]) -> NodeCapacity:
-        return self.books.capacity_as_if(name, self.gone, put)
+        return self.books.capacity_as_if(name, self.removed, put)
 
     def group_cards(self, group: AffinityGroup) -> frozenset[CardOf]:
         """Return the cards of an affinity group; if empty, the group's next pod may open any card."""
         every = (one for put in self.put.values() for one in put)
         put = (card for one in every for its, card in cards_in_groups(one.node, one.hold.taken) if its == group)
-        return self.books.groups.cards(group, self.gone).union(put)
+        return self.books.groups.cards(group, self.removed).union(put)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

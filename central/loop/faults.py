@@ -111,7 +111,7 @@ class Faults:
         pause_s = min(LONGEST_S, FIRST_S * 2.0 ** min(failing.failures, 32))
         failing.failures += 1
         failing.until = self._clock() + pause_s
-        self._say(work, name, error, pause_s)
+        self._log_failure(work, name, error, pause_s)
         return pause_s
 
     def set_aside(self) -> Counter[Work]:
@@ -125,7 +125,7 @@ class Faults:
         while len(self._failing) >= MOST:
             del self._failing[next(iter(self._failing))]
 
-    def _say(self, work: Work, name: str, error: Exception, pause_s: float) -> None:
+    def _log_failure(self, work: Work, name: str, error: Exception, pause_s: float) -> None:
         where = _where(error)
         until, unlogged = self._quiet.get(where, (0.0, 0))
         now = self._clock()
@@ -135,8 +135,10 @@ class Faults:
         self._quiet[where] = now + QUIET_S, 0
         text = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
         what = f"cannot handle {work} {name}".rstrip()
-        why = f"{what}: {type(error).__name__}: {error}; it is set aside for {pause_s:g} s; this is an error in lading-central"
-        self._log.error(Event.HANDLING_FAILED, why, work=work, object=name, unlogged=unlogged, traceback=text)
+        reason = (
+            f"{what}: {type(error).__name__}: {error}; it is set aside for {pause_s:g} s; this is an error in lading-central"
+        )
+        self._log.error(Event.HANDLING_FAILED, reason, work=work, object=name, unlogged=unlogged, traceback=text)
 
 
 def _where(error: Exception) -> str:

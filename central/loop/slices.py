@@ -53,6 +53,6 @@ async def in_slices(steps: Steps, clock: Callable[[], float], *, until: float = 
 
 async def result_in_slices(steps: Generator[None, None, T], clock: Callable[[], float]) -> T:
     """Run all steps in slices, with other tasks in between, and return the result of the steps."""
-    found: list[T] = []
-    await in_slices(returning(steps, found), clock)
-    return found[0]
+    result: list[T] = []
+    await in_slices(returning(steps, result), clock)
+    return result[0]

@@ -18,16 +18,16 @@ def exhaust(steps: Steps) -> None:
     deque(steps, maxlen=0)
 
 
-def returning(steps: Generator[None, None, T], found: list[T]) -> Steps:
-    """Yield the steps, and append their result to `found`."""
-    found.append((yield from steps))
+def returning(steps: Generator[None, None, T], results: list[T]) -> Steps:
+    """Yield the steps, and append their result to `results`."""
+    results.append((yield from steps))
 
 
 def result(steps: Generator[None, None, T]) -> T:
     """Run all steps at once, and return their result."""
-    found: list[T] = []
-    exhaust(returning(steps, found))
-    return found[0]
+    results: list[T] = []
+    exhaust(returning(steps, results))
+    return results[0]
 
 
 def go_on(steps: Steps, clock: Callable[[], float], until: float) -> None:

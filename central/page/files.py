@@ -63,5 +63,5 @@ def takes(request: web.Request, etag: str) -> bool:
 
 
 def takes_gzip(request: web.Request) -> bool:
-    words = [word.replace(" ", "") for word in request.headers.get("Accept-Encoding", "").lower().split(",")]
-    return "gzip" in [word.split(";")[0] for word in words if not word.endswith((";q=0", ";q=0.0"))]
+    text = [word.replace(" ", "") for word in request.headers.get("Accept-Encoding", "").lower().split(",")]
+    return "gzip" in [word.split(";")[0] for word in text if not word.endswith((";q=0", ";q=0.0"))]

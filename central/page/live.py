@@ -61,7 +61,7 @@ class Live:
         self._changes = Changes()
         self._waiting = Waiting()
         self._waiting_changed = 0  # version of the last change of the pending pods
-        self._claims_seen = self._reports_seen = -1
+        self._observed_claims = self._observed_reports = -1
         self._busy = asyncio.Lock()
         self._caught_up_at = self._waited_at = float("-inf")
 
@@ -74,24 +74,24 @@ class Live:
             if self._clock() - self._caught_up_at < EVERY_S:
                 return
             slices = Slices(self._clock, slice_s=SLICE_S, rest_s=REST_S, quiet_s=QUIET_S)
-            claimed, claims_seen = self._ledger.claims_changed_since(self._claims_seen)
-            reported, reports_seen = self._reports.changed_since(self._reports_seen)
+            claimed, observed_claims = self._ledger.claims_changed_since(self._observed_claims)
+            reported, observed_reports = self._reports.changed_since(self._observed_reports)
             for name in dict.fromkeys([*claimed, *reported]):
-                self._look_at(name)
+                self._update_node(name)
                 await slices.pause()
-            self._claims_seen, self._reports_seen = claims_seen, reports_seen
+            self._observed_claims, self._observed_reports = observed_claims, observed_reports
             if self._clock() - self._waited_at >= PENDING_EVERY_S:
-                await self._look_at_waiting(slices)
+                await self._update_waiting(slices)
             self._caught_up_at = self._clock()
 
-    def _look_at(self, name: str) -> None:
+    def _update_node(self, name: str) -> None:
         view = self._view(name)
         now = None if view is None else _encode(view)
         if now == self._nodes.get(name):
             return
-        gone = self._totals_of.pop(name, _NONE)
+        before = self._totals_of.pop(name, _NONE)
         come = _NONE if view is None else msgspec.structs.astuple(totals([view]))
-        self._sum = tuple(total - less + more for total, less, more in zip(self._sum, gone, come, strict=True))
+        self._sum = tuple(total - less + more for total, less, more in zip(self._sum, before, come, strict=True))
         if now is None:
             del self._nodes[name]
         else:
@@ -105,7 +105,7 @@ class Live:
             return None
         return node_view(self._ledger, report, name)
 
-    async def _look_at_waiting(self, slices: Slices) -> None:
+    async def _update_waiting(self, slices: Slices) -> None:
         now = await read_waiting(self._scheduler, self._clock(), slices)
         if not now.is_as(self._waiting):
             self._waiting_changed = self._changes.mark("")
@@ -130,8 +130,8 @@ class Live:
         if leadership != self._name or not _NUMBER.fullmatch(number) or int(number) > self._changes.version:
             return None
         names = self._changes.since(int(number))
-        gone = [name for name in names if name and name not in self._nodes]
-        head = {"revision": self.revision, "after": revision, "totals": self._totals(), "gone": gone}
+        removed = [name for name in names if name and name not in self._nodes]
+        head = {"revision": self.revision, "after": revision, "totals": self._totals(), "gone": removed}
         if self._waiting_changed > int(number):
             head |= self._pending()
         return self._joined(head, [self._nodes[name] for name in names if name in self._nodes])

@@ -131,8 +131,8 @@ class PageRoutes:
             if live is None or self._stopped.is_set():
                 return refusal(503, NOT_LEADING, close=True)
             await live.catch_up()
-            gone = request.transport is None or request.transport.is_closing()
-            if live.revision != after or gone or time.monotonic() >= until:
+            closed = request.transport is None or request.transport.is_closing()
+            if live.revision != after or closed or time.monotonic() >= until:
                 return await self._answer(request, live, after)
 
     @contextlib.contextmanager

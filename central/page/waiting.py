@@ -55,7 +55,7 @@ async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Wait
         await slices.pause()
     lines, gangs = pod_lines(scheduler, first, waiting), gang_lines(scheduler)
     await slices.pause()
-    counts, said_of = dict[DeviceRequest, dict[str, int]](), dict[GangKey, str]()
+    counts, text_of = dict[DeviceRequest, dict[str, int]](), dict[GangKey, str]()
     views = []
     for pod in first:
         if pod.request.sharing is not None:  # the pod's reasons may depend on its own affinity group
@@ -64,11 +64,11 @@ async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Wait
             if pod.request not in counts:
                 counts[pod.request] = _count(scheduler, pod.request)
             reasons = counts[pod.request]
-        found = scheduler.gangs.of(pod.uid)
-        gang = found[0] if found is not None and not found[0].ordinary else None
-        if gang is not None and gang.key not in said_of:
-            said_of[gang.key] = view_gang(scheduler, gang, gangs.get(gang.key)).in_words()
-        views.append(_view(scheduler, pod, reasons, now, lines.get(pod.uid), said_of[gang.key] if gang is not None else ""))
+        result = scheduler.gangs.of(pod.uid)
+        gang = result[0] if result is not None and not result[0].ordinary else None
+        if gang is not None and gang.key not in text_of:
+            text_of[gang.key] = view_gang(scheduler, gang, gangs.get(gang.key)).as_text()
+        views.append(_view(scheduler, pod, reasons, now, lines.get(pod.uid), text_of[gang.key] if gang is not None else ""))
         await slices.pause()
     return Waiting(tuple(views), len(everybody))
 
@@ -87,7 +87,7 @@ def _view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], now: floa
         keeping_room_on=keeping_room_on,
         quota=pod.quota.shown if pod.quota is not None else "",
         gang=gang,
-        line=line.in_words() if line is not None else "",
+        line=line.as_text() if line is not None else "",
     )
 
 
@@ -96,8 +96,8 @@ def count_reasons(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
     return _count_in_group(scheduler, pod) or _by_code(scheduler.judged(pod.request).reasons.values())
 
 
-def _count(scheduler: Scheduler, ask: DeviceRequest) -> dict[str, int]:
-    return _by_code((scheduler.known_reasons(ask) or {}).values())
+def _count(scheduler: Scheduler, request: DeviceRequest) -> dict[str, int]:
+    return _by_code((scheduler.cached_reasons(request) or {}).values())
 
 
 def _count_in_group(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
@@ -107,7 +107,7 @@ def _count_in_group(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
     if not group:
         return {}
     verdicts = [scheduler.verdict(pod.request, name, own) for name in group]
-    here = _by_code(found.missing.shown if isinstance(found, NoFit) else "" for found in verdicts)
+    here = _by_code(verdict.missing.shown if isinstance(verdict, NoFit) else "" for verdict in verdicts)
     elsewhere = len(scheduler.ledger.nodes()) - len(group)
     return here | ({Missing.GROUP_ELSEWHERE.value: elsewhere} if elsewhere > 0 else {})
 

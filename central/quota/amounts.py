@@ -84,13 +84,13 @@ def _render(key: str, amount: int) -> str:
     return str(amount // CARD) if amount % CARD == 0 else f"{amount}m"
 
 
-def in_words(key: str, amount: int) -> str:
+def as_text(key: str, amount: int) -> str:
     """Return the amount with its unit."""
     if key == MEMORY:
         return format_mib(amount)
     if key == RESOURCE_RDMA:
         return f"{amount} VFs"
-    unit = unit_in_words(key)
+    unit = unit_as_text(key)
     return f"{bare(key, amount)} {unit if amount != CARD else unit.replace('GPUs', 'GPU').replace('cores', 'core')}"
 
 
@@ -103,7 +103,7 @@ def bare(key: str, amount: int) -> str:
     return f"{amount // CARD}.{amount % CARD:03}".rstrip("0").rstrip(".")
 
 
-def unit_in_words(key: str) -> str:
+def unit_as_text(key: str) -> str:
     if key == MEMORY:
         return "of memory"
     if key == RESOURCE_RDMA:
@@ -118,7 +118,7 @@ def _scale(key: str) -> Fraction:
 # ---- requests and held devices of pods
 
 
-def asked(request: DeviceRequest, cpu_memory: CpuMemory, models: Mapping[str, int]) -> dict[str, int]:
+def requested(request: DeviceRequest, cpu_memory: CpuMemory, models: Mapping[str, int]) -> dict[str, int]:
     """Return the requested amounts of a waiting pod. `models` has the cluster's models, each with the least usable memory of
     its cards, in MiB."""
     by_model = {model: _on(request, models.get(model)) for model in request.gpu_models or models}
@@ -187,10 +187,10 @@ def _part(memory_mib: int, core_percent: int, card_mib: int) -> int:
 def _of_instance(profile: str, card_mib: int) -> int:
     """Return the part of a card, in thousandths, of an instance of that profile; 0 for an unknown profile name. Memory counts
     in eighths of the card."""
-    said = _PROFILE.search(profile)
-    if said is None:
+    match = _PROFILE.search(profile)
+    if match is None:
         return 0
-    slices, gigabytes = int(said[1]), int(said[2])
+    slices, gigabytes = int(match[1]), int(match[2])
     eighths = round(gigabytes * 1024 * 8 / card_mib) if card_mib > 0 else 0
     return min(CARD, max(slices * CARD // 7, eighths * CARD // 8))
 

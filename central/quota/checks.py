@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from central.quota.amounts import bare, in_words, unit_in_words
+from central.quota.amounts import as_text, bare, unit_as_text
 from central.quota.model import FLAT, Amounts, Quota, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.request.reasons import OfPod
@@ -60,11 +60,11 @@ def check(
     if leaf is None:
         return None
     if leaf.is_parent or tree.groups.get(quota):
-        why = f"quota {quota} is divided among other quotas; name one of them in the label of the pod"
-        return QuotaRefusal(code=OfPod.QUOTA_INVALID, quota=quota, why=why)
+        reason = f"quota {quota} is divided among other quotas; name one of them in the label of the pod"
+        return QuotaRefusal(code=OfPod.QUOTA_INVALID, quota=quota, why=reason)
     more = {key: amount - own.get(key, 0) for key, amount in amounts.items()}
-    found = next(_limits(snapshot, leaf, more, preemptible=preemptible), None)
-    return found or next(_beyond_runtime(snapshot, leaf, more, amounts, gang=gang, has_turn=has_turn), None)
+    limit = next(_limits(snapshot, leaf, more, preemptible=preemptible), None)
+    return limit or next(_beyond_runtime(snapshot, leaf, more, amounts, gang=gang, has_turn=has_turn), None)
 
 
 def _limits(snapshot: QuotaSnapshot, leaf: Quota, more: Amounts, *, preemptible: bool) -> Iterator[QuotaRefusal]:
@@ -99,9 +99,9 @@ def _beyond_runtime(
         if (gang or larger) and lendable(snapshot, leaf.id, key) >= amount and has_turn(leaf.id):
             continue
         if larger:
-            share = f"{in_words(key, whole[key])} together are more than its {bare(key, runtime)}"
-            why = f"quota {leaf.id}: {share}; it may borrow them when they are free and it is its turn"
-            yield QuotaRefusal(code=OfPod.QUOTA_TURN, quota=leaf.id, why=why)
+            share = f"{as_text(key, whole[key])} together are more than its {bare(key, runtime)}"
+            reason = f"quota {leaf.id}: {share}; it may borrow them when they are free and it is its turn"
+            yield QuotaRefusal(code=OfPod.QUOTA_TURN, quota=leaf.id, why=reason)
         else:
             yield from _above(leaf, used, runtime, key, "what it may use now")
 
@@ -134,4 +134,4 @@ def _ratio(snapshot: QuotaSnapshot, quota: Quota, key: str) -> Fraction | float:
 
 
 def _of(key: str, used: int, most: int) -> str:
-    return f"{bare(key, used)} of {bare(key, most)} {unit_in_words(key)}"
+    return f"{bare(key, used)} of {bare(key, most)} {unit_as_text(key)}"

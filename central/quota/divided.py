@@ -10,38 +10,38 @@ from collections import defaultdict
 
 from central.quota.amounts import unit_of
 from central.quota.model import Amounts, QuotaId
-from central.quota.runtime import Sibling, ask_up, divide, limit, sibling
+from central.quota.runtime import Sibling, divide, limit, sibling, sum_requests
 from central.quota.tree import Tree
 
 
 class Divided:
     def __init__(self, tree: Tree) -> None:
-        """Create the division for quotas without requests. `asked`, `limited` and `runtime` are by resource, then by quota."""
+        """Create the division for quotas without requests. `requested`, `limited` and `runtime` are by resource, then quota."""
         self._tree = tree
         self.totals: dict[QuotaId, Amounts] = {}
         self.runtime: dict[str, dict[QuotaId, int]] = {}
-        self.asked: dict[str, dict[QuotaId, int]] = {}
+        self.requested: dict[str, dict[QuotaId, int]] = {}
         self.limited: dict[str, dict[QuotaId, int]] = {}
         self._stale: defaultdict[str, set[QuotaId]] = defaultdict(set)  # groups, by resource
         self._siblings: defaultdict[tuple[str, QuotaId], dict[QuotaId, Sibling]] = defaultdict(dict)
         for key in {key for quota in tree.quotas.values() for key in quota.max}:
-            asking = ask_up(tree, key, {})
-            self.asked[key], self.limited[key] = dict(asking.requested), dict(asking.limited)
+            sums = sum_requests(tree, key, {})
+            self.requested[key], self.limited[key] = dict(sums.requested), dict(sums.limited)
             self.runtime[key] = {}
             self._stale[key].update(tree.groups)
             for group, members in tree.groups.items():
                 for quota in [tree.quotas[member] for member in members if key in tree.quotas[member].max]:
                     self._siblings[key, group][quota.id] = sibling(quota, key, self.limited[key].get(quota.id, 0))
 
-    def ask(self, quota: QuotaId, key: str, more: int) -> None:
+    def add_request(self, quota: QuotaId, key: str, more: int) -> None:
         """Add an amount to the requests of a quota's pods."""
-        if key not in self.asked:
+        if key not in self.requested:
             return
-        asked, limited = self.asked[key], self.limited[key]
+        requested, limited = self.requested[key], self.limited[key]
         for step in self._tree.paths.get(quota, ()):
-            asked[step] = asked.get(step, 0) + more
+            requested[step] = requested.get(step, 0) + more
             before = limited.get(step, 0)
-            limited[step] = limit(self._tree.quotas[step], key, asked[step])
+            limited[step] = limit(self._tree.quotas[step], key, requested[step])
             more = limited[step] - before
             if not more:
                 return
@@ -49,7 +49,7 @@ class Divided:
             self._stale[key].add(group)
             siblings = self._siblings[key, group]
             if step in siblings:
-                siblings[step] = siblings[step]._replace(asks=limited[step])
+                siblings[step] = siblings[step]._replace(amount=limited[step])
 
     def set_total(self, group: QuotaId, total: Amounts) -> None:
         """Set the amounts that a group without a parent quota divides; other groups divide the runtime of their parent."""

@@ -82,8 +82,8 @@ def choosing(snapshot: QuotaSnapshot, units: Iterable[QuotaUnit], enough: Enough
     for piece in _in_order(units):
         quota = piece.unit.quota
         left = excess.setdefault(quota, beyond(snapshot, snapshot.tree.quotas[quota]))
-        gone = uids_of(taken)
-        given = total_of(member.amounts for member in piece.members if member.uid not in gone)
+        evicted = uids_of(taken)
+        given = total_of(member.amounts for member in piece.members if member.uid not in evicted)
         if not any(left.get(key, 0) > 0 for key in given):
             continue
         taken.append(piece)

@@ -46,7 +46,7 @@ class Quota:
     is_parent: bool = False  # whether it has child quotas instead of pods
     tree: str = ""  # tree of the quota; empty: the tree that divides the cluster
     total: Amounts | None = None  # amounts that its own tree divides; None: not the root of a tree
-    apart: bool = False  # whether the tree's amounts are taken from the tree of the cluster
+    separate: bool = False  # whether the tree's amounts are taken from the tree of the cluster
     namespaces: tuple[str, ...] = ()  # namespaces of the pods that belong to the quota
     uncounted: tuple[str, ...] = ()  # resources in min or max that Lading does not count
     problem: str = ""  # why the object cannot be read; empty: readable

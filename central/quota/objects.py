@@ -23,7 +23,7 @@ IS_PARENT: Final = f"{KOORDINATOR_PREFIX}is-parent"
 LENDS: Final = f"{KOORDINATOR_PREFIX}allow-lent-resource"
 TREE: Final = f"{KOORDINATOR_PREFIX}tree-id"
 IS_ROOT: Final = f"{KOORDINATOR_PREFIX}is-root"
-APART: Final = f"{KOORDINATOR_PREFIX}ignore-default-tree"
+SEPARATE_TREE: Final = f"{KOORDINATOR_PREFIX}ignore-default-tree"
 WEIGHT: Final = f"{KOORDINATOR_PREFIX}shared-weight"
 NAMESPACES: Final = f"{KOORDINATOR_PREFIX}namespaces"
 TOTAL: Final = f"{KOORDINATOR_PREFIX}total-resource"
@@ -63,10 +63,10 @@ def read_quota(dialect: QuotaDialect, obj: ElasticQuota) -> Quota:
         return replace(quota, problem=str(e))
 
 
-def unreadable_quota(dialect: QuotaDialect, namespace: str, name: str, why: str) -> Quota:
+def unreadable_quota(dialect: QuotaDialect, namespace: str, name: str, reason: str) -> Quota:
     """Return a quota with a problem, for an object that cannot be decoded."""
     return replace(
-        _named(dialect, AnnotatedMetadata(namespace=namespace, name=name)), problem=f"its object cannot be read: {why}"
+        _named(dialect, AnnotatedMetadata(namespace=namespace, name=name)), problem=f"its object cannot be read: {reason}"
     )
 
 
@@ -97,8 +97,8 @@ def _with_annotations(quota: Quota, metadata: AnnotatedMetadata) -> Quota:
     weights, _ = _amounts(WEIGHT, _json(annotations, WEIGHT, dict[str, Amount], {}))
     namespaces = tuple(_json(annotations, NAMESPACES, list[str], []))
     total = _total(annotations) if metadata.labels.get(IS_ROOT) == "true" and quota.id not in BUILT_IN else None
-    apart = metadata.labels.get(APART) == "true"
-    return replace(quota, weights=weights, namespaces=namespaces, total=total, apart=apart)
+    separate = metadata.labels.get(SEPARATE_TREE) == "true"
+    return replace(quota, weights=weights, namespaces=namespaces, total=total, separate=separate)
 
 
 def _total(annotations: Mapping[str, str]) -> Amounts:

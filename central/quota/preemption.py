@@ -30,7 +30,7 @@ class Preemption:
     lowest: int | None  # the lowest priority of possible victims; None: there are none
     takes: Callable[[PodUid], bool]  # whether the pod is a possible victim, regardless of its priority
     allows: Callable[[Collection[PodUid]], bool]  # whether the quotas allow the waiting pods after the eviction of these pods
-    said: str = ""  # the possible victims, as text; empty: quotas make no difference
+    victims: str = ""  # the possible victims, as text; empty: quotas make no difference
 
 
 def guaranteed_by(snapshot: QuotaSnapshot, quotas: Sequence[QuotaId], more: Amounts) -> QuotaId | None:
@@ -44,7 +44,7 @@ def guaranteed_by(snapshot: QuotaSnapshot, quotas: Sequence[QuotaId], more: Amou
     return None
 
 
-def in_words(quotas: Sequence[QuotaId] | None, guaranteed: QuotaId | None) -> str:
+def as_text(quotas: Sequence[QuotaId] | None, guaranteed: QuotaId | None) -> str:
     """Describe the possible victims as text. `quotas` are those of the waiting pods; None if the pods have several."""
     if quotas is None:
         return "no pod, because its gang is of several quotas"

@@ -22,7 +22,7 @@ class QuotaSnapshot:
     tree: Tree = field(default_factory=Tree)
     used: Mapping[QuotaId, Amounts] = field(default_factory=dict)  # amounts held by pods, or planned for them
     fixed: Mapping[QuotaId, Amounts] = field(default_factory=dict)  # used amounts of pods that are never preempted
-    asked: Mapping[str, ByQuota] = field(default_factory=dict)  # amounts requested by running and waiting pods
+    requested: Mapping[str, ByQuota] = field(default_factory=dict)  # amounts requested by running and waiting pods
     limited: Mapping[str, ByQuota] = field(default_factory=dict)  # requested amounts that the quota passes on to its parent
     runtime: Mapping[str, ByQuota] = field(default_factory=dict)
     totals: Mapping[QuotaId, Amounts] = field(default_factory=dict)  # amounts that a group divides
@@ -33,8 +33,8 @@ class QuotaSnapshot:
     def fixed_of(self, quota: QuotaId, key: str) -> int:
         return self.fixed.get(quota, _NOTHING).get(key, 0)
 
-    def asked_of(self, quota: QuotaId, key: str) -> int:
-        return self.asked.get(key, _NO_QUOTAS).get(quota, 0)
+    def requested_of(self, quota: QuotaId, key: str) -> int:
+        return self.requested.get(key, _NO_QUOTAS).get(quota, 0)
 
     def limited_of(self, quota: QuotaId, key: str) -> int:
         return self.limited.get(key, _NO_QUOTAS).get(quota, 0)

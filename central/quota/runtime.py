@@ -27,12 +27,12 @@ class Sibling(NamedTuple):
 
     name: str
     weight: int
-    asks: int  # requested amount, limited to the quota's max
+    amount: int  # requested amount, limited to the quota's max
     min: int
     lends: bool = True
 
 
-class Asking(NamedTuple):
+class RequestSums(NamedTuple):
     """Hold the requests of one resource by quota; quotas without a request are absent."""
 
     requested: Mapping[QuotaId, int]  # requests of the quota's pods, or of its children
@@ -42,13 +42,13 @@ class Asking(NamedTuple):
 def divide(total: int, siblings: Iterable[Sibling], *, unit: int = 1) -> dict[str, int]:
     """Return the runtime of each sibling by name. The results are whole units if all amounts are."""
     ordered = sorted(siblings, key=_name)
-    if unit > 1 and (total % unit or any(one.asks % unit or one.min % unit for one in ordered)):
+    if unit > 1 and (total % unit or any(one.amount % unit or one.min % unit for one in ordered)):
         unit = 1
     runtime, hungry = {}, []
     for one, scaled in zip(ordered, _scaled_mins(total, ordered, unit), strict=True):
-        if one.asks > scaled:
+        if one.amount > scaled:
             hungry.append(one)
-        runtime[one.name] = scaled if one.asks > scaled or not one.lends else one.asks
+        runtime[one.name] = scaled if one.amount > scaled or not one.lends else one.amount
     _give_rest(total - sum(runtime.values()), hungry, runtime, unit)
     return runtime
 
@@ -67,15 +67,15 @@ def _give_rest(rest: int, hungry: list[Sibling], runtime: dict[str, int], unit: 
     next round."""
     hungry = [one for one in hungry if one.weight]
     while rest > 0 and hungry:
-        if sum(one.asks - runtime[one.name] for one in hungry) <= rest:  # all requests can be met in one round
-            runtime.update((one.name, one.asks) for one in hungry)
+        if sum(one.amount - runtime[one.name] for one in hungry) <= rest:  # all requests can be met in one round
+            runtime.update((one.name, one.amount) for one in hungry)
             return
         for one, given in zip(hungry, _in_proportion(rest, hungry, unit), strict=True):
             runtime[one.name] += given
-        rest = sum(max(0, runtime[one.name] - one.asks) for one in hungry)
+        rest = sum(max(0, runtime[one.name] - one.amount) for one in hungry)
         for one in hungry:
-            runtime[one.name] = min(runtime[one.name], one.asks)
-        hungry = [one for one in hungry if runtime[one.name] < one.asks]
+            runtime[one.name] = min(runtime[one.name], one.amount)
+        hungry = [one for one in hungry if runtime[one.name] < one.amount]
 
 
 def _in_proportion(amount: int, siblings: Sequence[Sibling], unit: int) -> list[int]:
@@ -89,27 +89,27 @@ def _in_proportion(amount: int, siblings: Sequence[Sibling], unit: int) -> list[
     return given
 
 
-def ask_up(tree: Tree, key: str, requested: Mapping[QuotaId, int]) -> Asking:
+def sum_requests(tree: Tree, key: str, requested: Mapping[QuotaId, int]) -> RequestSums:
     """Return the requests of every quota, given the requests of the leaves' pods."""
-    asked, limited = dict(requested), dict[QuotaId, int]()
+    sums, limited = dict(requested), dict[QuotaId, int]()
     for quota in tree.leaves_first():
-        own = asked.get(quota.id, 0)
+        own = sums.get(quota.id, 0)
         limited[quota.id] = own = limit(quota, key, own)
         if own and quota.parent in tree.quotas:
-            asked[quota.parent] = asked.get(quota.parent, 0) + own
-    return Asking(asked, limited)
+            sums[quota.parent] = sums.get(quota.parent, 0) + own
+    return RequestSums(sums, limited)
 
 
 def limit(quota: Quota, key: str, requested: int) -> int:
     """Return the amount that the quota requests of its parent, if its pods or children request this amount."""
-    asks = least_asked(quota, key, requested)
-    return min(asks, quota.max[key]) if key in quota.max else asks
+    amount = least_requested(quota, key, requested)
+    return min(amount, quota.max[key]) if key in quota.max else amount
 
 
-def least_asked(quota: Quota, key: str, requested: int) -> int:
+def least_requested(quota: Quota, key: str, requested: int) -> int:
     """Return the quota's own request: at least its min if it does not lend."""
     return requested if quota.lends else max(requested, quota.min.get(key, 0))
 
 
-def sibling(quota: Quota, key: str, asks: int) -> Sibling:
-    return Sibling(quota.id, quota.weight_of(key), asks, quota.min.get(key, 0), quota.lends)
+def sibling(quota: Quota, key: str, amount: int) -> Sibling:
+    return Sibling(quota.id, quota.weight_of(key), amount, quota.min.get(key, 0), quota.lends)

@@ -18,7 +18,7 @@ from central.quota.amounts import render_amounts
 from central.quota.model import KOORDINATOR_PREFIX, Amounts, Quota
 from central.quota.objects import ElasticQuota
 from central.quota.quota_snapshot import QuotaSnapshot
-from central.quota.runtime import least_asked
+from central.quota.runtime import least_requested
 
 RUNTIME: Final = f"{KOORDINATOR_PREFIX}runtime"
 REQUEST: Final = f"{KOORDINATOR_PREFIX}request"
@@ -33,7 +33,7 @@ class QuotaStatus:
     used: Mapping[str, str] = field(default_factory=dict)
 
 
-NOTHING_SAID: Final = QuotaStatus()
+NO_STATUS: Final = QuotaStatus()
 
 
 def read_status(obj: ElasticQuota) -> QuotaStatus:
@@ -47,11 +47,11 @@ def render_status(snapshot: QuotaSnapshot, quota: Quota) -> QuotaStatus:
     used = render_amounts({key: snapshot.used_of(quota.id, key) for key in keys})
     if quota.flat:
         return QuotaStatus(used=used)
-    asked = {key: snapshot.asked_of(quota.id, key) for key in keys}
+    requested = {key: snapshot.requested_of(quota.id, key) for key in keys}
     amounts = {
         RUNTIME: {key: snapshot.runtime_of(quota, key) or 0 for key in keys},
-        REQUEST: {key: least_asked(quota, key, amount) for key, amount in asked.items()},
-        CHILD_REQUEST: asked,
+        REQUEST: {key: least_requested(quota, key, amount) for key, amount in requested.items()},
+        CHILD_REQUEST: requested,
         FIXED: {key: snapshot.fixed_of(quota.id, key) for key in keys},
     }
     return QuotaStatus(annotations={name: _json(of) for name, of in amounts.items()}, used=used)

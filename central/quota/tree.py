@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from central.quota.amounts import in_words
+from central.quota.amounts import as_text
 from central.quota.model import BUILT_IN, DEFAULT, FLAT, ROOT, SYSTEM, Amounts, Owner, Quota, QuotaDialect, QuotaId
 
 SYSTEM_NAMESPACE: Final = "kube-system"
@@ -32,16 +32,16 @@ class Tree:
 
     def quotas_of(self, owner: Owner) -> tuple[QuotaId, ...]:
         """Return the quotas that count the pod: at most one of each dialect. They may include an invalid quota."""
-        found = [quota for quota in (self._of_koordinator(owner), self.flat.get(owner.namespace)) if quota is not None]
-        return tuple(found)
+        result = [quota for quota in (self._of_koordinator(owner), self.flat.get(owner.namespace)) if quota is not None]
+        return tuple(result)
 
     def _of_koordinator(self, owner: Owner) -> QuotaId | None:
         named = QuotaId(owner.named)
         if named and (named in self.paths or named in self.problems):  # an object that cannot be read may have no name
             return named
-        found = self.by_namespace.get(owner.namespace)
-        if found is not None:
-            return found
+        result = self.by_namespace.get(owner.namespace)
+        if result is not None:
+            return result
         builtin = SYSTEM if owner.namespace == SYSTEM_NAMESPACE else DEFAULT
         return builtin if builtin in self.paths or self.by_namespace or self._has_koordinator else None
 
@@ -69,7 +69,7 @@ def build(quotas: Iterable[Quota]) -> Tree:
 
 class _Building:
     def __init__(self, quotas: Sequence[Quota]) -> None:
-        self._known: dict[QuotaId, Quota] = {}
+        self._readable: dict[QuotaId, Quota] = {}
         self._problems: dict[QuotaId, str] = {}
         self._accepted: dict[QuotaId, Quota] = {}
         self._groups: dict[QuotaId, tuple[QuotaId, ...]] = {}
@@ -82,13 +82,13 @@ class _Building:
     def _add(self, quota: Quota) -> None:
         if quota.id == ROOT:
             return  # Koordinator's object of the whole cluster; central sums the nodes instead
-        if quota.id in self._known:
-            other = self._known[quota.id]
+        if quota.id in self._readable:
+            other = self._readable[quota.id]
             self._problems[QuotaId(f"{quota.namespace}/{quota.name}")] = (
                 f"namespace {other.namespace} has an older quota {other.name}; names are unique in the cluster"
             )
             return
-        self._known[quota.id] = quota
+        self._readable[quota.id] = quota
         if quota.flat:
             first = self._flat.setdefault(quota.namespace, quota.id)
             if first != quota.id:
@@ -110,7 +110,7 @@ class _Building:
             if members:
                 self._groups[parent] = members
                 parents += members
-        for quota in self._known.values():
+        for quota in self._readable.values():
             if quota.id not in self._accepted and quota.id not in self._problems:
                 self._problems[quota.id] = self._why_not_reached(quota)
 
@@ -139,21 +139,21 @@ class _Building:
         self._paths[quota.id] = (quota.id, *above)
 
     def _why_not_reached(self, quota: Quota) -> str:
-        seen, parent = {quota.id}, quota.parent
-        while parent in self._known and parent not in seen:
-            if len(seen) > MOST_LEVELS:
+        observed, parent = {quota.id}, quota.parent
+        while parent in self._readable and parent not in observed:
+            if len(observed) > MOST_LEVELS:
                 return TOO_DEEP
             if parent in self._problems:
                 return f"its parent {parent} is refused"
-            seen.add(parent)
-            parent = self._known[parent].parent
-        if parent in seen:
+            observed.add(parent)
+            parent = self._readable[parent].parent
+        if parent in observed:
             return f"its parents form a circle: {quota.parent} is below {quota.name}"
         return f"its parent {parent} does not exist" if parent == quota.parent else f"a parent of it, {parent}, does not exist"
 
     def tree(self) -> Tree:
         by_namespace: dict[str, QuotaId] = {}
-        koordinator = [quota for quota in self._known.values() if quota.dialect is QuotaDialect.KOORDINATOR]
+        koordinator = [quota for quota in self._readable.values() if quota.dialect is QuotaDialect.KOORDINATOR]
         for quota in koordinator:
             for namespace in quota.namespaces:
                 by_namespace.setdefault(namespace, quota.id)
@@ -177,7 +177,7 @@ def _own_problem(quota: Quota) -> str:
         if quota.dialect is QuotaDialect.KOORDINATOR and key not in quota.max:
             return f"min has {key}, and max does not; add it to max"
         if key in quota.max and amount > quota.max[key]:
-            return f"min {in_words(key, amount)} is more than max {in_words(key, quota.max[key])}"
+            return f"min {as_text(key, amount)} is more than max {as_text(key, quota.max[key])}"
     return ""
 
 
@@ -195,7 +195,7 @@ def _problem_below(quota: Quota, above: Quota, guaranteed: Amounts) -> str:
         together = guaranteed.get(key, 0) + amount
         if together > above.min.get(key, 0):
             return (
-                f"min {in_words(key, amount)} and that of older children is {in_words(key, together)}, "
-                f"more than min {in_words(key, above.min.get(key, 0))} of its parent {above.name}"
+                f"min {as_text(key, amount)} and that of older children is {as_text(key, together)}, "
+                f"more than min {as_text(key, above.min.get(key, 0))} of its parent {above.name}"
             )
     return ""

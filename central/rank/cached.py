@@ -87,7 +87,7 @@ class CachedVerdicts(ABC):
         """Discard the verdict about a node until it is judged again."""
         self._hard.pop(name, None)
         self._open[name] = capacity
-        self._say(name, Missing.NOT_REACHED)
+        self._store(name, Missing.NOT_REACHED)
 
     def _close(self, name: str) -> None:
         self._open.pop(name, None)
@@ -99,7 +99,7 @@ class CachedVerdicts(ABC):
         self.fits.pop(name, None)
         self.reasons.pop(name, None)
 
-    def _say(self, name: str, missing: Missing | None, score: Score = ()) -> None:
+    def _store(self, name: str, missing: Missing | None, score: Score = ()) -> None:
         """Store the verdict about a node; None means that it fits."""
         if missing is None:
             self.fits[name] = score
@@ -132,20 +132,20 @@ class Recent(Generic[K, V]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._known: OrderedDict[K, V] = OrderedDict()
+        self._values: OrderedDict[K, V] = OrderedDict()
 
     def __contains__(self, key: K) -> bool:
-        return key in self._known
+        return key in self._values
 
     def get(self, key: K) -> V | None:
         """Return the cached value, or None."""
-        return self._known.get(key)
+        return self._values.get(key)
 
     def of(self, key: K, make: Callable[[], V]) -> V:
-        value = self._known.get(key)
+        value = self._values.get(key)
         if value is None:
-            value = self._known[key] = make()
-            if len(self._known) > self._most:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
+            value = self._values[key] = make()
+            if len(self._values) > self._most:
+                self._values.popitem(last=False)
+        self._values.move_to_end(key)
         return value

@@ -107,7 +107,7 @@ class Columns:
         kind = next((Kind(card.gpu.model, card.gpu.usable_mib) for card in capacity.cards if not card.gpu.mig_enabled), Kind())
         self.kind[row] = self._number_of(kind)
         self._classify(row)
-        self._set_load(row, capacity.cpu_milli, capacity.memory_mib, capacity.resources_known)
+        self._set_load(row, capacity.cpu_milli, capacity.memory_mib, capacity.resources_reported)
         self.tick += 1
         self.devices_changed[row] = self.changed[row] = self.tick
 
@@ -163,7 +163,7 @@ class Columns:
 
     def has_load(self, row: int, capacity: NodeCapacity) -> bool:
         """Return whether this `NodeCapacity` has the cpu and memory of the row."""
-        return _load_of(capacity.cpu_milli, capacity.memory_mib, capacity.resources_known) == (*self.left[:, row].tolist(),)
+        return _load_of(capacity.cpu_milli, capacity.memory_mib, capacity.resources_reported) == (*self.left[:, row].tolist(),)
 
     def states(self, rows: Ints) -> States:
         return States(self.left[:, rows], self.kind[rows], self.cards[rows, FREE])
@@ -186,9 +186,9 @@ class Columns:
         if models:
             rows = rows[self._are_of(models)[self.kind[rows]]]
         places = self.full[rows] // gpus
-        for left, asked in zip(self.left, cpu_memory, strict=True):
-            if asked:
-                places = np.minimum(places, left[rows] // asked)
+        for left, requested in zip(self.left, cpu_memory, strict=True):
+            if requested:
+                places = np.minimum(places, left[rows] // requested)
         return int(places.sum())
 
     def _are_of(self, models: Sequence[str]) -> Bools:
@@ -203,13 +203,13 @@ class Columns:
                 wanted[self.models[name]] = True
         return wanted
 
-    def isolation_of(self, rows: Ints, asked: IsolationName | None) -> Ints | None:
+    def isolation_of(self, rows: Ints, requested: IsolationName | None) -> Ints | None:
         """Return, for each row, the ISOLATION number of cards that this request's shares could join there; NOT_OFFERED if the
         node does not offer the isolation. Return None if isolation makes no difference in the cluster."""
-        if asked is None and len(self._offered) == 1 and len(self._isolations) == 1:
+        if requested is None and len(self._offered) == 1 and len(self._isolations) == 1:
             return None
         numbers = [
-            self._number_of_isolation(asked or offered[0]) if asked in {None, *offered} else NOT_OFFERED
+            self._number_of_isolation(requested or offered[0]) if requested in {None, *offered} else NOT_OFFERED
             for offered in self._offered
         ]
         own: Ints = np.array(numbers, np.int64)[self.offers[rows]]
@@ -285,9 +285,9 @@ class Columns:
         gpu = card.gpu
         model = self.models.setdefault(gpu.model, len(self.models))
         free, size = min(card.free_mib, PLENTY), min(gpu.usable_mib, PLENTY)  # limits the values that a node reports
-        asked = -1 if gpu.mig_enabled else model
+        requested = -1 if gpu.mig_enabled else model
         isolation = self._isolations.setdefault(card.isolations, -len(self._isolations)) if card.pods else BARE
-        return free, card.free_core, size, asked, model, int(card.usable), isolation, left_of(card)
+        return free, card.free_core, size, requested, model, int(card.usable), isolation, left_of(card)
 
     def _number_of_isolation(self, name: IsolationName) -> int:
         isolations = () if name is IsolationName.NONE else (name,)
@@ -316,19 +316,19 @@ class Followed:
         self.columns = columns
         self._capacities = capacities
         self._loads = loads
-        self._seen_capacities = self._seen_loads = -1
+        self._observed_capacities = self._observed_loads = -1
         self._stale: dict[str, NodeCapacity | None] = {}  # changed nodes that are not in the columns yet
-        self._asked = 0
+        self._questions = 0
         self._failed: dict[str, _Failed] = {}
 
     def catching_up(self) -> Iterator[None]:
         """Read the changed nodes, one in each step; `catch_up` reads the others. If reading a node raises an exception (an
         error in central's code), the node counts as one without a report. It is read again after twice as many catch-ups each
         time."""
-        self._asked += 1
-        changed, self._seen_capacities = self._capacities(self._seen_capacities)
+        self._questions += 1
+        changed, self._observed_capacities = self._capacities(self._observed_capacities)
         self._stale.update(changed)
-        for name in [name for name, failed in self._failed.items() if name in self._stale or failed.until <= self._asked]:
+        for name in [name for name, failed in self._failed.items() if name in self._stale or failed.until <= self._questions]:
             self._stale.setdefault(name, self._failed[name].capacity)
         while self._stale:
             name, capacity = next(iter(self._stale.items()))
@@ -340,7 +340,7 @@ class Followed:
             except Exception:
                 self.columns.drop(name)
                 wait = min(2 * self._failed[name].wait, MOST_WAIT) if name in self._failed else 1
-                self._failed[name] = _Failed(capacity, self._asked + wait, wait)
+                self._failed[name] = _Failed(capacity, self._questions + wait, wait)
                 raise
             else:
                 self._failed.pop(name, None)
@@ -350,10 +350,10 @@ class Followed:
 
     def catch_up(self) -> Columns:
         exhaust(self.catching_up())
-        loads, version = self._loads(self._seen_loads)
+        loads, version = self._loads(self._observed_loads)
         for load in loads:
             self.columns.load(*load)
-        self._seen_loads = version
+        self._observed_loads = version
         return self.columns
 
 

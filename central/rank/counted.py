@@ -38,36 +38,36 @@ class CountedVerdicts(CachedVerdicts):
         demand = read_demand(request, Policy.FRAGMENTATION, limits)
 
         def search(capacity: NodeCapacity, brief: bool) -> ScoredNode | Missing:
-            found = fit(capacity, request, policy=Policy.FRAGMENTATION, limits=limits, brief=brief)
-            return found.missing if isinstance(found, NoFit) else _found(capacity, found)
+            result = fit(capacity, request, policy=Policy.FRAGMENTATION, limits=limits, brief=brief)
+            return result.missing if isinstance(result, NoFit) else _scored(capacity, result)
 
         super().__init__(search, equivalence_for(demand))
         self.wish = wish_of(request)
         self._partition = demand.partition
         self._columns = columns
-        self._seen = -1
+        self._observed = -1
         self._names: list[str] = []  # node names, by row
         self._missing: Ints = np.zeros(0, np.int64)  # FITS, or the number of the reason, by row
         self._cards = np.zeros((0, 0), np.bool_)  # suitable cards, if the row was counted, by row and slot
         self._left: Ints = np.zeros((0, 0), np.int64)  # milli left, if the row was searched, by row and slot
-        self._levels: Ints = np.zeros(0, np.int64)  # level of the devices (topology.Apart), by row that fits
+        self._levels: Ints = np.zeros(0, np.int64)  # level of the devices (topology.Distances), by row that fits
         self.judged: Ints = np.zeros(0, np.int64)  # the tick of the last search, by row
         self.tick = 0
         self._counted: dict[int, tuple[int, int, Bools]] = {}  # reason, level, suitable cards, by Columns.classes
 
     def catch_up(self) -> None:
         columns = self._columns
-        if self._seen == columns.tick:
+        if self._observed == columns.tick:
             return
         self._make_room()
-        rows = columns.changed_since(self._seen, devices_only=True)
+        rows = columns.changed_since(self._observed, devices_only=True)
         self._rename(rows.tolist())
         if len(rows) > FEW or self.wish is None:
-            self._look_at(rows)
+            self._search_rows_of(rows)
         elif new := self._recall(rows.tolist()):
-            self._look_at(np.array(new))
+            self._search_rows_of(np.array(new))
             self._remember(new)
-        self._seen = columns.tick  # set last, once all changed rows are judged
+        self._observed = columns.tick  # set last, once all changed rows are judged
 
     def _recall(self, rows: Sequence[int]) -> list[int]:
         """Copy the results of rows that are equal to counted ones, and return the other rows."""
@@ -97,7 +97,7 @@ class CountedVerdicts(CachedVerdicts):
             return None
         return int(self._missing[row]), int(self._levels[row]), self._left[row].tobytes()
 
-    def _look_at(self, rows: Ints) -> None:
+    def _search_rows_of(self, rows: Ints) -> None:
         searched = self._needs_search[rows]
         self._search_rows(rows[searched])
         rows = rows[~searched]
@@ -112,8 +112,8 @@ class CountedVerdicts(CachedVerdicts):
             self._close(names[row])
         turned = missing != self._missing[rows]
         self._missing[rows] = missing
-        for row, why in zip(rows[turned].tolist(), missing[turned].tolist(), strict=True):
-            self._show(row, why)
+        for row, reason in zip(rows[turned].tolist(), missing[turned].tolist(), strict=True):
+            self._show(row, reason)
 
     def fitting(self, rows: Ints) -> Ints:
         fitting: Ints = rows[self._missing[rows] == FITS]
@@ -138,7 +138,7 @@ class CountedVerdicts(CachedVerdicts):
         return Choices(of[order], free[order], slots[order])
 
     def levels(self, rows: Ints) -> Ints:
-        """Return how far apart the devices of one container would be on these rows (topology.Apart); all rows must fit."""
+        """Return how far apart the devices of one container would be on these rows (topology.Distances); all rows must fit."""
         levels: Ints = self._levels[rows]
         return levels
 
@@ -207,12 +207,12 @@ class CountedVerdicts(CachedVerdicts):
 
     def _show(self, row: int, missing: int) -> None:
         if name := self._columns.names[row]:
-            self._say(name, REASONS[missing])
+            self._store(name, REASONS[missing])
 
 
-def _found(capacity: NodeCapacity, placed: Placement) -> ScoredNode:
+def _scored(capacity: NodeCapacity, placed: Placement) -> ScoredNode:
     left = tuple(left_of(card, placed.taken.gpus.get(card.gpu.uuid)) for card in capacity.cards)
-    return ScoredNode((placed.apart.level,), left)
+    return ScoredNode((placed.distances.level,), left)
 
 
 def levels_of(columns: Columns, rows: Ints, cards: Bools, count: int, partition: PartitionPolicy | None) -> Ints:
@@ -233,5 +233,5 @@ def levels_of(columns: Columns, rows: Ints, cards: Bools, count: int, partition:
 def _level(layout: Layout, cards: bytes, query: Query) -> int:
     topology = layout.topology
     mask = sum(cards[slot] << number for number, slot in enumerate(layout.cards))
-    found = find(topology, query, DeviceMasks((1 << query.cards) - 1 if topology.even else mask)).found
-    return FARTHEST if found is None else found.apart.level  # None: the search reached its limit, on a very large node
+    result = find(topology, query, DeviceMasks((1 << query.cards) - 1 if topology.even else mask)).choice
+    return FARTHEST if result is None else result.distances.level  # None: the search reached its limit, on a very large node

@@ -61,9 +61,9 @@ def _in_any_order(capacity: NodeCapacity) -> Hashable:
 
 
 def _in_place(capacity: NodeCapacity, *, vfs: bool) -> Hashable:
-    topology, cards, asked = lay_out(capacity, vfs=vfs)
+    topology, cards, requested = lay_out(capacity, vfs=vfs)
     states = tuple(_state(capacity.cards[number]) for number in cards)
-    free = tuple((capacity.vfs[number].usable, capacity.vfs[number].free) for number in asked)
+    free = tuple((capacity.vfs[number].usable, capacity.vfs[number].free) for number in requested)
     return topology, *_node(capacity), states, free
 
 

@@ -25,9 +25,9 @@ from lading.vocabulary import PodUid
 HALF_LIFE: Final = 4000  # number of later pods after which a pod counts half
 PRIOR_PODS: Final = 200.0  # number of pods that a prior from a file counts for
 FIRST_PODS: Final = 5.0  # number of pods that the built-in prior counts for
-LOOK_FIRST: Final = 25  # learned pods until the first new workload; then twice as many each time
-LOOK_PODS: Final = 2000  # maximum number of pods between two new workloads
-APART: Final = (
+FIRST_UPDATE: Final = 25  # learned pods until the first new workload; then twice as many each time
+UPDATE_PODS: Final = 2000  # maximum number of pods between two new workloads
+MIN_CHANGE: Final = (
     0.1  # minimum changed part of the pods, or of their requests: a smaller change is not worth a new score of all nodes
 )
 REMEMBERED: Final = 65_536  # maximum cached UIDs of counted pods: a waiting pod is evaluated again and again
@@ -62,20 +62,20 @@ class TurnoverShare:
     def __init__(self, steps: int = STEPS, *, learns: bool = True) -> None:
         self.steps = steps  # the share in force, in steps of 1 / STEPS
         self._learns = learns
-        self._seen: Turnover | None = None
+        self._observed: Turnover | None = None
         self._bound = self._ended = TURNOVER_PRIOR_PODS
 
     @property
     def share(self) -> float:
         return self.steps / STEPS
 
-    def look(self, now: Turnover) -> bool:
+    def scan(self, now: Turnover) -> bool:
         """Update the estimate with the events since the last call. Return whether the share in force changed. Events before the
         first call, or of another ledger, are not in the estimate."""
-        seen, self._seen = self._seen, now
-        if not self._learns or seen is None or now == seen or now.bound < seen.bound or now.ended < seen.ended:
+        observed, self._observed = self._observed, now
+        if not self._learns or observed is None or now == observed or now.bound < observed.bound or now.ended < observed.ended:
             return False
-        bound, ended = now.bound - seen.bound, now.ended - seen.ended
+        bound, ended = now.bound - observed.bound, now.ended - observed.ended
         kept = _KEPT ** (bound + ended)
         self._bound, self._ended = self._bound * kept + bound, self._ended * kept + ended
         steps = STEPS * min(1.0, self._ended / self._bound) if self._bound else STEPS
@@ -94,11 +94,11 @@ class Forecast:
         self._learns = learns
         self._prior = prior or OURS
         self._prior_pods = PRIOR_PODS if prior else FIRST_PODS
-        self._seen: OrderedDict[PodUid, None] = OrderedDict()
+        self._observed: OrderedDict[PodUid, None] = OrderedDict()
         self._growth = 2.0 ** (1.0 / HALF_LIFE)
         self._weight = 1.0  # weight of the last pod; it grows with each pod, so that older ones count less
         self._weights: dict[PodKind, float] = {}
-        self._look_at = LOOK_FIRST
+        self._recheck_at = FIRST_UPDATE
         self.workload = workload_of(self._prior)
         self.turnover = TurnoverShare()
 
@@ -113,17 +113,17 @@ class Forecast:
 
     def arrived(self, uid: PodUid, shape: Shape) -> bool:
         """Learn from an arrived pod, and return whether `workload` changed."""
-        if not self._learns or uid in self._seen:
+        if not self._learns or uid in self._observed:
             return False
-        self._seen[uid] = None
-        if len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
+        self._observed[uid] = None
+        if len(self._observed) > REMEMBERED:
+            self._observed.popitem(last=False)
         self._learn(kind_of(shape))
-        if self.learned < self._look_at:
+        if self.learned < self._recheck_at:
             return False
-        self._look_at = self.learned + min(self.learned, LOOK_PODS)
+        self._recheck_at = self.learned + min(self.learned, UPDATE_PODS)
         now = self._now()
-        if _difference(self.workload, now) < APART:
+        if _difference(self.workload, now) < MIN_CHANGE:
             return False
         self.workload = now
         return True

@@ -30,8 +30,8 @@ LEAST: Final = 0.3
 MOST: Final = 4.0
 NEEDED: Final = 2.0  # free places for each needed one; with more, such pods are not scarce
 RAREST: Final = 64.0  # maximum factor of pods that name models, compared with pods that accept all cards
-MOST_TOLD: Final = 32  # maximum kinds of pods of several cards grouped by cpu and memory: each is counted at each check
-APART: Final = 2.0
+MAX_GROUPED: Final = 32  # maximum kinds of pods of several cards grouped by cpu and memory: each is counted at each check
+MIN_RATIO: Final = 2.0
 
 
 class PodGroupKind(NamedTuple):
@@ -57,12 +57,14 @@ class WorkloadGroups:
     """Hold the groups of the pods of a workload."""
 
     def __init__(self, workload: ExpectedWorkload) -> None:
-        """Read the workload. Of the kinds of pods with several cards, only the MOST_TOLD most frequent ones are grouped by cpu
+        """Read the workload. Of the kinds of pods with several cards, only the MAX_GROUPED most frequent are grouped by cpu
         and memory."""
         several = [one for one, _ in workload.kinds if one.gpus > 1]
-        told = {one: one.cpu_memory for one in several[:MOST_TOLD]}
+        notified = {one: one.cpu_memory for one in several[:MAX_GROUPED]}
         self.of_kind = [
-            PodGroupKind(one.gpus, one.models, told.get(one, NO_CPU_MEMORY)) if one.gpus > 1 else PodGroupKind(1, one.models)
+            PodGroupKind(one.gpus, one.models, notified.get(one, NO_CPU_MEMORY))
+            if one.gpus > 1
+            else PodGroupKind(1, one.models)
             for one, _ in workload.kinds
         ]
         self.mass: Counter[PodGroupKind] = Counter()
@@ -94,4 +96,4 @@ def _of_models(group: PodGroupKind, all_free: int, free: FreeCapacity) -> float:
 
 def differ(some: Factors, others: Factors) -> bool:
     """Return whether any factor differs by more than APART between the two mappings, which must be of one workload."""
-    return any(not 1 / APART <= some[group] / others[group] <= APART for group in some)
+    return any(not 1 / MIN_RATIO <= some[group] / others[group] <= MIN_RATIO for group in some)

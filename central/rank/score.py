@@ -3,7 +3,7 @@
 Take one node's free capacity (`NodeCapacity`) and a request, nothing else, so that the score may be cached until that node
 changes. Return a Score: the node with the higher score is better, and among equal nodes the first by name is chosen.
 
-Under any policy, the node comes first where GPUs and VFs of one container are closest (topology.Apart). Among equally close
+Under any policy, the node comes first where GPUs and VFs of one container are closest (topology.Distances). Among equally close
 nodes, the policy decides:
 
     binpack  the fullest: how full its cards would be with this pod, then its VFs
@@ -47,7 +47,7 @@ def score_placed(
     capacity: NodeCapacity, request: DeviceRequest, placement: Placement, *, policy: Policy, limits: Limits = DEFAULT_LIMITS
 ) -> Score:
     """Return the score of a node, preceded by the distance between the devices of this placement; closer is better."""
-    return -placement.apart.level, *score(capacity, request, policy=policy, limits=limits)
+    return -placement.distances.level, *score(capacity, request, policy=policy, limits=limits)
 
 
 def _card_fullness(cards: Sequence[CardCapacity], demand: Demand) -> int:

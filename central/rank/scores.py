@@ -24,7 +24,7 @@ from central.request.model import CpuMemory, DeviceRequest, Shape
 from central.search.demand import Limits
 
 REMEMBERED_SHAPES: Final = 1024  # maximum shapes with cached scores, 8 bytes a node each
-LOOK_AFTER: Final = 32  # number of questions between two checks whether the scoring is current
+CHECK_AFTER: Final = 32  # number of questions between two checks whether the scoring is current
 RENEWED: Final = 2048  # nodes rescored by a new scoring in one question: a millisecond; the old one counts until all are
 _NOWHERE: Final = np.iinfo(np.int64).min
 _SHORT: Final = _NOWHERE + 1  # score where the devices fit, but not cpu or memory
@@ -38,12 +38,12 @@ class _Scores:
     """Hold the scores of one shape, by row."""
 
     scoring: Scoring
-    seen: int = -1  # tick of the columns that the scores reflect
+    tick: int = -1  # tick of the columns that the scores reflect
     judged: int = 0  # tick of the verdicts that the scores reflect
     scores: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # for one share: the slot of the best card
-    known: dict[Hashable, tuple[int, int]] = field(default_factory=dict)  # cached score and slot, by ShapeScores._key
-    kinds: int = 0  # number of kinds of nodes for which `known` is valid
+    cached: dict[Hashable, tuple[int, int]] = field(default_factory=dict)  # cached score and slot, by ShapeScores._key
+    kinds: int = 0  # number of kinds of nodes for which `cached` is valid
 
     def make_room(self, rows: int) -> None:
         more = rows - len(self.scores)
@@ -70,34 +70,34 @@ class ShapeScores:
         if scoring is not self._now.scoring:
             self._renew(scoring)
         now, columns = self._now, self._columns
-        if (now.seen, now.judged) != (columns.tick, self._verdicts.tick):
+        if (now.tick, now.judged) != (columns.tick, self._verdicts.tick):
             now.make_room(len(columns.changed))
-            changed = (columns.changed > now.seen) | (self._verdicts.judged > now.judged)
+            changed = (columns.changed > now.tick) | (self._verdicts.judged > now.judged)
             rows = self._with_room(changed.nonzero()[0], now)
             if len(rows) > FEW:
                 self._score(rows, now)
             elif new := self._recall(rows.tolist(), now):
                 self._score(np.array(new), now)
                 self._remember(new, now)
-            now.seen, now.judged = columns.tick, self._verdicts.tick
+            now.tick, now.judged = columns.tick, self._verdicts.tick
 
     def _recall(self, rows: Sequence[int], scores: _Scores) -> list[int]:
         """Copy the scores of rows that are equal to scored ones, and return the other rows."""
-        if scores.kinds != len(self._columns.kinds) or len(scores.known) >= VERDICTS:
-            scores.known.clear()
+        if scores.kinds != len(self._columns.kinds) or len(scores.cached) >= VERDICTS:
+            scores.cached.clear()
             scores.kinds = len(self._columns.kinds)
         rest = []
         for row in rows:
-            known = scores.known.get(self._key(row))
-            if known is None:
+            cached = scores.cached.get(self._key(row))
+            if cached is None:
                 rest.append(row)
             else:
-                scores.scores[row], scores.slots[row] = known
+                scores.scores[row], scores.slots[row] = cached
         return rest
 
     def _remember(self, rows: Sequence[int], scores: _Scores) -> None:
         for row in rows:
-            scores.known[self._key(row)] = int(scores.scores[row]), int(scores.slots[row])
+            scores.cached[self._key(row)] = int(scores.scores[row]), int(scores.slots[row])
 
     def _key(self, row: int) -> Hashable:
         columns = self._columns
@@ -142,7 +142,7 @@ class ShapeScores:
     def slot(self, row: int, scoring: Scoring) -> int | None:
         """Return the best card of the row for one share; None if no current one is cached."""
         now = self._now
-        if now.scoring is not scoring or now.seen != self._columns.tick or now.slots[row] == NO_SLOT:
+        if now.scoring is not scoring or now.tick != self._columns.tick or now.slots[row] == NO_SLOT:
             return None
         return int(now.slots[row])
 
@@ -160,23 +160,23 @@ class ShapeScores:
         if not len(rows):
             return
         columns = self._columns
-        found = self._verdicts.choices(rows)
-        after = left_after(columns, rows, found, self._cpu_memory)
-        scores = into.scoring.scores(columns.states(rows), after, found.of)
-        if len(found.slots):
-            scores, into.slots[rows] = _best_of_each(columns, rows, found, scores)
+        result = self._verdicts.choices(rows)
+        after = left_after(columns, rows, result, self._cpu_memory)
+        scores = into.scoring.scores(columns.states(rows), after, result.of)
+        if len(result.slots):
+            scores, into.slots[rows] = _best_of_each(columns, rows, result, scores)
         into.scores[rows] = scores - _NEARER * self._verdicts.levels(rows)
 
 
-def _best_of_each(columns: Columns, rows: Ints, found: Choices, scores: Ints) -> tuple[Ints, Ints]:
+def _best_of_each(columns: Columns, rows: Ints, result: Choices, scores: Ints) -> tuple[Ints, Ints]:
     """Return, for each row, the highest score of its choices and the slot with that score; among equal slots, the one with the
     least left. Each row must have a choice."""
-    keys = scores * (FULL + 1) - columns.cards[rows[found.of], FREE, found.slots]
-    starts = np.concatenate([_FIRST, (found.of[1:] != found.of[:-1]).nonzero()[0] + 1])
+    keys = scores * (FULL + 1) - columns.cards[rows[result.of], FREE, result.slots]
+    starts = np.concatenate([_FIRST, (result.of[1:] != result.of[:-1]).nonzero()[0] + 1])
     highest = np.maximum.reduceat(keys, starts)
-    best = (keys == highest[found.of]).nonzero()[0][::-1]  # reversed, so that the first of equal ones overwrites the others
+    best = (keys == highest[result.of]).nonzero()[0][::-1]  # reversed, so that the first of equal ones overwrites the others
     slots = np.empty(len(rows), np.int64)
-    slots[found.of[best]] = found.slots[best]
+    slots[result.of[best]] = result.slots[best]
     return -(-highest // (FULL + 1)), slots
 
 
@@ -191,7 +191,7 @@ class Counting:
         self.followed = followed
         self.columns = followed.columns
         self._new_scoring = new_scoring
-        self._asked = 0
+        self._questions = 0
         self.scoring = new_scoring(self.columns)
         self._shapes: Recent[tuple[CachedVerdicts, CpuMemory], ShapeScores] = Recent(REMEMBERED_SHAPES)
 
@@ -202,8 +202,8 @@ class Counting:
     def scores(self, verdicts: CountedVerdicts, cpu_memory: CpuMemory) -> ShapeScores:
         """Return the scores for these verdicts and this cpu and memory, caught up with the verdicts."""
         scores = self._shapes.of((verdicts, cpu_memory), lambda: ShapeScores(cpu_memory, verdicts, self.columns, self.scoring))
-        self._asked += 1
-        if self._asked % LOOK_AFTER == 0 and not self.scoring.is_current():
+        self._questions += 1
+        if self._questions % CHECK_AFTER == 0 and not self.scoring.is_current():
             self.renew()
         scores.catch_up(self.scoring)
         return scores
@@ -214,13 +214,13 @@ class Counting:
         wish = wish_of(shape.request)
         if wish is None or wish.cards or len(capacity.cards) == 1:
             return capacity
-        columns, row = self._found(capacity)
-        slot = self._known_slot(columns, row[0], verdicts, shape.cpu_memory)
+        columns, row = self._row_of(capacity)
+        slot = self._cached_slot(columns, row[0], verdicts, shape.cpu_memory)
         if slot is None:
-            found = fits(columns, row, wish)
-            if found.missing[0] != FITS or columns.needs_search[row[0]]:
+            result = fits(columns, row, wish)
+            if result.missing[0] != FITS or columns.needs_search[row[0]]:
                 return capacity
-            given = choices(columns, row, found.cards, wish)
+            given = choices(columns, row, result.cards, wish)
             after = left_after(columns, row, given, _column(shape.cpu_memory))
             scores = self.scoring.scores(columns.states(row), after, given.of)
             slot = int(_best_of_each(columns, row, given, scores)[1][0])
@@ -229,17 +229,17 @@ class Counting:
         card = min((capacity.cards[number] for number in equal), key=lambda card: (len(card.gpu.bdf), card.gpu.bdf))
         return replace(capacity, cards=(card,))
 
-    def _known_slot(self, columns: Columns, row: int, verdicts: CachedVerdicts | None, cpu_memory: CpuMemory) -> int | None:
+    def _cached_slot(self, columns: Columns, row: int, verdicts: CachedVerdicts | None, cpu_memory: CpuMemory) -> int | None:
         scores = self._shapes.get((verdicts, cpu_memory)) if verdicts is not None else None
         return scores.slot(row, self.scoring) if scores is not None and columns is self.columns else None
 
-    def _found(self, capacity: NodeCapacity) -> tuple[Columns, Ints]:
+    def _row_of(self, capacity: NodeCapacity) -> tuple[Columns, Ints]:
         """Return the columns and the row of this `NodeCapacity`; it differs from the ledger's if some pod's claims are left
         out."""
         columns = self.columns
         row = columns.row_of.get(capacity.name, -1)
-        known = columns.capacities[row] if row >= 0 else None
-        if known is not None and known.cards is capacity.cards and columns.has_load(row, capacity):
+        cached = columns.capacities[row] if row >= 0 else None
+        if cached is not None and cached.cards is capacity.cards and columns.has_load(row, capacity):
             return columns, np.array([row])
         return columns.of_capacity(capacity), np.zeros(1, np.int64)
 

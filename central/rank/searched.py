@@ -27,18 +27,18 @@ class SearchedVerdicts(CachedVerdicts):
 
     def __init__(self, request: DeviceRequest, capacities: Capacities, *, policy: Policy, limits: Limits) -> None:
         def search(capacity: NodeCapacity, brief: bool) -> ScoredNode | Missing:
-            found = fit(capacity, request, policy=policy, limits=limits, brief=brief)
-            if isinstance(found, NoFit):
-                return found.missing
-            return ScoredNode(score_placed(capacity, request, found, policy=policy, limits=limits))
+            result = fit(capacity, request, policy=policy, limits=limits, brief=brief)
+            if isinstance(result, NoFit):
+                return result.missing
+            return ScoredNode(score_placed(capacity, request, result, policy=policy, limits=limits))
 
         super().__init__(search, equivalence_for(read_demand(request, policy_of(request, policy), limits)))
         self._capacities = capacities
-        self._seen = -1  # version of the ledger that the verdicts reflect
+        self._observed = -1  # version of the ledger that the verdicts reflect
         self._heap: list[tuple[Score, str]] = []  # reversed score and node; stale if `fits` differs
 
     def catch_up(self) -> None:
-        changed, self._seen = self._capacities(self._seen)
+        changed, self._observed = self._capacities(self._observed)
         for name, capacity in changed:
             if capacity is None:
                 self._drop(name)
@@ -47,19 +47,19 @@ class SearchedVerdicts(CachedVerdicts):
 
     def _decided(self, name: str, verdict: ScoredNode | Missing) -> None:
         if isinstance(verdict, Missing):
-            self._say(name, verdict)
+            self._store(name, verdict)
         else:
-            self._say(name, None, verdict.score)
+            self._store(name, None, verdict.score)
             heappush(self._heap, (_reversed(verdict.score), name))
 
     def best(self, cpu_memory: CpuMemory, among: Collection[str]) -> str | None:
         """Return the node with the highest score. The score does not depend on `cpu_memory`."""
         candidates: Collection[str] = among  # mostly all nodes, so that the first entry of the heap is mostly among them
         passed_over: list[tuple[Score, str]] = []
-        found = None
-        while self._heap and found is None:
+        result = None
+        while self._heap and result is None:
             if len(passed_over) > PASSED_OVER:
-                found = self._best_of(among)
+                result = self._best_of(among)
                 break
             entry = self._heap[0]
             order, name = entry
@@ -67,7 +67,7 @@ class SearchedVerdicts(CachedVerdicts):
             if score is None or _reversed(score) != order:
                 heappop(self._heap)
             elif name in candidates:
-                found = name
+                result = name
             else:
                 candidates = candidates if isinstance(candidates, frozenset) else frozenset(among)
                 passed_over.append(heappop(self._heap))
@@ -76,7 +76,7 @@ class SearchedVerdicts(CachedVerdicts):
         if len(self._heap) > 2 * len(self.fits) + 16:
             self._heap = [(_reversed(score), name) for name, score in self.fits.items()]
             heapify(self._heap)
-        return found
+        return result
 
     def _best_of(self, among: Collection[str]) -> str | None:
         """Return the best of these nodes by reading the score of each one."""

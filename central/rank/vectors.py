@@ -112,23 +112,23 @@ def fits(columns: Columns, rows: Ints, wish: Wish) -> Fits:
 def _why_short(columns: Columns, cards: Ints, wish: Wish) -> Ints:
     """Return, for each row with too few cards, the number of the reason. A later assignment replaces an earlier one, so that
     the reasons have the precedence of `short_of_cards`."""
-    asked = cards[:, MODEL] >= 0
+    requested = cards[:, MODEL] >= 0
     if wish.models:
-        asked = columns.models_of(wish.models)[cards[:, MODEL]]
-    large = asked
+        requested = columns.models_of(wish.models)[cards[:, MODEL]]
+    large = requested
     if not wish.cards:
         mib = mib_of_share(cards[:, SIZE], wish.memory_mib, wish.core_percent)
-        large = asked & (mib >= 1) & (mib <= cards[:, SIZE])
+        large = requested & (mib >= 1) & (mib <= cards[:, SIZE])
     usable = large & (cards[:, USABLE] > 0)
     least = wish.cards or 1
-    why = np.full(len(cards), NUMBER_OF[Missing.TOO_FEW_FREE_GPUS if wish.cards else Missing.NO_CARD_WITH_ROOM])
-    why[usable.sum(1) < least] = NUMBER_OF[Missing.UNHEALTHY]
-    why[large.sum(1) < least] = NUMBER_OF[Missing.NO_CARD_LARGE_ENOUGH]
-    why[asked.sum(1) < least] = NUMBER_OF[Missing.TOO_FEW_GPUS]
+    reason = np.full(len(cards), NUMBER_OF[Missing.TOO_FEW_FREE_GPUS if wish.cards else Missing.NO_CARD_WITH_ROOM])
+    reason[usable.sum(1) < least] = NUMBER_OF[Missing.UNHEALTHY]
+    reason[large.sum(1) < least] = NUMBER_OF[Missing.NO_CARD_LARGE_ENOUGH]
+    reason[requested.sum(1) < least] = NUMBER_OF[Missing.TOO_FEW_GPUS]
     if wish.models:
         has_model = columns.models_of(wish.models)[cards[:, ANY_MODEL]].any(1)
-        why[~asked.any(1) & ~has_model] = NUMBER_OF[Missing.NO_MODEL]
-    return why
+        reason[~requested.any(1) & ~has_model] = NUMBER_OF[Missing.NO_MODEL]
+    return reason
 
 
 _NO_SLOTS: Final[Ints] = np.zeros(0, np.int64)
@@ -166,7 +166,7 @@ def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
     return Choices(of, free, slot)
 
 
-def left_after(columns: Columns, rows: Ints, found: Choices, cpu_memory: Ints) -> States:
+def left_after(columns: Columns, rows: Ints, result: Choices, cpu_memory: Ints) -> States:
     """Return the states of nodes after the choices, less the pod's cpu and memory: [[cpu in milli], [memory in MiB]]."""
-    of = rows[found.of]
-    return States(columns.left[:, of] - cpu_memory, columns.kind[of], found.free)
+    of = rows[result.of]
+    return States(columns.left[:, of] - cpu_memory, columns.kind[of], result.free)

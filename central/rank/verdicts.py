@@ -49,7 +49,7 @@ class Verdicts:
             Followed(Columns(), capacities, loads),
             lambda columns: Fragmentation(self.forecast.workload, columns, self.forecast.turnover.steps),
         )
-        self._asks: Recent[DeviceRequest, CachedVerdicts] = Recent(REMEMBERED)
+        self._request: Recent[DeviceRequest, CachedVerdicts] = Recent(REMEMBERED)
 
     def _is_counted(self, request: DeviceRequest) -> bool:
         return policy_of(request, self.policy) is Policy.FRAGMENTATION
@@ -61,11 +61,11 @@ class Verdicts:
 
     def __contains__(self, request: DeviceRequest) -> bool:
         """Return whether verdicts of the request are cached."""
-        return request in self._asks
+        return request in self._request
 
     def of(self, request: DeviceRequest) -> CachedVerdicts:
         """Return the cached verdicts of the request, updated from the ledger; nodes that are not judged yet are left open."""
-        verdicts = self._asks.of(request, lambda: self._make(request))
+        verdicts = self._request.of(request, lambda: self._make(request))
         verdicts.catch_up()
         return verdicts
 
@@ -93,7 +93,7 @@ class Verdicts:
         if not shape.request.containers:
             return WITHOUT_DEVICES
         if self._is_counted(shape.request):
-            capacity = self._counting.with_best_card(capacity, shape, self._asks.get(shape.request))
+            capacity = self._counting.with_best_card(capacity, shape, self._request.get(shape.request))
         return fit(capacity, shape.request, policy=self.policy, limits=self.limits)
 
     def reports_all(self, names: Collection[str]) -> bool:
@@ -103,6 +103,6 @@ class Verdicts:
     def learn(self, uid: PodUid, shape: Shape) -> None:
         """Record the arrival of a pod of this shape, and the number of ended pods: the policy fragmentation expects more of the
         same."""
-        arrived, turned = self.forecast.arrived(uid, shape), self.forecast.turnover.look(self._turnover())
+        arrived, turned = self.forecast.arrived(uid, shape), self.forecast.turnover.scan(self._turnover())
         if arrived or turned:
             self._counting.renew()

@@ -127,20 +127,20 @@ class Tables:
         steps = [_amounts([need for need in needs if 0 < need <= FULL]) for needs in self._needs]
         size = len(self.kinds), len(self._cpu) + 1, len(self._memory) + 1
         shares = np.zeros((*size, max(map(len, steps), default=0) + 1), np.int64)
-        told_apart = min(self.most_cards, MOST_CARDS)
-        wholes = np.zeros((*size, told_apart + 1), np.int64)  # one table for all sets of requested models
+        distinct = min(self.most_cards, MOST_CARDS)
+        wholes = np.zeros((*size, distinct + 1), np.int64)  # one table for all sets of requested models
         ranks = np.zeros((len(self.kinds), FULL + 1), np.int64)
         for number, (kind, needs) in enumerate(zip(self.kinds, self._needs, strict=True)):
             ranks[number] = np.searchsorted(steps[number], np.arange(FULL + 1), "right")
             suits = np.array([not one.models or kind.model in one.models for one in self._pods], np.bool_)
             whole = suits & (gpus > 0) & (gpus <= self.most_cards)
-            np.add.at(wholes[number], (cpu[whole], memory[whole], np.minimum(gpus[whole], told_apart)), weights[whole])
+            np.add.at(wholes[number], (cpu[whole], memory[whole], np.minimum(gpus[whole], distinct)), weights[whole])
             needed = np.array(needs, np.int64)
             some = suits & (gpus == 0) & (needed > 0)
             step = steps[number].searchsorted(needed[some]) + 1
             np.add.at(shares[number], (cpu[some], memory[some], step), weights[some])
         for number in set(NUMBERS) - {one.gpus for one in self._pods}:
-            if number <= told_apart:
+            if number <= distinct:
                 wholes[:, 0, 0, number] += self._often
         for table in (shares, wholes):
             for axis in (1, 2, 3):
@@ -184,11 +184,13 @@ def _weights(
 class Feeding:
     """Compute the part of the free cards for which the remaining CPU is enough, and the same for memory."""
 
-    def __init__(self, asked: Sequence[Sequence[int]], masses: Sequence[Sequence[int]], needs: Sequence[Sequence[int]]) -> None:
-        """Build the tables. `asked` and `masses` have the requested amounts and the masses, by resource and kind of pod.
+    def __init__(
+        self, requested: Sequence[Sequence[int]], masses: Sequence[Sequence[int]], needs: Sequence[Sequence[int]]
+    ) -> None:
+        """Build the tables. `requested` and `masses` have the requested amounts and the masses, by resource and kind of pod.
         `needs`, by kind of node and kind of pod, are milli of cards."""
-        made = [_ratios(*of_resource, of_kind) for of_resource in zip(asked, masses, strict=True) for of_kind in needs]
-        self._of_resource = len(needs) * np.arange(len(asked))[:, None]  # index of a resource's first table
+        made = [_ratios(*of_resource, of_kind) for of_resource in zip(requested, masses, strict=True) for of_kind in needs]
+        self._of_resource = len(needs) * np.arange(len(requested))[:, None]  # index of a resource's first table
         self._ratios = np.concatenate([number * _OFFSET + ratios for number, (ratios, _, _) in enumerate(made)])
         self._enough = np.concatenate([enough for _, enough, _ in made])
         self._rates = np.concatenate([rates for _, _, rates in made])
@@ -204,7 +206,7 @@ class Feeding:
         return answer
 
 
-def _ratios(asked: Sequence[int], masses: Sequence[int], needs: Sequence[int]) -> tuple[Ints, Ints, Ints]:
+def _ratios(requested: Sequence[int], masses: Sequence[int], needs: Sequence[int]) -> tuple[Ints, Ints, Ints]:
     """Return three arrays for one resource and one kind of node.
 
     The first has, ascending, the ratio of resource to cards from which on each kind of pod finds enough for all cards. The
@@ -212,7 +214,7 @@ def _ratios(asked: Sequence[int], masses: Sequence[int], needs: Sequence[int]) -
     that one unit feeds for the other pods."""
     pods = sorted(
         (min(-(-amount * _FINE // need), _OFFSET - 1), mass, mass * need // max(1, amount))
-        for amount, mass, need in zip(asked, masses, needs, strict=True)
+        for amount, mass, need in zip(requested, masses, needs, strict=True)
         if need
     )
     columns = np.array(pods, np.int64).reshape(-1, 3)
@@ -242,10 +244,10 @@ def _of_few_sizes(demand: Mapping[int, float]) -> Mapping[int, float]:
     return few
 
 
-def _amounts(asked: Sequence[int]) -> Ints:
+def _amounts(requested: Sequence[int]) -> Ints:
     """Return the distinct amounts, ascending; if there are more than MOST_AMOUNTS, a sample of that many with the largest
     included."""
-    different = np.unique(np.array(asked, np.int64))
+    different = np.unique(np.array(requested, np.int64))
     if len(different) > MOST_AMOUNTS:
         different = different[np.linspace(0, len(different) - 1, MOST_AMOUNTS).round().astype(np.int64)]
     return different

@@ -63,7 +63,7 @@ def _of_pod(pod: Pod, resource: str) -> int:
 def _of_container(pod: Pod, container: Container, role: Role, resource: str) -> int:
     """Return the container's request. A limit alone counts as a request, because the API server fills it in."""
     amounts: Resources = container.resources
-    wanted = next((_micros(said[resource], resource) for said in (amounts.requests, amounts.limits) if resource in said), 0)
+    wanted = next((_micros(text[resource], resource) for text in (amounts.requests, amounts.limits) if resource in text), 0)
     actual = pod.status.actual(container.name) if role is not Role.INIT else None
     return wanted if actual is None else _while_resized(pod, wanted, actual.resources, actual.allocated_resources, resource)
 
@@ -74,7 +74,7 @@ def _while_resized(
     """Return the amount that counts for a container or pod that may be in a resize."""
     if actual is None:
         return wanted
-    there = [_micros(said[resource], resource) for said in (actual.requests, allocated or {}) if resource in said]
+    there = [_micros(text[resource], resource) for text in (actual.requests, allocated or {}) if resource in text]
     return max(there, default=0) if pod.status.resize_infeasible else max(wanted, *there) if there else wanted
 
 

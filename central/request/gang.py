@@ -152,41 +152,41 @@ class _BadGangError(Exception):
 def parse_membership(pod: Pod) -> Membership | MalformedRequest | None:
     """Return the pod's gang membership; None if the pod names no gang. A pod that names two gangs is refused."""
     try:
-        found = [membership for read in _DIALECTS if (membership := read(pod)) is not None]
+        result = [membership for read in _DIALECTS if (membership := read(pod)) is not None]
     except _BadGangError as e:
         return MalformedRequest(message=str(e))
-    if len(found) > 1:
-        first, second = (f"gang {one.gang.name} ({one.gang.dialect})" for one in found[:2])
+    if len(result) > 1:
+        first, second = (f"gang {one.gang.name} ({one.gang.dialect})" for one in result[:2])
         return MalformedRequest(message=f"cannot use {first} with {second}: a pod belongs to one gang; keep one")
-    return replace(found[0], rank=_rank(pod)) if found else None
+    return replace(result[0], rank=_rank(pod)) if result else None
 
 
 # ---- Lading's own
 
 
 def _read_own(pod: Pod) -> Membership | None:
-    said = pod.metadata.annotations
-    written = sorted(GANG_ANNOTATIONS & said.keys())
+    annotations = pod.metadata.annotations
+    written = sorted(GANG_ANNOTATIONS & annotations.keys())
     if not written:
         return None
-    if GANG not in said:
+    if GANG not in annotations:
         raise _BadGangError(f"cannot use {written[0]}: the pod names no gang; add {GANG}, or remove it")
-    if GANG_MIN not in said:
+    if GANG_MIN not in annotations:
         raise _BadGangError(
             f"cannot use {GANG}: {GANG_MIN} is missing; write how many members start together, 4, or ps=1,worker=4"
         )
-    least = _own_least(said[GANG_MIN])
-    role = said.get(GANG_ROLE, "")
+    least = _own_least(annotations[GANG_MIN])
+    role = annotations.get(GANG_ROLE, "")
     if role not in least:
         right = " or ".join(least) if any(least) else f"no {GANG_ROLE}, because {GANG_MIN} names none"
         raise _BadGangError(f"cannot use {GANG_ROLE}: it is {_shown(role)}; write {right}")
     terms = Terms(
         least=least,
-        mode=_choice(said, GANG_MODE, Mode, Mode.STRICT),
-        required_topology=_label_key(said, GANG_REQUIRED_TOPOLOGY),
-        preferred_topology=_label_key(said, GANG_PREFERRED_TOPOLOGY),
+        mode=_choice(annotations, GANG_MODE, Mode, Mode.STRICT),
+        required_topology=_label_key(annotations, GANG_REQUIRED_TOPOLOGY),
+        preferred_topology=_label_key(annotations, GANG_PREFERRED_TOPOLOGY),
     )
-    key = GangKey(GangDialect.LADING, pod.metadata.namespace, _name(GANG, said[GANG]))
+    key = GangKey(GangDialect.LADING, pod.metadata.namespace, _name(GANG, annotations[GANG]))
     return Membership(gang=key, role=role, roles=tuple(least), terms=terms)
 
 
@@ -213,22 +213,22 @@ def _read_coscheduling(pod: Pod) -> Membership | None:
 
 
 def _read_koordinator(pod: Pod) -> Membership | None:
-    labels, said, namespace = pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace
+    labels, text, namespace = pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace
     if name := labels.get(KOORDINATOR_LABEL):
         return _by_object(pod, GangDialect.KOORDINATOR, name)
-    name = labels.get(f"{_LIGHT}name") or said.get(f"{_KOORDINATOR}name")
+    name = labels.get(f"{_LIGHT}name") or text.get(f"{_KOORDINATOR}name")
     if not name:
         return None
-    least = labels.get(f"{_LIGHT}min-available") or said.get(f"{_KOORDINATOR}min-available")
+    least = labels.get(f"{_LIGHT}min-available") or text.get(f"{_KOORDINATOR}min-available")
     if not least:
         raise _BadGangError(
             f"cannot use gang {_shown(name)}: {_KOORDINATOR}min-available is missing; write a number of members"
         )
-    parsed = parse_group(namespace, _name(f"{_KOORDINATOR}name", name), said)
+    parsed = parse_group(namespace, _name(f"{_KOORDINATOR}name", name), text)
     if isinstance(parsed, MalformedRequest):
         raise _BadGangError(parsed.message)
     role, group = parsed
-    terms = koordinator_terms(said, {role: _count(f"{_KOORDINATOR}min-available", least)})
+    terms = koordinator_terms(text, {role: _count(f"{_KOORDINATOR}min-available", least)})
     return Membership(gang=group_key(group), role=role, roles=group, terms=terms)
 
 
@@ -304,8 +304,8 @@ def _by_object(pod: Pod, dialect: GangDialect, name: str) -> Membership:
 
 
 def _rank(pod: Pod) -> int | None:
-    said = {**pod.metadata.annotations, **pod.metadata.labels}
-    written = next((said[key] for key in _INDEX if key in said), "")
+    text = {**pod.metadata.annotations, **pod.metadata.labels}
+    written = next((text[key] for key in _INDEX if key in text), "")
     return int(written) if re.fullmatch(r"[0-9]{1,9}", written) else None
 
 
@@ -330,15 +330,15 @@ def _count(key: str, written: str) -> int:
     return int(written)
 
 
-def _label_key(said: Mapping[str, str], key: str) -> str:
-    written = said.get(key)
+def _label_key(text: Mapping[str, str], key: str) -> str:
+    written = text.get(key)
     if written is not None and not _LABEL_KEY.fullmatch(written):
         raise _BadGangError(f"cannot use {key}: it is {_shown(written)}; write the key of a node label, or remove it")
     return written or ""
 
 
-def _choice(said: Mapping[str, str], key: str, kind: type[Mode], otherwise: Mode) -> Mode:
-    written = said.get(key, otherwise)
+def _choice(text: Mapping[str, str], key: str, kind: type[Mode], otherwise: Mode) -> Mode:
+    written = text.get(key, otherwise)
     if written not in set(kind):
         raise _BadGangError(f"cannot use {key}: it is {_shown(written)}; write {' or '.join(kind)}, or remove it")
     return kind(written)

@@ -118,7 +118,7 @@ def read_node_rules(pod: Pod) -> NodeRules | None:
     selector, tolerations = (spec.node_selector or {}).items(), spec.tolerations or ()
     terms = _terms(spec.affinity)
     requirements = [one for term in terms or () for one in (*(term.match_expressions or ()), *(term.match_fields or ()))]
-    texts = _texts(*selector, *map(_said, requirements), *map(_tolerated, tolerations))
+    texts = _texts(*selector, *map(_key_of, requirements), *map(_tolerated, tolerations))
     if len(selector) + len(requirements) + len(tolerations) + len(terms or ()) > MOST_RULES or sum(map(len, texts)) > MOST_TEXT:
         return None
     return _read(tuple(sorted(selector)), terms, tolerations)
@@ -141,7 +141,7 @@ def _texts(*parts: Iterable[str]) -> Iterator[str]:
     return (text for part in parts for text in part)
 
 
-def _said(one: Requirement) -> tuple[str, ...]:
+def _key_of(one: Requirement) -> tuple[str, ...]:
     return (one.key, one.operator, *(one.values or ()))
 
 

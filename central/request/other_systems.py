@@ -79,19 +79,21 @@ def read_other_claim(pod: Pod) -> OtherClaim | None:
 
 def _requested(pod: Pod) -> dict[str, int]:
     """Return by resource the peak amount of the containers that run at the same time."""
-    asked = [(_amounts(container.resources.limits), role) for container, role in starting_order(pod)]
-    resources = {resource for amounts, _ in asked for resource in amounts}
-    return {resource: most_at_one_time((amounts.get(resource, 0), role) for amounts, role in asked) for resource in resources}
+    requested = [(_amounts(container.resources.limits), role) for container, role in starting_order(pod)]
+    resources = {resource for amounts, _ in requested for resource in amounts}
+    return {
+        resource: most_at_one_time((amounts.get(resource, 0), role) for amounts, role in requested) for resource in resources
+    }
 
 
 def _amounts(limits: Mapping[str, Amount]) -> dict[str, int]:
-    found = {}
+    result = {}
     for resource in RESOURCES & limits.keys():
         amount = limits[resource]
         quantity = None if isinstance(amount, float) else parse_quantity(amount)
         if quantity is not None and quantity > 0:
-            found[resource] = -(-quantity.numerator // quantity.denominator)
-    return found
+            result[resource] = -(-quantity.numerator // quantity.denominator)
+    return result
 
 
 def _cards(resource: str, amount: int) -> int:

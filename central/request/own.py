@@ -34,7 +34,7 @@ from central.request.model import (
 )
 from central.request.pod import Amount, Container, Pod, starting_order
 from central.request.quantity import parse_quantity
-from lading.annotations import find_unknown, nearest_key, say_reserved
+from lading.annotations import describe_reserved, find_unknown, nearest_key
 from lading.devices.assignment import LABEL, MAX_MEMORY_MIB
 from lading.devices.identity import MIG_PROFILE_SHAPE
 from lading.devices.isolation import IsolationName
@@ -117,8 +117,8 @@ def _container(container: Container, role: Role) -> ContainerRequest:
     ours = [resource for resource in {**limits, **requests} if resource.startswith(PREFIX)]
     if not ours:
         return ContainerRequest(name=container.name, role=role)
-    asked = {resource: _amount(container.name, resource, limits, requests) for resource in ours}
-    gpus, memory, core, vfs, member = (asked.get(resource, 0) for resource in _RIGHT)
+    requested = {resource: _amount(container.name, resource, limits, requests) for resource in ours}
+    gpus, memory, core, vfs, member = (requested.get(resource, 0) for resource in _RIGHT)
     if not memory and not core:
         return ContainerRequest(name=container.name, role=role, gpus=gpus, vfs=vfs, gang_member=member > 0)
     if gpus > MAX_SHARED:
@@ -353,7 +353,7 @@ def _with_limit(request: ContainerRequest, annotations: Mapping[str, str]) -> Co
 
 def _check_given_by_central_alone(annotations: Mapping[str, str]) -> None:
     """Refuse annotations that the node refuses on a pod with an assignment, before the pod holds devices there."""
-    if reserved := say_reserved(annotations):
+    if reserved := describe_reserved(annotations):
         raise _MalformedRequestError(reserved)
     for key in annotations:
         if is_manual(key):

@@ -40,11 +40,11 @@ DIALECTS: Sequence[Dialect] = (Own(),)
 def parse_request(pod: Pod) -> DeviceRequest | MalformedRequest | None:
     """Return the pod's device request; None if the pod requests no device. A pod with requests in two dialects is refused,
     because they may or may not mean the same devices. A pod with unreadable gang keys is refused too."""
-    found = [(dialect, request) for dialect in DIALECTS if (request := dialect.parse(pod)) is not None]
-    if len(found) > 1:
-        first, second = (min(dialect.resources & _named(pod)) for dialect, _ in found[:2])
+    result = [(dialect, request) for dialect in DIALECTS if (request := dialect.parse(pod)) is not None]
+    if len(result) > 1:
+        first, second = (min(dialect.resources & _named(pod)) for dialect, _ in result[:2])
         return MalformedRequest(message=f"cannot use {first} with {second}: two ways to ask for devices; keep one")
-    return _with_gang(pod, found[0][1]) if found else None
+    return _with_gang(pod, result[0][1]) if result else None
 
 
 def _with_gang(pod: Pod, request: DeviceRequest | MalformedRequest) -> DeviceRequest | MalformedRequest:

@@ -144,7 +144,7 @@ class Status(Wire, frozen=True):
 
     def __post_init__(self) -> None:
         if self.conditions:
-            read = tuple(one for one in self.conditions if one.type in _READ or _says_unschedulable(one))
+            read = tuple(one for one in self.conditions if one.type in _READ or _is_unschedulable(one))
             msgspec.structs.force_setattr(self, "conditions", read)
 
     @property
@@ -165,10 +165,10 @@ class Status(Wire, frozen=True):
     @property
     def unschedulable(self) -> bool:
         """Return whether kube-scheduler found no node for the pod in its last attempt."""
-        return any(map(_says_unschedulable, self.conditions))
+        return any(map(_is_unschedulable, self.conditions))
 
 
-def _says_unschedulable(condition: Condition) -> bool:
+def _is_unschedulable(condition: Condition) -> bool:
     return (condition.type, condition.status, condition.reason) == (SCHEDULED, "False", UNSCHEDULABLE)
 
 

@@ -55,7 +55,7 @@ def _search(capacity: NodeCapacity, demand: Demand, policy: Policy, steps: int) 
     isolation = _written_isolation(capacity, demand)
     return PlacedDevices(
         containers={name: _placed(capacity, layout, by_name[name], isolation) for name, _ in demand.roles},
-        apart=worst_of(one.apart for one in chosen),
+        distances=worst_of(one.distances for one in chosen),
     )
 
 

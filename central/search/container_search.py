@@ -21,7 +21,7 @@ from central.search.joint import DeviceMasks, JointChoice, Query, alternatives, 
 from central.search.mig import best_instances, instance_ranks, splits, with_vfs
 from central.search.placement import Missing
 from central.search.prefer import preference, ranks
-from central.search.topology import NEXT_TO, Apart, NodeTopology, bits, link
+from central.search.topology import NEXT_TO, Distances, NodeTopology, bits, link
 from central.search.vfs import Choice, FreeVfs
 
 SETS_A_STEP = 8  # sets of cards that count as one step, once the search has backtracked
@@ -40,7 +40,7 @@ class Chosen(NamedTuple):
     wanted: Wanted
     cards: Sequence[Card]  # ascending by PCI address
     vfs: int = 0  # bit mask of VF numbers
-    apart: Apart = NEXT_TO
+    distances: Distances = NEXT_TO
 
 
 class Places(NamedTuple):
@@ -136,10 +136,10 @@ class SearchDevices:
         return FreeVfs(free, again, tuple(taken), self._vfs.ports)
 
     def _kinds(self) -> tuple[int, ...]:
-        seen: dict[CardState, int] = {}
+        card_states: dict[CardState, int] = {}
         kinds = [0] * self.topology.cards
         for card in self.cards:
-            kinds[card.number] = seen.setdefault(self.kind(card), len(seen))
+            kinds[card.number] = card_states.setdefault(self.kind(card), len(card_states))
         return tuple(kinds)
 
 
@@ -209,7 +209,7 @@ class _Search:
             raise SearchEndedError(Missing.SETS_ENDED)
         if self._backtracked:
             self._step(answer.sets)
-        return self._chosen(wanted, answer.found) if answer.found else None
+        return self._chosen(wanted, answer.choice) if answer.choice else None
 
     def _ways(self, wanted: Wanted, having: Sequence[Card]) -> Iterator[Chosen]:
         """Yield the best choice, then the other choices that are not equivalent for the following containers."""
@@ -226,15 +226,15 @@ class _Search:
         state = self._state(wanted, having, kinds=True)
         query, most = self._query(wanted), SETS_A_STEP * max(1, self._steps)
         if self._is_of_instances(wanted):
-            found = self._by_kind(query, state)
+            result = self._by_kind(query, state)
         else:
             every = alternatives(self._devices.topology, query, state, most)
             if every is None:
                 raise SearchEndedError
             self._step(every.sets)
-            found = every.found
+            result = every.choices
         tried = {self._kind(state, first)}
-        for one in found:
+        for one in result:
             choice = self._chosen(wanted, one)
             kind = self._kind(state, choice)
             if kind not in tried:
@@ -245,7 +245,7 @@ class _Search:
         """Return one choice for each way to divide the cards among their kinds, the best first. A choice has the cards with the
         lowest ranks of each kind, and their best VFs. MIG instances form too many sets to try each one."""
         topology = self._devices.topology
-        found = []
+        result = []
         for site in sites_of(topology, query.scope):
             vfs = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs)
             kinds: dict[int, list[int]] = {}
@@ -256,8 +256,8 @@ class _Search:
                 self._step()
                 numbers = [number for kind, count in zip(kinds.values(), counts, strict=True) for number in kind[:count]]
                 if one := with_vfs(topology, state, numbers, vfs, range(site.levels[-1] + 1)):
-                    found.append(one)
-        return sorted(found, key=lambda one: one.order)
+                    result.append(one)
+        return sorted(result, key=lambda one: one.order)
 
     def _kind(self, state: DeviceMasks, choice: Chosen) -> CardState:
         cards = sorted(state.kinds[card.number] for card in choice.cards)
@@ -281,9 +281,9 @@ class _Search:
     def _is_of_instances(self, wanted: Wanted) -> bool:
         return bool(self._demand.mig_profile) and wanted.count > 0
 
-    def _chosen(self, wanted: Wanted, found: JointChoice) -> Chosen:
-        cards = [card for card in self._devices.cards if found.cards >> card.number & 1]
-        return Chosen(wanted, cards, found.vfs, found.apart)
+    def _chosen(self, wanted: Wanted, choice: JointChoice) -> Chosen:
+        cards = [card for card in self._devices.cards if choice.cards >> card.number & 1]
+        return Chosen(wanted, cards, choice.vfs, choice.distances)
 
     # ---- shares alone
 
@@ -308,4 +308,4 @@ class _Search:
 
 def _by_policy(wanted: Wanted, cards: Sequence[Card]) -> Chosen:
     worst = max((link(a.gpu, b.gpu) for a in cards for b in cards if a is not b), default=0) if len(cards) > 1 else 0
-    return Chosen(wanted, sorted(cards, key=lambda card: card.address), apart=Apart(link=worst))
+    return Chosen(wanted, sorted(cards, key=lambda card: card.address), distances=Distances(link=worst))

@@ -49,11 +49,11 @@ def explain(
         case Missing.NOT_RECONCILED:
             return "lading-hooks there has not compared its grants with the container runtime since it started"
         case Missing.NO_ISOLATION:
-            asked = f"isolation {demand.isolation} asked" if demand.isolation else "no isolation asked"
+            requested = f"isolation {demand.isolation} asked" if demand.isolation else "no isolation asked"
             several = ", and a container asks for shares of several cards, which mps does not give" * with_several_shares(
                 demand
             )
-            return f"{asked}; the node offers {' and '.join(capacity.offered)}{several}"
+            return f"{requested}; the node offers {' and '.join(capacity.offered)}{several}"
         case Missing.NO_MODEL:
             models = sorted({card.gpu.model for card in capacity.cards})
             return f"{' or '.join(demand.models)} asked; the node has {', '.join(models) or 'no GPU'}"
@@ -64,15 +64,14 @@ def explain(
         case Missing.UNHEALTHY:
             return _explain_unhealthy(capacity, demand)
         case Missing.SHARES_DO_NOT_FIT | Missing.NODE_TOO_SMALL:
-            return f"{_asked_together(demand)}; each of these fits alone; {_states(capacity, demand)}"
+            return f"{_all_needs(demand)}; each of these fits alone; {_states(capacity, demand)}"
         case Missing.SEARCH_ENDED:
             return (
-                f"{_asked_together(demand)}; stopped after {limits.search_steps} tries; "
-                "fewer different containers need fewer tries"
+                f"{_all_needs(demand)}; stopped after {limits.search_steps} tries; fewer different containers need fewer tries"
             )
         case Missing.SETS_ENDED:
             return (
-                f"{_asked_together(demand)}; none fits among the first {MOST_SETS} sets of GPUs in one place for one of the "
+                f"{_all_needs(demand)}; none fits among the first {MOST_SETS} sets of GPUs in one place for one of the "
                 "containers; a container that asks for fewer GPUs has fewer sets"
             )
         case Missing.NOT_REACHED:
@@ -137,28 +136,30 @@ def _explain_cards(capacity: NodeCapacity, demand: Demand, missing: Missing) -> 
         short = need.count - free
         more = count_of(short, "more free GPU")
         would_help = f"; needs {more}" if missing is Missing.TOO_FEW_FREE_GPUS else ""
-        return f"{_asked(need)} asked; {_states(capacity, demand)}{would_help}"
+        return f"{_one_need(need)} asked; {_states(capacity, demand)}{would_help}"
     if missing is Missing.NO_CARD_LARGE_ENOUGH:
         largest = max(cards, key=lambda card: card.gpu.usable_mib)
-        return f"{_asked(need)} asked; the largest GPU has {format_mib(largest.gpu.usable_mib)}: {_name(largest)}"
+        return f"{_one_need(need)} asked; the largest GPU has {format_mib(largest.gpu.usable_mib)}: {_name(largest)}"
     if need.count > 1:
         enough = sum(card.has_free(need.mib_of(card.gpu.usable_mib), need.core_percent or 0) for card in cards)
-        return f"{_asked(need)} asked; of {count_of(len(cards), 'GPU')} {enough} have so much free{_unusable(capacity, demand)}"
+        return (
+            f"{_one_need(need)} asked; of {count_of(len(cards), 'GPU')} {enough} have so much free{_unusable(capacity, demand)}"
+        )
     best = min((card for card in cards if card.usable), key=lambda card: _shortage(card, need))
     amounts = format_mib(best.free_mib) if need.core_percent is None else f"{format_mib(best.free_mib)} and {best.free_core}%"
-    return f"{_asked(need, best)} asked; the best single GPU has {amounts} free: {_name(best)}{_unusable(capacity, demand)}"
+    return f"{_one_need(need, best)} asked; the best single GPU has {amounts} free: {_name(best)}{_unusable(capacity, demand)}"
 
 
 def _explain_unhealthy(capacity: NodeCapacity, demand: Demand) -> str:
     cards = requested_cards(capacity, demand)
     need = next((need for need in demand.needs if short_of_cards(cards, need) is Missing.UNHEALTHY), None)
     if need is not None and not demand.mig_profile:
-        return f"{_asked(need)} asked; {_states(capacity, demand)}"
+        return f"{_one_need(need)} asked; {_states(capacity, demand)}"
     if sum(vf.usable for vf in capacity.vfs) < demand.vfs_peak:
         return _explain_vfs(capacity, demand.vfs_peak)
     if demand.mig_profile:
         return explain_instances(capacity, demand)
-    return f"{_asked_together(demand)}; {_states(capacity, demand)}"
+    return f"{_all_needs(demand)}; {_states(capacity, demand)}"
 
 
 def _shortage(card: CardCapacity, need: Wanted) -> tuple[float, tuple[int, str]]:
@@ -169,7 +170,7 @@ def _shortage(card: CardCapacity, need: Wanted) -> tuple[float, tuple[int, str]]
     return mib / size + core / 100, pci_order(card.gpu.bdf)
 
 
-def _asked(need: Wanted, card: CardCapacity | None = None) -> str:
+def _one_need(need: Wanted, card: CardCapacity | None = None) -> str:
     """Describe the need as text. `card` is the card to which a percentage of memory refers."""
     if need.whole:
         return count_of(need.count, "whole GPU")
@@ -183,9 +184,9 @@ def _asked(need: Wanted, card: CardCapacity | None = None) -> str:
     return " and ".join(parts) + (f" of each of {need.count} GPUs" if need.count > 1 else "")
 
 
-def _asked_together(demand: Demand) -> str:
-    asked = [_asked(wanted) for wanted in demand.cards]
-    return f"asked by the containers: {first_few(asked, _LISTED, between='; ')}"
+def _all_needs(demand: Demand) -> str:
+    requested = [_one_need(wanted) for wanted in demand.cards]
+    return f"asked by the containers: {first_few(requested, _LISTED, between='; ')}"
 
 
 def _states(capacity: NodeCapacity, demand: Demand) -> str:
@@ -193,8 +194,8 @@ def _states(capacity: NodeCapacity, demand: Demand) -> str:
     cordoned"."""
     cards = _of_model(capacity, demand)
     states = Counter(_state(card) for card in cards)
-    said = [(state, states.pop(state)) for state in (_FREE, _HELD) if state in states] + states.most_common()
-    return f"of {count_of(len(cards), 'GPU')} {', '.join(f'{count} {state}' for state, count in said)}"
+    text = [(state, states.pop(state)) for state in (_FREE, _HELD) if state in states] + states.most_common()
+    return f"of {count_of(len(cards), 'GPU')} {', '.join(f'{count} {state}' for state, count in text)}"
 
 
 def _unusable(capacity: NodeCapacity, demand: Demand) -> str:
@@ -233,7 +234,7 @@ def _explain_kept_off(capacity: NodeCapacity, demand: Demand, sharing: Sharing |
     having = [card for card in requested_cards(capacity, demand) if card.usable and card.free_mib]
     closed = [card for card in having if not is_open(card, sharing)]
     if not closed:
-        return f"{_asked_together(demand)}; its share-affinity requires one GPU for all, and none has enough free"
+        return f"{_all_needs(demand)}; its share-affinity requires one GPU for all, and none has enough free"
     own = " and ".join(f"share-{rule} {label}" for rule, label in _rules(sharing) if label) or "no share-exclusion"
     free = f"{count_of(len(having), 'GPU')} with something free"
     return f"it has {own}; of {free} {len(closed)} have pods that may not share with it"
@@ -265,10 +266,10 @@ def _explain_group(capacity: NodeCapacity, sharing: Sharing | None) -> str:
 # VFs
 
 
-def _explain_vfs(capacity: NodeCapacity, asked: int) -> str:
+def _explain_vfs(capacity: NodeCapacity, requested: int) -> str:
     free = sum(vf.free for vf in capacity.vfs)
     usable = sum(vf.usable for vf in capacity.vfs)
     states = [f"{free} free", f"{usable - free} held"]
     if unusable := len(capacity.vfs) - usable:
         states.append(f"{unusable} unhealthy or cordoned")
-    return f"{count_of(asked, 'VF')} asked; of {count_of(len(capacity.vfs), 'VF')} {', '.join(states)}"
+    return f"{count_of(requested, 'VF')} asked; of {count_of(len(capacity.vfs), 'VF')} {', '.join(states)}"

@@ -42,14 +42,14 @@ def fit(
     demand = read_demand(request, policy, limits)
     search = _NodeSearch(capacity=capacity, request=request, demand=demand, policy=policy, limits=limits, brief=brief)
     filters = find_filters(capacity, demand, request.sharing)
-    found = search.run(filters)
+    result = search.run(filters)
     for last in reversed(range(len(filters))):
-        if isinstance(found, Placement) or found.missing.undecided:
-            return found
-        found = search.run(filters[:last])
-        if isinstance(found, Placement):
+        if isinstance(result, Placement) or result.missing.undecided:
+            return result
+        result = search.run(filters[:last])
+        if isinstance(result, Placement):
             return _NO_FIT[filters[last].missing]
-    return found
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +71,20 @@ class _NodeSearch:
         if not filters:
             return self._on(self.capacity)
         cards = frozenset.intersection(*(one.cards for one in filters))
-        found = self._on(with_shares_on(self.capacity, cards))
+        result = self._on(with_shares_on(self.capacity, cards))
         sharing = self.request.sharing
-        if sharing is None or not sharing.affinity or isinstance(found, NoFit):
-            return found
-        return found if sum(bool(part.sharing) for part in found.taken.gpus.values()) <= 1 else self._on_one(cards)
+        if sharing is None or not sharing.affinity or isinstance(result, NoFit):
+            return result
+        return result if sum(bool(part.sharing) for part in result.taken.gpus.values()) <= 1 else self._on_one(cards)
 
     def _on_one(self, cards: frozenset[GpuUuid]) -> Placement | NoFit:
         ended = _NO_FIT[Missing.KEPT_OFF]
         for card in sorted(self.capacity.cards, key=self._order):
             if card.gpu.uuid in cards and card.free_mib:
-                found = self._on(with_shares_on(self.capacity, frozenset([card.gpu.uuid])))
-                if isinstance(found, Placement):
-                    return found
-                ended = found if found.missing.undecided else ended
+                result = self._on(with_shares_on(self.capacity, frozenset([card.gpu.uuid])))
+                if isinstance(result, Placement):
+                    return result
+                ended = result if result.missing.undecided else ended
         return ended
 
     def _order(self, card: CardCapacity) -> tuple[int, ...]:
@@ -96,13 +96,13 @@ class _NodeSearch:
     def _on(self, capacity: NodeCapacity) -> Placement | NoFit:
         """Fit the pod by devices alone, regardless of the pods that share the cards."""
         cards, demand = instances_as_cards(capacity, self.demand), self.demand
-        found = find_shortage(cards, demand) or self._choose(cards)
+        shortage = find_shortage(cards, demand) or self._choose(cards)
         if demand.mig_profile:
-            found = as_instances(capacity, demand, found)
-        if isinstance(found, Missing):
-            return _NO_FIT[found]
-        taken = take(demand.roles, found.containers, self.request.sharing)
-        return Placement(containers=found.containers, taken=taken, apart=found.apart)
+            shortage = as_instances(capacity, demand, shortage)
+        if isinstance(shortage, Missing):
+            return _NO_FIT[shortage]
+        taken = take(demand.roles, shortage.containers, self.request.sharing)
+        return Placement(containers=shortage.containers, taken=taken, distances=shortage.distances)
 
     def _choose(self, capacity: NodeCapacity) -> PlacedDevices | Missing:
         if self.brief:

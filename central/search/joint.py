@@ -29,7 +29,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from central.request.model import PartitionPolicy, RdmaPolicy, Scope
-from central.search.topology import Apart, Distance, NodeTopology, Site, bits
+from central.search.topology import Distance, Distances, NodeTopology, Site, bits
 from central.search.vfs import Choice, FreeVfs
 
 # Maximum tried sets of cards in one site, so that no pod and no node keeps central's single thread busy. Choosing 8 of 16 cards
@@ -73,7 +73,7 @@ class JointChoice(NamedTuple):
     key: tuple[int, ...]
     cards: int
     vfs: int
-    apart: Apart
+    distances: Distances
 
     @property
     def order(self) -> tuple[tuple[int, ...], Sequence[int], Sequence[int]]:
@@ -83,7 +83,7 @@ class JointChoice(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    found: JointChoice | None
+    choice: JointChoice | None
     sets: int  # number of tried sets of cards, the cost of the search
     ended: bool = False  # True if none of the first MOST_SETS sets does, and there are more
 
@@ -91,20 +91,20 @@ class SearchResult(NamedTuple):
 @lru_cache(maxsize=REMEMBERED)
 def find(topology: NodeTopology, query: Query, state: DeviceMasks) -> SearchResult:
     searches = [_Search(topology, site, query, state) for site in sites_of(topology, query.scope)]
-    found = [best for search in searches if (best := search.best())]
-    sets, ended = sum(search.sets for search in searches), not found and any(search.ended for search in searches)
-    return SearchResult(min(found, key=lambda one: one.order, default=None), sets, ended)
+    result = [best for search in searches if (best := search.best())]
+    sets, ended = sum(search.sets for search in searches), not result and any(search.ended for search in searches)
+    return SearchResult(min(result, key=lambda one: one.order, default=None), sets, ended)
 
 
 class Alternatives(NamedTuple):
-    found: Sequence[JointChoice]
+    choices: Sequence[JointChoice]
     sets: int  # number of tried sets of cards
 
 
 def alternatives(topology: NodeTopology, query: Query, state: DeviceMasks, most: int) -> Alternatives | None:
     """Return all choices that are not equivalent for the following containers, the best first; None if there are more than
     `most` sets."""
-    found: list[JointChoice] = []
+    choices: list[JointChoice] = []
     sets = 0
     for site in sites_of(topology, query.scope):
         for one in _Search(topology, site, query, state).every():
@@ -112,8 +112,8 @@ def alternatives(topology: NodeTopology, query: Query, state: DeviceMasks, most:
             if sets > most:
                 return None
             if one is not None:
-                found.append(one)
-    return Alternatives(sorted(found, key=lambda one: one.order), sets)
+                choices.append(one)
+    return Alternatives(sorted(choices, key=lambda one: one.order), sets)
 
 
 def sites_of(topology: NodeTopology, scope: Scope) -> Sequence[Site]:
@@ -251,7 +251,9 @@ class _Search:
         """Compare these cards, with their best VFs, to the best choice so far, and keep the better one. Sets come in the order
         of addresses, so the first of equal sets wins."""
         best, vfs = self._best, self._vfs
-        level, cost = self._closest(cards, self._farthest if best is None or link < best.apart.link else best.apart.distance)
+        level, cost = self._closest(
+            cards, self._farthest if best is None or link < best.distances.link else best.distances.distance
+        )
         if cost is None:
             return
         compared = vfs.without_address(cost)
@@ -264,7 +266,7 @@ class _Search:
         key = *but_last, broken, vfs.load(compared)
         if best is None or key < best.key:
             split = first[-1] if self._query.cards > 1 else 0
-            self._best = JointChoice(key, cards, vfs.vfs(cost), Apart(split, link, level))
+            self._best = JointChoice(key, cards, vfs.vfs(cost), Distances(split, link, level))
 
     def _closest(self, cards: int, farthest: int) -> tuple[int, int | None]:
         """Return the smallest worst distance, and the cost with it; a greater distance only if it takes fewer new VFs. The cost
@@ -278,8 +280,8 @@ class _Search:
             return farthest, None
         costs = [(vfs.new(vfs.without_address(cost)), level, cost) for level in range(self._farthest + 1)
                  if (cost := vfs.cost(cards, level)) is not None]  # fmt: skip
-        _, level, found = min(costs, default=(0, farthest, None))
-        return level, found
+        _, level, result = min(costs, default=(0, farthest, None))
+        return level, result
 
     # ---- a lower bound
 

@@ -32,7 +32,7 @@ from central.search.cards import Card
 from central.search.demand import Demand
 from central.search.joint import DeviceMasks, JointChoice, Query, sites_of
 from central.search.placement import Missing, PlacedDevices
-from central.search.topology import Apart, Distance, NodeTopology, bits
+from central.search.topology import Distance, Distances, NodeTopology, bits
 from central.search.vfs import Choice
 from lading.nodedevices import Gpu, MigInstance
 from lading.vocabulary import GpuUuid, PciAddress
@@ -47,19 +47,19 @@ REMEMBERED: Final = 65536  # maximum cached cards in MIG mode, some kilobytes ea
 _INSTANCES: dict[tuple[int, str], tuple[Gpu, tuple[Gpu, ...]]] = {}
 
 
-def as_instances(capacity: NodeCapacity, demand: Demand, found: PlacedDevices | Missing) -> PlacedDevices | Missing:
+def as_instances(capacity: NodeCapacity, demand: Demand, result: PlacedDevices | Missing) -> PlacedDevices | Missing:
     """Convert the result of a search over `instances_as_cards`: return the chosen instances with their cards, or the reason
     for instances."""
-    if isinstance(found, Missing):
-        if found is Missing.NO_MODEL and any(card.gpu.model in demand.models for card in capacity.cards):
+    if isinstance(result, Missing):
+        if result is Missing.NO_MODEL and any(card.gpu.model in demand.models for card in capacity.cards):
             return Missing.TOO_FEW_MIG
-        return _NAMED.get(found, found)
+        return _NAMED.get(result, result)
     card_of = {mig.uuid: card.gpu for card in capacity.cards for mig in card.gpu.mig}
     containers = {
         name: replace(placed, gpus=tuple(_placed(gpu, card_of) for gpu in placed.gpus))
-        for name, placed in found.containers.items()
+        for name, placed in result.containers.items()
     }
-    return replace(found, containers=containers)
+    return replace(result, containers=containers)
 
 
 def _placed(gpu: PlacedGpu, card_of: Mapping[str, Gpu]) -> PlacedGpu:
@@ -80,17 +80,17 @@ def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
 def best_instances(topology: NodeTopology, query: Query, state: DeviceMasks) -> DeviceMasks:
     """Return `state` with only the best instances: in each site of the scope no more than the query needs, chosen so that
     enough is left for following containers where possible."""
-    picked, found = 0, list[JointChoice]()
+    picked, result = 0, list[JointChoice]()
     for site in sites_of(topology, query.scope):
         vfs = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs)
         useful = state.cards & site.cards & ~vfs.useless_cards()
         best = _best_by_place(topology, query, state, useful, vfs, range(site.levels[-1] + 1)) if query.vfs else None
         if best:
-            found.append(best)
+            result.append(best)
         else:
             picked |= _picked(topology, query, state, useful, site.ports)
-    if found:  # the best site is chosen here, because joint.py compares links first, and instances have none
-        picked |= min(found, key=lambda one: one.order).cards
+    if result:  # the best site is chosen here, because joint.py compares links first, and instances have none
+        picked |= min(result, key=lambda one: one.order).cards
     return state._replace(cards=picked)
 
 
@@ -107,12 +107,12 @@ def _best_by_place(
     ways = list(islice(splits([len(heap) for heap in heaps], query.cards), MOST_WAYS + 1))
     if len(ways) > MOST_WAYS:
         return None
-    found = []
+    result = []
     for counts in ways:
         numbers = [number for heap, count in zip(heaps, counts, strict=True) for number in heap[:count]]
         if one := with_vfs(topology, state, numbers, vfs, levels):
-            found.append(one)
-    return min(found, key=lambda one: one.order, default=None)
+            result.append(one)
+    return min(result, key=lambda one: one.order, default=None)
 
 
 def _picked(topology: NodeTopology, query: Query, state: DeviceMasks, cards: int, ports: Sequence[int]) -> int:
@@ -185,12 +185,12 @@ def _as_gpu(gpu: Gpu, mig: MigInstance, order: int) -> Gpu:
 def explain_instances(capacity: NodeCapacity, demand: Demand) -> str:
     """Describe in one line the instances of a node that has too few of them."""
     profile, count = demand.mig_profile, demand.whole_peak
-    asked = f"{count} MIG {'instance' if count == 1 else 'instances'} {profile} asked"
+    requested = f"{count} MIG {'instance' if count == 1 else 'instances'} {profile} asked"
     states = Counter(_state(card) for card in instances_as_cards(capacity, demand).cards)
     if states:
-        return f"{asked}; of {states.total()} such {', '.join(f'{n} {state}' for state, n in states.most_common())}"
+        return f"{requested}; of {states.total()} such {', '.join(f'{n} {state}' for state, n in states.most_common())}"
     others = Counter(mig.profile or "of unknown profile" for card in capacity.cards for mig in card.gpu.mig)
-    return f"{asked}; the node has {', '.join(f'{n} {name}' for name, n in sorted(others.items())) or 'no MIG instance'}"
+    return f"{requested}; the node has {', '.join(f'{n} {name}' for name, n in sorted(others.items())) or 'no MIG instance'}"
 
 
 def _state(card: CardCapacity) -> str:
@@ -217,7 +217,7 @@ def with_vfs(
     fresh = len(numbers) - partly - (cards & state.again).bit_count()
     key = fresh, partly, vfs.new(compared), level, sum(state.ranks[n] for n in numbers), compared
     links = (topology.links[a][b] for a in numbers for b in numbers if a < b)
-    return JointChoice(key, cards, vfs.vfs(cost), Apart(0, max(links, default=0), level))
+    return JointChoice(key, cards, vfs.vfs(cost), Distances(0, max(links, default=0), level))
 
 
 def splits(sizes: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:

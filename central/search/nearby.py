@@ -27,65 +27,69 @@ def explain_scope(capacity: NodeCapacity, demand: Demand, *, now: bool) -> str:
     layout = lay_out(capacity, vfs=True)
     sites = sites_of(layout.topology, demand.scope)
 
-    def found(wanted: Wanted, site: Site) -> tuple[int, int]:
+    def nearest_counts(wanted: Wanted, site: Site) -> tuple[int, int]:
         cards = sum(_would_do(_card(capacity, layout, number), demand, wanted, now=now) for number in bits(site.cards))
         return cards, sum(_vf_would_do(capacity, layout, number, site, now=now) for number in range(len(layout.vfs)))
 
     def met(wanted: Wanted, site: Site) -> int:
-        cards, vfs = found(wanted, site)
+        cards, vfs = nearest_counts(wanted, site)
         return min(cards, wanted.count) + min(vfs, wanted.vfs)
 
-    asked = sorted(demand.wanted, key=lambda one: max((met(one, site) for site in sites), default=0) - one.count - one.vfs)[0]
+    requested = sorted(demand.wanted, key=lambda one: max((met(one, site) for site in sites), default=0) - one.count - one.vfs)[
+        0
+    ]
     free, scope = "free " if now else "", _CALLED[demand.scope]
-    words = f"{_counted(asked.count, asked.vfs, free)} in one {scope} asked".replace("in one switch", "below one switch")
+    text = f"{_counted(requested.count, requested.vfs, free)} in one {scope} asked".replace("in one switch", "below one switch")
     if not sites:
-        return words
-    best = max(sites, key=lambda site: met(asked, site))
-    cards, vfs = found(asked, best)
-    have = " and ".join(count_of(n, of) for n, of, wants in ((cards, "GPU", asked.count), (vfs, "VF", asked.vfs)) if wants)
-    return f"{words}; the nearest has {have} ({_name(capacity, layout, best, demand.scope)})"
+        return text
+    best = max(sites, key=lambda site: met(requested, site))
+    cards, vfs = nearest_counts(requested, best)
+    have = " and ".join(
+        count_of(n, of) for n, of, wants in ((cards, "GPU", requested.count), (vfs, "VF", requested.vfs)) if wants
+    )
+    return f"{text}; the nearest has {have} ({_name(capacity, layout, best, demand.scope)})"
 
 
 def explain_switches(capacity: NodeCapacity, demand: Demand, *, now: bool) -> str:
     layout = lay_out(capacity, vfs=True)
-    asked = max(demand.wanted, key=lambda one: (one.vfs > 0, one.count))
+    requested = max(demand.wanted, key=lambda one: (one.vfs > 0, one.count))
     serving = 0
     most = (-1, "no switch")
     for site in sites_of(layout.topology, Scope.SWITCH):
-        cards = sum(_would_do(_card(capacity, layout, number), demand, asked, now=now) for number in bits(site.cards))
+        cards = sum(_would_do(_card(capacity, layout, number), demand, requested, now=now) for number in bits(site.cards))
         vfs = sum(_vf_would_do(capacity, layout, number, site, now=now) for number in range(len(layout.vfs)))
-        serving += cards if vfs >= asked.vfs else 0
+        serving += cards if vfs >= requested.vfs else 0
         if cards and vfs > most[0]:
             most = vfs, _name(capacity, layout, site, Scope.SWITCH)
     free = "free " if now else ""
-    words = f"{_counted(asked.count, 0, free)} asked below switches with {_counted(0, asked.vfs, free)} each"
+    text = f"{_counted(requested.count, 0, free)} asked below switches with {_counted(0, requested.vfs, free)} each"
     beside = f"the most VFs beside such a GPU: {max(most[0], 0)} ({most[1]})"
-    return f"{words}; there {'is' if serving == 1 else 'are'} {serving}; {beside}"
+    return f"{text}; there {'is' if serving == 1 else 'are'} {serving}; {beside}"
 
 
 def explain_pfs(capacity: NodeCapacity, demand: Demand, *, now: bool) -> str:
     ports = vfs_by_pf(capacity)
     free = {pf: sum(vf.free for vf in vfs) for pf, vfs in ports.items()}
     fewest = min(ports, key=lambda pf: (free[pf] if now else len(ports[pf]), pci_order(pf)), default=None)
-    words = f"{_counted(0, demand.vfs_peak, 'free ' if now else '')} of each PF asked"
-    return f"{words}; PF {fewest} has {free[fewest]} free of {len(ports[fewest])}" if fewest else words
+    text = f"{_counted(0, demand.vfs_peak, 'free ' if now else '')} of each PF asked"
+    return f"{text}; PF {fewest} has {free[fewest]} free of {len(ports[fewest])}" if fewest else text
 
 
 def explain_partition(capacity: NodeCapacity, demand: Demand, *, now: bool) -> str:
     count = max((one.count for one in demand.wanted if one.whole), default=0)
     cards = {card.gpu.module_id: card for card in capacity.cards if is_requested(card, demand)}
-    words = f"an NVSwitch partition of {count_of(count, 'GPU')} asked"
+    text = f"an NVSwitch partition of {count_of(count, 'GPU')} asked"
     sizes = sorted({len(partition.modules) for partition in capacity.partitions})
     of_size = [partition for partition in capacity.partitions if len(partition.modules) == count]
     if not now or not of_size:
-        return f"{words}; the node has {'partitions of ' + ', '.join(map(str, sizes)) if sizes else 'no partitions'}"
+        return f"{text}; the node has {'partitions of ' + ', '.join(map(str, sizes)) if sizes else 'no partitions'}"
 
     def free(partition: Partition) -> int:
         return sum(module in cards and cards[module].free for module in partition.modules)
 
     best = max(of_size, key=free)
     modules = ", ".join(map(str, best.modules))
-    return f"{words}; of {len(of_size)} such the nearest has {free(best)} free (partition {best.id}: modules {modules})"
+    return f"{text}; of {len(of_size)} such the nearest has {free(best)} free (partition {best.id}: modules {modules})"
 
 
 def _would_do(card: CardCapacity, demand: Demand, wanted: Wanted, *, now: bool) -> bool:

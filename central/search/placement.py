@@ -10,7 +10,7 @@ from typing import Final
 from central.assignment.model import NOTHING_TAKEN, PlacedContainer, Taken
 from central.ledger.rails import Rails
 from central.request.reasons import Coded
-from central.search.topology import NEXT_TO, Apart
+from central.search.topology import NEXT_TO, Distances
 from lading.reasons import Reason
 
 
@@ -223,7 +223,7 @@ class PlacedDevices:
     """Hold the devices of one pod on one node, by container, in the order of the request."""
 
     containers: Mapping[str, PlacedContainer]
-    apart: Apart = NEXT_TO
+    distances: Distances = NEXT_TO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ class Placement:
 
     containers: Mapping[str, PlacedContainer]
     taken: Taken
-    apart: Apart = NEXT_TO
+    distances: Distances = NEXT_TO
 
 
 # A pod that requests no device has this placement on every node: its cpu, memory and node rules decide where it may be.
@@ -247,11 +247,11 @@ class NoFit:
     missing: Missing
 
 
-def on_preferred(found: Placement, rails: Iterable[Rails], place: Callable[[Rails], Placement | NoFit | None]) -> Placement:
+def on_preferred(placement: Placement, rails: Iterable[Rails], place: Callable[[Rails], Placement | NoFit | None]) -> Placement:
     """Return the placement on the first set of rails on which the devices are as close as in `found`; `found` if there is none.
     `place` returns the pod's placement with VFs of the given rails only."""
-    for some in rails if found.taken.vfs else ():
+    for some in rails if placement.taken.vfs else ():
         other = place(some)
-        if isinstance(other, Placement) and other.apart <= found.apart:
+        if isinstance(other, Placement) and other.distances <= placement.distances:
             return other
-    return found
+    return placement

@@ -104,7 +104,7 @@ def _nvlinks_of(gpus: Sequence[Gpu]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(nvlinks(a, b) if a is not b else 0 for b in gpus) for a in gpus)
 
 
-class Apart(NamedTuple):
+class Distances(NamedTuple):
     """Represent how far apart the devices of one container are; for a pod, the worst of its containers. Less is better, and
     earlier fields are more important, as in joint.py."""
 
@@ -118,12 +118,12 @@ class Apart(NamedTuple):
         return (self.split * _LINK_LEVELS + self.link) * len(Distance) + self.distance
 
 
-NEXT_TO: Final = Apart()
-FARTHEST: Final = Apart(1, _LINK_LEVELS - 1, Distance.CROSS).level
+NEXT_TO: Final = Distances()
+FARTHEST: Final = Distances(1, _LINK_LEVELS - 1, Distance.CROSS).level
 
 
-def worst_of(some: Iterable[Apart]) -> Apart:
-    return Apart(*map(max, zip(NEXT_TO, *some, strict=True)))
+def worst_of(some: Iterable[Distances]) -> Distances:
+    return Distances(*map(max, zip(NEXT_TO, *some, strict=True)))
 
 
 class Site(NamedTuple):
@@ -174,14 +174,14 @@ REMEMBERED: Final = 32768  # maximum cached layouts, some hundred bytes each; a 
 def lay_out(capacity: NodeCapacity, *, vfs: bool) -> Layout:
     """Return the layout of a node (`NodeCapacity`). `vfs` includes its VFs; a layout without VFs is faster, and enough for a
     request without VFs."""
-    cards, asked = capacity.cards, capacity.vfs if vfs else ()
-    devices = (capacity.partitions, *[card.gpu for card in cards], *[vf.vf for vf in asked], *[vf.pf for vf in asked])
+    cards, requested = capacity.cards, capacity.vfs if vfs else ()
+    devices = (capacity.partitions, *[card.gpu for card in cards], *[vf.vf for vf in requested], *[vf.pf for vf in requested])
     key = id(devices[-1]), vfs
     known = _LAYOUTS.get(key)
     if known is None or len(known[1]) != len(devices) or not all(map(is_, known[1], devices)):
         if len(_LAYOUTS) >= REMEMBERED:
             _LAYOUTS.clear()
-        known = _LAYOUTS[key] = _lay_out(cards, asked, capacity.partitions), devices
+        known = _LAYOUTS[key] = _lay_out(cards, requested, capacity.partitions), devices
     return known[0]
 
 

@@ -84,10 +84,10 @@ class Budgets:
 
     @classmethod
     def of(cls, budgets: Iterable[Budget]) -> Self:
-        found: defaultdict[str, list[Budget]] = defaultdict(list)
+        result: defaultdict[str, list[Budget]] = defaultdict(list)
         for budget in budgets:
-            found[budget.metadata.namespace].append(budget)
-        return cls({namespace: tuple(some) for namespace, some in found.items()})
+            result[budget.metadata.namespace].append(budget)
+        return cls({namespace: tuple(some) for namespace, some in result.items()})
 
     def protect(self, pod: PodRecord) -> bool:
         """Return whether a budget forbids the eviction of this pod now."""

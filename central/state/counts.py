@@ -35,5 +35,5 @@ class Counts:
     bound: Counter[BindOutcome] = field(default_factory=Counter)
     evicted: Counter[tuple[str, EvictOutcome]] = field(default_factory=Counter)  # evictions by Event reason and outcome
     nominated: int = 0  # preemption plans that were started
-    woken: int = 0  # pods that were requeued
+    requeued: int = 0  # pods that were requeued
     exceptions: Counter[Work] = field(default_factory=Counter)  # each about one object, which was set aside

@@ -26,7 +26,7 @@ class Reports:
     def set(self, report: NodeDevices) -> None:
         name = report.metadata.name
         former = self._reports.get(name)
-        if former is None or not _says_the_same(former, report):
+        if former is None or not _is_same(former, report):
             self._reports[name] = _kept(report, former)
             self._changes.mark(name)
 
@@ -52,7 +52,7 @@ def _ours(report: NodeDevices) -> dict[str, str]:
     return {key: value for key, value in report.metadata.annotations.items() if key.startswith(PREFIX)}
 
 
-def _says_the_same(former: NodeDevices, report: NodeDevices) -> bool:
+def _is_same(former: NodeDevices, report: NodeDevices) -> bool:
     return former.status == report.status and former.metadata.annotations == _ours(report)
 
 

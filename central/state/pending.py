@@ -44,7 +44,7 @@ class Pending:
     refused_for: Coded | None = None  # reason of most nodes at the refusal; None: no request in this leadership
     quota: QuotaRefusal | None = None  # refusal of its quota; the pod waits only for its quota
     undecided: bool = False  # refused before all nodes were judged
-    woken_in: int = 0  # last round of central.controllers.requeue in which the pod was requeued
+    requeued_in: int = 0  # last round of central.controllers.requeue in which the pod was requeued
     in_gang: bool = False  # the pod waits for its gang, and is requeued with it
     predicted: tuple[NodeCapacity, Placement] | None = None  # the expected placement, and the node's state with it taken
 
@@ -119,7 +119,7 @@ class PendingPods:
         if known is not None:
             if version_of(known.resource_version) > version_of(pod.resource_version):
                 return known
-            pod.gen, pod.refused_at, pod.woken_in = known.gen, known.refused_at, known.woken_in
+            pod.gen, pod.refused_at, pod.requeued_in = known.gen, known.refused_at, known.requeued_in
             pod.refused_for, pod.undecided, pod.in_gang = known.refused_for, known.undecided, known.in_gang
             pod.quota = known.quota
             if pod.request == known.request:

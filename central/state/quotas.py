@@ -3,7 +3,7 @@
 The inputs are ElasticQuotas of both kinds, the ledger and the pending pods. Every claim in the ledger counts as held, also a
 planned one. The results are whether a pod or gang may start now, and which refused pods may try again.
 
-Nothing is counted without a quota. When the first quota appears, pods are counted in steps (`look`), and no pod is refused
+Nothing is counted without a quota. When the first quota appears, pods are counted in steps (`scan`), and no pod is refused
 before all are counted. From then on a query counts only pods and nodes that changed since the last query, and divides again
 only groups of quotas with changed amounts.
 """
@@ -19,11 +19,11 @@ from central.assignment.model import Admitted
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, NodeCapacity, PodRecord
 from central.loop.steps import Steps
-from central.quota.amounts import CARD, add, asked, held, model_key, total_of
+from central.quota.amounts import CARD, add, held, model_key, requested, total_of
 from central.quota.checks import Key, QuotaRefusal, check, lendable, turn_key
 from central.quota.divided import Divided
 from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, Owner, Quota, QuotaDialect, QuotaId, owner_of
-from central.quota.preemption import Preemption, guaranteed_by, in_words
+from central.quota.preemption import Preemption, as_text, guaranteed_by
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.tree import Tree, build
 from central.request.cpu_memory import CPU, MEMORY
@@ -32,7 +32,7 @@ from central.state.pending import Pending, PendingPods
 from central.state.tenants import InTurn
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA, PodUid
 
-WOKEN_AT_ONCE: Final = 64  # maximum pods of one quota that are requeued at once; others follow in the next scans
+REQUEUED_AT_ONCE: Final = 64  # maximum pods of one quota that are requeued at once; others follow in the next scans
 _AT_ONCE: Final = 64  # pods that are counted in one step
 NONE: Final[Amounts] = MappingProxyType({})
 
@@ -45,7 +45,7 @@ class Counted(NamedTuple):
     owner: Owner = NO_OWNER
     quotas: tuple[QuotaId, ...] = ()
     held: Amounts = NONE
-    asked: Amounts = NONE  # requested amounts; for a pod that does not wait, its held amounts
+    requested: Amounts = NONE  # requested amounts; for a pod that does not wait, its held amounts
     priority: int | None = None  # only for a pod that may be evicted for others of its quotas
 
 
@@ -60,16 +60,16 @@ NOTHING: Final = Counted()
 class _Own:
     """Hold the sums over the pods of one quota, or a change of these sums."""
 
-    __slots__ = ("asked", "fixed", "held")
+    __slots__ = ("fixed", "held", "requested")
 
     def __init__(self) -> None:
         self.held: dict[str, int] = {}
         self.fixed: dict[str, int] = {}
-        self.asked: dict[str, int] = {}
+        self.requested: dict[str, int] = {}
 
     def count(self, pod: Counted, times: int) -> Self:
         add(self.held, pod.held, times)
-        add(self.asked, pod.asked, times)
+        add(self.requested, pod.requested, times)
         if not pod.owner.preemptible:
             add(self.fixed, pod.held, times)
         return self
@@ -77,11 +77,11 @@ class _Own:
     def add(self, change: "_Own") -> None:
         add(self.held, change.held)
         add(self.fixed, change.fixed)
-        add(self.asked, change.asked)
+        add(self.requested, change.requested)
 
     @property
     def empty(self) -> bool:
-        return not (self.held or self.fixed or self.asked)
+        return not (self.held or self.fixed or self.requested)
 
 
 class Quotas:
@@ -97,7 +97,7 @@ class Quotas:
         self._tree = Tree()
         self._stale = False  # the tree has to be rebuilt
         self._counts = False  # all pods are counted
-        self._seen = self._capacities_seen = self._loads_seen = -1
+        self._observed = self._observed_capacities = self._observed_loads = -1
         self._uncounted: dict[str, None] = {}  # nodes that have to be counted
         self._changed: set[PodUid] = set()
         self._held: dict[PodUid, dict[str, Amounts]] = {}  # held amounts by pod and node
@@ -124,7 +124,7 @@ class Quotas:
             tree=self._tree,
             used=self._used,
             fixed=self._fixed,
-            asked=self._divided.asked,
+            requested=self._divided.requested,
             limited=self._divided.limited,
             runtime=self._divided.runtime,
             totals=self._divided.totals,
@@ -201,7 +201,7 @@ class Quotas:
                 self._let_in(pod.uid)
             return
         waiting = {pod.uid: of for pod in pods if refusal.quota in (of := self._amounts_of(pod)).quotas}
-        whole = total_of(of.asked for of in waiting.values())
+        whole = total_of(of.requested for of in waiting.values())
         for uid in waiting:
             self._refuse(uid, refusal.code, refusal.quota, whole)
 
@@ -210,11 +210,11 @@ class Quotas:
         return self._counted.get(pod.uid) or self._count_request(pod, NONE)
 
     def _count_request(self, pod: Pending, holds: Amounts) -> Counted:
-        return Counted(pod.owner, self._quotas_of(pod.owner), holds, asked(pod.request, pod.cpu_memory, self._models))
+        return Counted(pod.owner, self._quotas_of(pod.owner), holds, requested(pod.request, pod.cpu_memory, self._models))
 
     def _check(self, quota: QuotaId, pods: Sequence[Counted], *, gang: bool, beside: Amounts = NONE) -> QuotaRefusal | None:
         """Check pods of one quota. `beside`: further amounts that are about to be used, or, if negative, given back."""
-        whole = pods[0].asked if len(pods) == 1 else total_of(of.asked for of in pods)
+        whole = pods[0].requested if len(pods) == 1 else total_of(of.requested for of in pods)
         own = total_of(of.held for of in pods) if any(of.held for of in pods) else {}
         add(own, beside, -1)
         preemptible = all(of.owner.preemptible for of in pods)
@@ -273,7 +273,7 @@ class Quotas:
         self._catch_up()
         waiting = [self._amounts_of(pod) for pod in pods]
         quotas = waiting[0].quotas if len({one.quotas for one in waiting}) == 1 else None
-        more = total_of(one.asked for one in waiting)
+        more = total_of(one.requested for one in waiting)
         for one in waiting:
             add(more, one.held, -1)
         guaranteed = guaranteed_by(self._snapshot, quotas or (), more)
@@ -283,14 +283,14 @@ class Quotas:
             counted = self._counted.get(uid, NOTHING)
             return not counted.held or (takes and counted.quotas == quotas and counted.owner.preemptible)
 
-        def allows(gone: Collection[PodUid]) -> bool:
-            given = [counted.held for uid in gone if (counted := self._counted.get(uid, NOTHING)).quotas == quotas]
+        def allows(ended: Collection[PodUid]) -> bool:
+            given = [counted.held for uid in ended if (counted := self._counted.get(uid, NOTHING)).quotas == quotas]
             back = {key: -amount for key, amount in total_of(given).items()}
             each = {quota: [one for one in waiting if quota in one.quotas] for one in waiting for quota in one.quotas}
             return not any(self._check(quota, own, gang=len(pods) > 1, beside=back) for quota, own in each.items())
 
         lowest = min(self._priorities.get(quotas or (), ()), default=None) if takes else None
-        return Preemption(lowest=lowest, takes=may_go, allows=allows, said=in_words(quotas, guaranteed))
+        return Preemption(lowest=lowest, takes=may_go, allows=allows, victims=as_text(quotas, guaranteed))
 
     def turn(self, uid: PodUid) -> Key:
         """Return the sort key of a pod's quota in the queue of gangs. The quota with the least used part of its guarantee is
@@ -328,11 +328,11 @@ class Quotas:
     def _take_free_of(self, quota: QuotaId, in_turn: InTurn) -> Iterator[Pending]:
         waiting = [pod for uid in self._refused[quota] if (pod := self._pending.get(uid)) is not None]
         soon: dict[str, int] = {}
-        for pod in islice(in_turn(waiting), WOKEN_AT_ONCE):
+        for pod in islice(in_turn(waiting), REQUEUED_AT_ONCE):
             counted = self._counted.get(pod.uid, NOTHING)
             if self._check(quota, [counted], gang=False, beside=soon) is not None:
                 return
-            add(soon, counted.asked)
+            add(soon, counted.requested)
             self._no_longer_refused(pod.uid, quota)
             yield pod
         if quota in self._refused:
@@ -340,7 +340,7 @@ class Quotas:
 
     # ---- counting
 
-    def look(self) -> Steps:
+    def scan(self) -> Steps:
         """Count all pods when the first quota appears, and update the cluster's capacity. Call this about once a second."""
         if not self._quotas:
             if self._counts:
@@ -355,7 +355,7 @@ class Quotas:
         self._tree = build(self._quotas.values())
         self._stale = False
         self._begin_sums()
-        names, self._seen = self._ledger.claims_changed_since(self._seen)
+        names, self._observed = self._ledger.claims_changed_since(self._observed)
         for name in names:
             self._count_node(name)
             yield
@@ -370,7 +370,7 @@ class Quotas:
     def _catch_up(self) -> None:
         if self._stale:
             self._rebuild()
-        names, self._seen = self._ledger.claims_changed_since(self._seen)
+        names, self._observed = self._ledger.claims_changed_since(self._observed)
         self._uncounted.update(dict.fromkeys(names))
         while self._uncounted:
             self._count_node(self._uncounted.popitem()[0])
@@ -476,10 +476,10 @@ class Quotas:
         return Counted(owner, self._quotas_of(owner), holds, holds, priority)
 
     def _quotas_of(self, owner: Owner) -> tuple[QuotaId, ...]:
-        found = self._of_owner.get(owner)
-        if found is None:
-            found = self._of_owner[owner] = self._tree.quotas_of(owner)
-        return found
+        result = self._of_owner.get(owner)
+        if result is None:
+            result = self._of_owner[owner] = self._tree.quotas_of(owner)
+        return result
 
     def _change(self, quotas: Iterable[QuotaId], change: "_Own") -> None:
         for quota in quotas:
@@ -495,8 +495,8 @@ class Quotas:
         for step in path:
             add(self._used.setdefault(step, {}), change.held)
             add(self._fixed.setdefault(step, {}), change.fixed)
-        for key, amount in change.asked.items():
-            self._divided.ask(quota, key, amount)
+        for key, amount in change.requested.items():
+            self._divided.add_request(quota, key, amount)
         if any(amount < 0 for amount in change.held.values()):
             self._freed.update(path)
             if quota in self._tree.quotas:
@@ -507,9 +507,9 @@ class Quotas:
 
     def _measure(self) -> Steps:
         """Read the capacity of changed nodes, in steps."""
-        changed, self._capacities_seen = self._ledger.capacities_changed_since(self._capacities_seen)
+        changed, self._observed_capacities = self._ledger.capacities_changed_since(self._observed_capacities)
         capacities = dict(changed)
-        loads, self._loads_seen = self._ledger.loads_changed_since(self._loads_seen)
+        loads, self._observed_loads = self._ledger.loads_changed_since(self._observed_loads)
         different = False
         for name in {*capacities, *(load[0] for load in loads)}:
             capacity = capacities[name] if name in capacities else self._ledger.capacity(name)
@@ -557,7 +557,7 @@ class Quotas:
             add(total, self._used.get(quota, NONE), -1)
         for root in [quota for quota in self._tree.quotas.values() if quota.total is not None]:
             self._divided.set_total(root.id, root.total or NONE)
-            add(total, (root.total if root.apart else None) or NONE, -1)
+            add(total, (root.total if root.separate else None) or NONE, -1)
         self._divided.set_total(ROOT, {key: max(0, amount) for key, amount in total.items()})
         flat = [self._tree.quotas[member].min for member in self._tree.groups.get(FLAT, ())]
         self._divided.set_total(FLAT, total_of(flat))

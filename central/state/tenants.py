@@ -50,7 +50,7 @@ class Tenants:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._uncounted: dict[str, None] = {}  # nodes that changed
-        self._seen = -1
+        self._observed = -1
         self._nodes: dict[str, _Node] = {}
         self._has = NONE
         self._held: dict[str, DeviceAmounts] = {}
@@ -65,20 +65,20 @@ class Tenants:
     def part_of(self, pods: Iterable[Pending]) -> Fraction:
         """Return the part of all devices that these pods request: the larger of the parts of cards and of VFs."""
         self.catch_up()
-        return self._part(_asked_by(pods))
+        return self._part(_requested_by(pods))
 
     def within(self, share: Fraction, pods: Iterable[Pending], more: Iterable[Pending]) -> list[Pending]:
         """Return the pods of `more` that fit in the share. Each is added in order if `pods` and all added pods together request
         at most `share` of all devices."""
-        asked, allowed = _asked_by(pods), list[Pending]()
+        requested, allowed = _requested_by(pods), list[Pending]()
         for pod in more:
-            if self._part(asked.plus(_asked(pod))) <= share:
-                asked = asked.plus(_asked(pod))
+            if self._part(requested.plus(_requested(pod))) <= share:
+                requested = requested.plus(_requested(pod))
                 allowed.append(pod)
         return allowed
 
-    def _part(self, asked: DeviceAmounts) -> Fraction:
-        cards, vfs = (Fraction(some, max(1, every)) for some, every in zip(asked, self._has, strict=True))
+    def _part(self, requested: DeviceAmounts) -> Fraction:
+        cards, vfs = (Fraction(some, max(1, every)) for some, every in zip(requested, self._has, strict=True))
         return max(cards, vfs)
 
     def line(self) -> Callable[[Pending], Place]:
@@ -104,7 +104,7 @@ class Tenants:
         while heap:
             namespace = heap[0][-1]
             pod = lines[namespace].pop()
-            held[namespace] = held.get(namespace, NONE).plus(_asked(pod))
+            held[namespace] = held.get(namespace, NONE).plus(_requested(pod))
             if lines[namespace]:
                 heapreplace(heap, place(namespace))
             else:
@@ -122,14 +122,14 @@ class Tenants:
 
     def catching_up(self) -> Steps:
         """Count the nodes that changed, one in each step."""
-        names, self._seen = self._ledger.claims_changed_since(self._seen)
+        names, self._observed = self._ledger.claims_changed_since(self._observed)
         self._uncounted.update(dict.fromkeys(names))
         while self._uncounted:  # after an exception about one node, the other nodes are still counted
             self._count(self._uncounted.popitem()[0])
             yield
 
     def _count(self, name: str) -> None:
-        before, now = self._nodes.get(name, _NOTHING), self._look_at(name)
+        before, now = self._nodes.get(name, _NOTHING), self._read_node(name)
         self._has = self._has.plus(before.has, -1).plus(now.has)
         for namespace, held in before.held.items():
             self._add(namespace, held, -1)
@@ -140,17 +140,17 @@ class Tenants:
         else:
             self._nodes[name] = now
 
-    def _look_at(self, name: str) -> _Node:
+    def _read_node(self, name: str) -> _Node:
         capacity = self._ledger.capacity(name)
         cards = {card.gpu.uuid: card.gpu for card in capacity.cards}
         milli = sum(CARD for card in capacity.cards if card.usable or card.pods)
-        found: dict[str, DeviceAmounts] = {}
+        device_amountses: dict[str, DeviceAmounts] = {}
         for uid, taken in self._ledger.holds_on(name):
             namespace = self._namespace_of(uid)
             if namespace is not None:
                 held = DeviceAmounts(held_milli(taken, cards), len(taken.vfs))
-                found[namespace] = found.get(namespace, NONE).plus(held)
-        return _Node(DeviceAmounts(milli, sum(vf.usable for vf in capacity.vfs)), found)
+                device_amountses[namespace] = device_amountses.get(namespace, NONE).plus(held)
+        return _Node(DeviceAmounts(milli, sum(vf.usable for vf in capacity.vfs)), device_amountses)
 
     def _namespace_of(self, uid: PodUid) -> str | None:
         """Return the namespace of a pod that counts; None for a pod that has only a nomination, or is unknown."""
@@ -168,12 +168,12 @@ class Tenants:
             self._held[namespace] = now
 
 
-def _asked_by(pods: Iterable[Pending]) -> DeviceAmounts:
-    asked = NONE
+def _requested_by(pods: Iterable[Pending]) -> DeviceAmounts:
+    requested = NONE
     for pod in pods:
-        asked = asked.plus(_asked(pod))
-    return asked
+        requested = requested.plus(_requested(pod))
+    return requested
 
 
-def _asked(pod: Pending) -> DeviceAmounts:
+def _requested(pod: Pending) -> DeviceAmounts:
     return DeviceAmounts(requested_milli(pod.request), at_one_time(pod.request.containers, lambda one: one.vfs))

@@ -10,7 +10,7 @@ from typing import Final
 
 # These labels come from topograph and cloud providers (rack, block and spine), from NVIDIA's GPU operator (NVLink partition),
 # and from Kubernetes.
-KNOWN_KEYS: Final = (
+CACHED_KEYS: Final = (
     "network.topology.nvidia.com/core",
     "network.topology.nvidia.com/spine",
     "network.topology.nvidia.com/leaf",
@@ -30,7 +30,7 @@ KNOWN_KEYS: Final = (
 
 
 class TopologyLabels:
-    def __init__(self, keys: Iterable[str] = KNOWN_KEYS) -> None:
+    def __init__(self, keys: Iterable[str] = CACHED_KEYS) -> None:
         self._values: dict[str, dict[str, str]] = {key: {} for key in keys}
 
     def set(self, node: str, labels: Mapping[str, str]) -> None:

@@ -124,7 +124,7 @@ def _state(capacity: NodeCapacity, *, unschedulable: bool) -> NodeState:
 
 def _holders(held: Iterable[Held], status: Status) -> Holders:
     containers, used = _containers(status), _used(status)
-    found: dict[str, list[HolderView]] = {}
+    holders: dict[str, list[HolderView]] = {}
     for one in sorted(held, key=lambda one: (one.holder.namespace, one.holder.name, one.holder.pod)):
         who = HolderView(
             uid=one.holder.pod,
@@ -144,14 +144,14 @@ def _holders(held: Iterable[Held], status: Status) -> Holders:
                 isolation=", ".join(part.isolation),
                 used_mib=used.get((one.holder.pod, uuid)),
             )
-            found.setdefault(uuid, []).append(of_card)
+            holders.setdefault(uuid, []).append(of_card)
             for instance in part.mig:
                 inside = containers.get((one.holder.pod, instance), ())
                 of_instance = _replace(who, containers=inside, used_mib=used.get((one.holder.pod, instance)))
-                found.setdefault(instance, []).append(of_instance)
+                holders.setdefault(instance, []).append(of_instance)
         for vf in one.taken.vfs:
-            found.setdefault(vf, []).append(_replace(who, containers=containers.get((one.holder.pod, vf), ())))
-    return {device: tuple(listed) for device, listed in found.items()}
+            holders.setdefault(vf, []).append(_replace(who, containers=containers.get((one.holder.pod, vf), ())))
+    return {device: tuple(listed) for device, listed in holders.items()}
 
 
 def _replace(holder: HolderView, **changes: object) -> HolderView:
@@ -174,14 +174,14 @@ def _used(status: Status) -> Mapping[tuple[str, str], int]:
     granted: Counter[tuple[str, str]] = Counter()
     for grant in status.grants:
         granted.update((grant.pod, device) for gpu in grant.gpus for device in _devices(gpu))
-    told: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     used: Counter[tuple[str, str]] = Counter()
     for card in status.use:
         for one in card.containers:
             for device in filter(None, (card.uuid, one.mig_uuid)):
-                told[one.pod, device] += 1
+                counts[one.pod, device] += 1
                 used[one.pod, device] += one.memory_used_mib
-    return {key: mib for key, mib in used.items() if told[key] == granted[key]}
+    return {key: mib for key, mib in used.items() if counts[key] == granted[key]}
 
 
 def _devices(gpu: GrantedGpu) -> Iterable[str]:
@@ -291,7 +291,7 @@ def _mig_state(card: CardCapacity, uuid: str, holders: Mapping[str, object], *, 
 
 def _pf(pf: Pf, holders: Holders, inventory: ReportedDevices, *, gives: bool) -> PfView:
     cordoned = inventory.cordon.covers(pf.bdf)
-    why = _why(pf, cordoned=cordoned)
+    reason = _why(pf, cordoned=cordoned)
     free = DeviceState.FREE if gives else DeviceState.WITHHELD
     vfs = sorted(pf.vfs, key=lambda one: pci_order(one.bdf))
     return PfView(
@@ -300,17 +300,17 @@ def _pf(pf: Pf, holders: Holders, inventory: ReportedDevices, *, gives: bool) ->
         netdev=pf.netdev,
         link_layer=pf.link_layer,
         rail=pf.rail,
-        why=why,
+        why=reason,
         cordoned=cordoned,
-        vfs=tuple(_vf(vf, why, holders.get(vf.bdf, ()), inventory, free) for vf in vfs),
+        vfs=tuple(_vf(vf, reason, holders.get(vf.bdf, ()), inventory, free) for vf in vfs),
     )
 
 
 def _vf(vf: Vf, why_pf: str, holders: tuple[HolderView, ...], inventory: ReportedDevices, free: DeviceState) -> VfView:
     """Build the view of a VF. `free`: the state of a healthy VF that no pod holds."""
-    why = _why(vf, cordoned=inventory.cordon.covers(vf.bdf)) or why_pf
+    reason = _why(vf, cordoned=inventory.cordon.covers(vf.bdf)) or why_pf
     return VfView(
-        bdf=vf.bdf, state=DeviceState.UNUSABLE if why else DeviceState.HELD if holders else free, why=why, holders=holders
+        bdf=vf.bdf, state=DeviceState.UNUSABLE if reason else DeviceState.HELD if holders else free, why=reason, holders=holders
     )
 
 
@@ -318,13 +318,13 @@ def _why(device: Gpu | Pf | Vf, *, cordoned: bool) -> str:
     used_by, dirty = (device.used_by, device.dirty) if isinstance(device, Gpu) else ("", "")
     if not (device.unhealthy or used_by or dirty or cordoned):
         return ""
-    said = (
+    text = (
         device.unhealthy,
         used_by and f"used without a grant by {used_by}",
         dirty and f"dirty: {dirty}",
         "cordoned" if cordoned else "",
     )
-    return "; ".join(filter(None, said))
+    return "; ".join(filter(None, text))
 
 
 # ---- groups of devices
@@ -332,12 +332,12 @@ def _why(device: Gpu | Pf | Vf, *, cordoned: bool) -> str:
 
 def _groups(all_gpus: Iterable[Gpu], all_pfs: Iterable[Pf]) -> tuple[GroupView, ...]:
     """Return the GPUs and PFs in groups, one for each root port. `all_pfs` are in the order of their addresses."""
-    found: dict[str, tuple[list[Gpu], list[Pf]]] = {}
+    result: dict[str, tuple[list[Gpu], list[Pf]]] = {}
     for gpu in sorted(all_gpus, key=lambda one: pci_order(one.bdf)):
-        found.setdefault(_switch(gpu.place), ([], []))[0].append(gpu)
+        result.setdefault(_switch(gpu.place), ([], []))[0].append(gpu)
     for pf in all_pfs:
-        found.setdefault(_switch(pf.place), ([], []))[1].append(pf)
-    made = [_group(name, gpus, pfs) for name, (gpus, pfs) in found.items()]
+        result.setdefault(_switch(pf.place), ([], []))[1].append(pf)
+    made = [_group(name, gpus, pfs) for name, (gpus, pfs) in result.items()]
     return tuple(sorted(made, key=_where))
 
 

@@ -80,19 +80,19 @@ def _help_on(scheduler: Scheduler, pod: Pending, name: str, stay: Collection[Pod
     by_uid = {one.holder.pod: one for one in held}
     ending = [uid for uid in by_uid if uid not in stay]
 
-    def fits_without(gone: Collection[PodUid]) -> bool:
-        return scheduler.fit_devices(pod.shape, name, scheduler.ledger.without(pod.uid, *gone)) is not None
+    def fits_without(ended: Collection[PodUid]) -> bool:
+        return scheduler.fit_devices(pod.shape, name, scheduler.ledger.without(pod.uid, *ended)) is not None
 
-    found = smallest_sets(ending, fits_without, tries=TRIES)
-    if not found:
+    result = smallest_sets(ending, fits_without, tries=TRIES)
+    if not result:
         staying = [one for uid, one in by_uid.items() if uid in stay]
         return NodeHelp(node=name, stay=tuple(map(_ending, staying)) if staying and fits_without(by_uid) else ())
-    together = len(found[0])
-    some = [uid for uid in ending if any(uid in gone for gone in found)]
-    if len(found) == comb(len(some), together) and together < len(some):
+    together = len(result[0])
+    some = [uid for uid in ending if any(uid in ended for ended in result)]
+    if len(result) == comb(len(some), together) and together < len(some):
         return NodeHelp(node=name, together=together, any_of=tuple(_ending(by_uid[uid]) for uid in some))
-    sets = tuple(tuple(_ending(by_uid[uid]) for uid in gone) for gone in found[:MOST_SETS])
-    return NodeHelp(node=name, together=together, sets=sets, more=len(found) - len(sets))
+    sets = tuple(tuple(_ending(by_uid[uid]) for uid in ended) for ended in result[:MOST_SETS])
+    return NodeHelp(node=name, together=together, sets=sets, more=len(result) - len(sets))
 
 
 def smallest_sets(
@@ -110,12 +110,12 @@ def smallest_sets(
     left = tries - 2 * len(pods)
     for size in range(2, len(one) + 1):
         some: list[tuple[PodUid, ...]] = []
-        for gone in combinations(pods, size):
+        for ended in combinations(pods, size):
             left -= 1
             if left < 0:
                 return some or [one]
-            if suffices(gone):
-                some.append(gone)
+            if suffices(ended):
+                some.append(ended)
         if some:
             return some
     return [one]
@@ -123,12 +123,12 @@ def smallest_sets(
 
 def _none_too_many(pods: Sequence[PodUid], suffices: Callable[[Collection[PodUid]], bool]) -> tuple[PodUid, ...]:
     """Return a sufficient set from which no pod can be left out. The last pods are left out first."""
-    gone = list(pods)
+    ended = list(pods)
     for uid in reversed(pods):
-        rest = [other for other in gone if other != uid]
+        rest = [other for other in ended if other != uid]
         if rest and suffices(rest):
-            gone = rest
-    return tuple(gone)
+            ended = rest
+    return tuple(ended)
 
 
 def _ending(held: Held) -> Ending:

@@ -79,8 +79,8 @@ def plan_openings(
         kind = pod.shape, pod.node_rules
         if kind not in hopeless:
             best = None
-            for found in _openings(search, pod):
-                best = found or best
+            for opening in _openings(search, pod):
+                best = opening or best
                 yield None
             if best is not None:
                 search.state = _carried_out(search.state, best)
@@ -97,10 +97,10 @@ def _carried_out(state: Overlay, opening: Opening) -> Overlay:
 
 def place(scheduler: Scheduler, state: Overlay, pod: Pending, name: str) -> Put | None:
     """Return a place for the pod on the node in that state; None if devices, cpu or memory do not suffice."""
-    found = scheduler.fit_pod(pod.shape, name, state)
-    if found is None:
+    result = scheduler.fit_pod(pod.shape, name, state)
+    if result is None:
         return None
-    return Put(node=name, hold=Hold(found.taken, containers_placed(found.containers)), cpu_memory=pod.cpu_memory)
+    return Put(node=name, hold=Hold(result.taken, containers_placed(result.containers)), cpu_memory=pod.cpu_memory)
 
 
 def _somewhere(search: _Search, state: Overlay, pod: Pending) -> Put | None:
@@ -108,7 +108,7 @@ def _somewhere(search: _Search, state: Overlay, pod: Pending) -> Put | None:
     that the plan changed, then others."""
     fits = search.scheduler.judged(pod.request).fits
     best = search.scheduler.verdicts.best(pod.shape, search.scheduler.ledger.nodes())
-    freed = {record.node for uid in state.gone if (record := search.scheduler.ledger.pod(uid)) and record.node}
+    freed = {record.node for uid in state.removed if (record := search.scheduler.ledger.pod(uid)) and record.node}
     first = dict.fromkeys(name for name in (best, *state.put, *sorted(freed)) if name)
     others = (name for name in sorted(fits) if name not in first)
     for count, name in enumerate((*first, *others)):
@@ -130,10 +130,10 @@ def _openings(search: _Search, pod: Pending) -> Iterator[Opening | None]:
         return
     best, enough = None, search.tries - TRIES_A_POD
     for name in _near_first(search, pod):
-        found = _opening_on(search, pod, name, len(best.moves) if best else MOST_MOVES)
-        if found is not None and (best is None or _cost(found) < _cost(best)):
-            best = found
-            yield found
+        result = _opening_on(search, pod, name, len(best.moves) if best else MOST_MOVES)
+        if result is not None and (best is None or _cost(result) < _cost(best)):
+            best = result
+            yield result
         else:
             yield None
         if search.tries <= max(0, enough):
@@ -161,8 +161,8 @@ def _opening_on(search: _Search, pod: Pending, name: str, most: int) -> Opening 
         search.tries -= 1
         if search.tries < until:
             return None
-        if found := _try(search, pod, name, going):
-            return found
+        if result := _try(search, pod, name, going):
+            return result
     return None
 
 
@@ -178,7 +178,7 @@ def _sets(records: Sequence[PodRecord], most: int) -> Iterator[tuple[PodRecord, 
 def _may_move(search: _Search, record: PodRecord) -> bool:
     one = search.movable.get(record.uid)
     grouped = one is not None and one.request.sharing is not None and bool(one.request.sharing.affinity)
-    return one is not None and not grouped and record.uid not in search.state.gone
+    return one is not None and not grouped and record.uid not in search.state.removed
 
 
 def _try(search: _Search, pod: Pending, name: str, going: Sequence[PodRecord]) -> Opening | None:

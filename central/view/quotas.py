@@ -13,7 +13,7 @@ import msgspec
 from central.quota.amounts import CARD, is_cards
 from central.quota.model import FLAT, ROOT, Quota, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
-from central.quota.runtime import least_asked
+from central.quota.runtime import least_requested
 from central.request.cpu_memory import CPU
 from central.state.quotas import Quotas
 
@@ -53,7 +53,7 @@ def view_quotas(quotas: Quotas) -> QuotasView:
     by_id = {quota.id: quota for quota in quotas.quotas.values()}
     counted = [*_below(snapshot, ROOT), *_others(snapshot)]
     rows = [_view(snapshot, snapshot.tree.quotas[quota], level) for quota, level in counted]
-    refused = [_refused(by_id.get(quota), quota, why) for quota, why in sorted(snapshot.tree.problems.items())]
+    refused = [_refused(by_id.get(quota), quota, reason) for quota, reason in sorted(snapshot.tree.problems.items())]
     totals = snapshot.totals.get(ROOT, {})
     return QuotasView(quotas=(*rows, *refused), totals={key: _number(key, amount) for key, amount in sorted(totals.items())})
 
@@ -86,13 +86,13 @@ def _view(snapshot: QuotaSnapshot, quota: Quota, level: int) -> QuotaView:
     )
 
 
-def _refused(quota: Quota | None, name: QuotaId, why: str) -> QuotaView:
+def _refused(quota: Quota | None, name: QuotaId, reason: str) -> QuotaView:
     kind, namespace = (quota.dialect.value, quota.namespace) if quota is not None else ("", name.partition("/")[0])
-    return QuotaView(quota=name, kind=kind, namespace=namespace, problem=why)
+    return QuotaView(quota=name, kind=kind, namespace=namespace, problem=reason)
 
 
 def _amount(snapshot: QuotaSnapshot, quota: Quota, key: str) -> QuotaAmount:
-    used, asked, least = snapshot.used_of(quota.id, key), snapshot.asked_of(quota.id, key), quota.min.get(key, 0)
+    used, requested, least = snapshot.used_of(quota.id, key), snapshot.requested_of(quota.id, key), quota.min.get(key, 0)
     return QuotaAmount(
         resource=key,
         min=_number(key, least),
@@ -100,8 +100,8 @@ def _amount(snapshot: QuotaSnapshot, quota: Quota, key: str) -> QuotaAmount:
         runtime=_number(key, snapshot.runtime_of(quota, key) or 0),
         used=_number(key, used),
         borrowed=_number(key, max(0, used - least)),
-        lent=_number(key, max(0, least - max(used, least_asked(quota, key, asked)))),
-        waiting=_number(key, max(0, asked - used)),
+        lent=_number(key, max(0, least - max(used, least_requested(quota, key, requested)))),
+        waiting=_number(key, max(0, requested - used)),
     )
 
 

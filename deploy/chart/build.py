@@ -104,10 +104,10 @@ def build(out: Path, *, date: int) -> Path:
 def fill_values(text: str, deploy: Path) -> str:
     """Put the files in the places of their names in angle brackets."""
 
-    def content(found: re.Match[str]) -> str:
-        indent = found[1] + "  "
-        lines = (deploy / found[3]).read_text().splitlines()
-        return f"{found[1]}{found[2]}: |\n" + "".join(f"{indent}{line}\n" if line else "\n" for line in lines)
+    def content(result: re.Match[str]) -> str:
+        indent = result[1] + "  "
+        lines = (deploy / result[3]).read_text().splitlines()
+        return f"{result[1]}{result[2]}: |\n" + "".join(f"{indent}{line}\n" if line else "\n" for line in lines)
 
     return re.sub(r"^( *)(\w+): <(.+)>\n", content, text, flags=re.MULTILINE)
 
@@ -168,9 +168,9 @@ def _template(one: Manifest, points: dict[tuple[str, str, str], str]) -> str:
 
 def _find(one: Manifest, path: str) -> tuple[dict[str, Any], str]:
     """Find a place. In a list, a word is the name of an element; `_` is a dot in a key."""
-    *words, last = path.split(".")
+    *text, last = path.split(".")
     at: Any = one
-    for word in words:
+    for word in text:
         at = next(item for item in at if item["name"] == word) if isinstance(at, list) else at[word]
     return at, last if last in at else last.replace("_", ".")
 

@@ -58,13 +58,13 @@ def build(sources: Sources, out: Path) -> Path:
     version = sources.wheel.name.split("-")[1]
     with tempfile.TemporaryDirectory(prefix="lading-image-") as folder:
         root = Path(folder, "root")
-        seen: set[str] = set()
+        observed: set[str] = set()
         layers = []
         for number, fill in enumerate((fill_debian, fill_packages, fill_lading)):
             fill(root, sources)
             layer = Path(folder, f"{number}.tar")
-            write_layer(layer, root, but=seen, date=sources.date)
-            seen |= {path.relative_to(root).as_posix() for path in root.rglob("*")}
+            write_layer(layer, root, but=observed, date=sources.date)
+            observed |= {path.relative_to(root).as_posix() for path in root.rglob("*")}
             layers.append(layer)
         out.mkdir(parents=True, exist_ok=True)
         archive = out / f"lading-images-{version}.tar"

@@ -54,10 +54,10 @@ class Service:
     @property
     def own_endpoint(self) -> Option:
         """Return the endpoint of the container runtime that kubelet uses if no `kubelet-arg` overrides it."""
-        if found := _last(self.options, _ENDPOINT):
-            return found
-        if found := _last(self.options, "docker", "true"):
-            return found._replace(value=f"unix://{_DOCKERD}")
+        if result := _last(self.options, _ENDPOINT):
+            return result
+        if result := _last(self.options, "docker", "true"):
+            return result._replace(value=f"unix://{_DOCKERD}")
         return Option(_ENDPOINT, f"unix://{CONTAINERD}", f"{self.distribution}'s default")
 
     @property
@@ -77,8 +77,8 @@ def distribution_of(unit: Unit) -> Distribution | None:
 
 
 def option(options: Sequence[Option], key: str) -> str:
-    found = _last(options, key)
-    return found.value if found else ""
+    result = _last(options, key)
+    return result.value if result else ""
 
 
 def _last(options: Sequence[Option], key: str, value: str = "") -> Option | None:
@@ -101,14 +101,14 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
 
 
-def flags(words: Sequence[Word]) -> tuple[Option, ...]:
+def flags(text: Sequence[Word]) -> tuple[Option, ...]:
     """Parse the options of a command line: `k3s agent --kubelet-arg=v=2 --docker`."""
-    return tuple(_flags(words))
+    return tuple(_flags(text))
 
 
-def _flags(words: Sequence[Word]) -> Iterator[Option]:
-    texts = [*(word.text for word in words), "-"]
-    for word, after in zip(words, texts[1:], strict=True):
+def _flags(text: Sequence[Word]) -> Iterator[Option]:
+    texts = [*(word.text for word in text), "-"]
+    for word, after in zip(text, texts[1:], strict=True):
         if word.text.startswith("-"):
             name, equals, value = word.text.lstrip("-").partition("=")
             given = value if equals else "true" if after.startswith("-") else after

@@ -52,10 +52,10 @@ class Command:
 
     def setting(self, flag: str, key: str, default: str) -> Setting:
         word = last_flag(self.words, flag)
-        found = Setting(value=word.text, source=word.file) if word else self.config.get(key)
-        found = found or Setting(value=default, source=DEFAULT)
-        effective = self.configz.get(key) or found.value
-        return found if effective == found.value else Setting(value=effective, source=CONFIGZ)
+        setting = Setting(value=word.text, source=word.file) if word else self.config.get(key)
+        setting = setting or Setting(value=default, source=DEFAULT)
+        effective = self.configz.get(key) or setting.value
+        return setting if effective == setting.value else Setting(value=effective, source=CONFIGZ)
 
     @property
     def endpoint(self) -> Setting:
@@ -71,7 +71,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletSeen:
+class KubeletReading:
     process: Process | None = None
     running: Command | None = None  # command of the running process; None: kubelet does not run
     unit: Unit = field(default_factory=Unit)
@@ -95,14 +95,14 @@ def traced(argv: Sequence[str], planned: Sequence[Word]) -> tuple[Word, ...]:
     return tuple(Word(text, files.get(text, COMMAND_LINE)) for text in argv)
 
 
-def last_flag(words: Sequence[Word], name: str) -> Word | None:
+def last_flag(text: Sequence[Word], name: str) -> Word | None:
     """Return the value of the last `--name=value` or `--name value`; None if the flag is absent."""
-    found = None
-    for word, after in pairwise([*words, Word("", "")]):
+    result = None
+    for word, after in pairwise([*text, Word("", "")]):
         flag, equals, value = word.text.partition("=")
         if flag in (f"--{name}", f"-{name}"):
-            found = Word(value, word.file) if equals else after
-    return found
+            result = Word(value, word.file) if equals else after
+    return result
 
 
 def same_socket(one: str, other: str) -> bool:
@@ -123,7 +123,7 @@ class Route:
     """Hold kubelet, the proxy's socket, and the socket of the runtime behind the proxy. kubelet should use the proxy's socket,
     or the runtime's with `direct` (front_end = nri, without a proxy)."""
 
-    kubelet: KubeletSeen
+    kubelet: KubeletReading
     proxy: str
     runtime: str
     direct: bool = False
@@ -176,8 +176,8 @@ def _decide_direct(route: Route) -> Iterator[Finding]:
 
 
 def _through_the_proxy(route: Route, now: Command) -> Finding:
-    service, found = route.kubelet.service, now.endpoint
-    talks = f"{route.kubelet.name} talks to the proxy at {found.value}, as {found.source} says"
+    service, result = route.kubelet.service, now.endpoint
+    talks = f"{route.kubelet.name} talks to the proxy at {result.value}, as {result.source} says"
     if service is None:
         return ok(talks if route.kubelet.by_systemd else f"{talks}; systemd does not answer about its next start")
     if not service.runs_containerd and same_socket(route.runtime, CONTAINERD):
@@ -194,8 +194,8 @@ def _through_the_proxy(route: Route, now: Command) -> Finding:
 
 
 def _bypass(route: Route, now: Command, later: Command | None) -> Finding:
-    found = now.endpoint
-    what = f"{route.kubelet.name} talks to {found.value}, as {found.source} says: past the proxy at {route.proxy}"
+    endpoint = now.endpoint
+    what = f"{route.kubelet.name} talks to {endpoint.value}, as {endpoint.source} says: past the proxy at {route.proxy}"
     if later is not None and same_socket(later.endpoint.value, route.proxy):
         restart = f"systemctl restart {route.kubelet.service.unit}" if route.kubelet.service else _RESTART
         return failed(f"{what}; it was not restarted since {later.endpoint.source} says otherwise", mend=restart)

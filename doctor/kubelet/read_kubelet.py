@@ -16,7 +16,7 @@ from typing import Any, Final
 import yaml
 
 from doctor.kubelet.distribution import Distribution, Option, Service, distribution_of, flags, kubelet_words, merge, option
-from doctor.kubelet.kubelet import KEY, Command, KubeletSeen, Setting, last_flag, traced
+from doctor.kubelet.kubelet import KEY, Command, KubeletReading, Setting, last_flag, traced
 from doctor.kubelet.unit import Unit, Word, parse_units
 from doctor.processes import Process, find_processes, read_process
 from lading.errors import ConfigError
@@ -25,7 +25,7 @@ from lading.errors import ConfigError
 UNITS: Final = tuple(f"{name}.service" for name in ("kubelet", "k3s", "k3s-agent", "k3s-*", "rke2-server", "rke2-agent"))
 
 
-def read_kubelet(host_root: Path, shown: str | None) -> KubeletSeen:
+def read_kubelet(host_root: Path, shown: str | None) -> KubeletReading:
     """Read kubelet. `shown`: what `systemctl show` prints about UNITS; None if systemd does not answer. Blocks. Raises
     PermissionError for a file without permission to read, ConfigError for a malformed one."""
     process = next(iter(find_processes(host_root / "proc", "kubelet")), None)
@@ -33,7 +33,7 @@ def read_kubelet(host_root: Path, shown: str | None) -> KubeletSeen:
     unit = next((one for one in units if one.name == "kubelet"), Unit())
     if chosen := _choose(units, kubelet=process is not None, alone=process is None and not unit.files):
         return _of_service(host_root, *chosen, process)
-    return KubeletSeen(
+    return KubeletReading(
         process=process,
         running=_running(host_root, process, unit.planned),
         unit=unit,
@@ -46,29 +46,29 @@ def _choose(units: Sequence[Unit], *, kubelet: bool, alone: bool) -> tuple[Distr
     """Return the unit of K3s or RKE2 that runs kubelet; None if there is none. `kubelet`: kubelet is a process of its own, so
     that K3s is another node's, in a container. `alone`: there is neither a kubelet nor its unit, so that a K3s or RKE2 counts
     even if it does not run."""
-    found = [(distribution, unit) for unit in units if (distribution := distribution_of(unit))]
-    running = [one for one in found if one[1].pid and not (kubelet and one[0] is Distribution.K3S)]
-    return next(iter(running or found if alone else running), None)
+    result = [(distribution, unit) for unit in units if (distribution := distribution_of(unit))]
+    running = [one for one in result if one[1].pid and not (kubelet and one[0] is Distribution.K3S)]
+    return next(iter(running or result if alone else running), None)
 
 
 def _running(host_root: Path, process: Process | None, planned: Sequence[Word]) -> Command | None:
-    words = traced(process.argv, planned) if process else ()
-    return Command(words=words, config=_read_config(host_root, words)) if words else None
+    text = traced(process.argv, planned) if process else ()
+    return Command(words=text, config=_read_config(host_root, text)) if text else None
 
 
-def _of_service(host_root: Path, distribution: Distribution, unit: Unit, kubelet: Process | None) -> KubeletSeen:
+def _of_service(host_root: Path, distribution: Distribution, unit: Unit, kubelet: Process | None) -> KubeletReading:
     """Read the kubelet of K3s or RKE2. RKE2's process shows kubelet's command line. The kubelet inside K3s is assumed to have
     the settings in the files of K3s."""
     service = _read_service(host_root, distribution, unit)
-    words = (Word(f"--config-dir={service.kubelet_folder}", ""), *kubelet_words(service.options))
-    config = _read_config(host_root, words)
+    text = (Word(f"--config-dir={service.kubelet_folder}", ""), *kubelet_words(service.options))
+    config = _read_config(host_root, text)
     if KEY not in config or Path(config[KEY].source).name.startswith("00-"):  # K3s or RKE2 wrote this file at its last start
         config[KEY] = Setting(value=service.own_endpoint.value, source=service.own_endpoint.file)
-    planned = Command(words=words, config=config)
+    planned = Command(words=text, config=config)
     inside = distribution is Distribution.K3S
-    return KubeletSeen(
+    return KubeletReading(
         process=read_process(host_root / "proc", unit.pid) if inside and unit.pid else kubelet,
-        running=(planned if unit.pid else None) if inside else _running(host_root, kubelet, words),
+        running=(planned if unit.pid else None) if inside else _running(host_root, kubelet, text),
         unit=unit,
         planned=planned,
         service=service,
@@ -104,13 +104,13 @@ def _newest(host_root: Path, files: Iterable[str], since: float) -> str:
     return newest if newest and written[newest] > since else ""
 
 
-def _read_config(host_root: Path, words: Sequence[Word]) -> dict[str, Setting]:
+def _read_config(host_root: Path, text: Sequence[Word]) -> dict[str, Setting]:
     """Read the configuration files in the command line; later files override earlier ones. Keep only keys with a text: no
     others are used."""
     paths = []
-    if (main := last_flag(words, "config")) and main.text:
+    if (main := last_flag(text, "config")) and main.text:
         paths.append(_below(host_root, main.text))
-    if (folder := last_flag(words, "config-dir")) and folder.text:
+    if (folder := last_flag(text, "config-dir")) and folder.text:
         paths += _drop_ins(_below(host_root, folder.text))
     settings: dict[str, Setting] = {}
     for path in paths:
@@ -138,12 +138,12 @@ def _read_yaml(path: Path, name: str) -> dict[str, Any]:
     """Return the mapping in a YAML file; empty if there is none. Raises ConfigError for a file that is not YAML. `name`: the
     file in messages."""
     try:
-        found = yaml.safe_load(path.read_bytes())
+        result = yaml.safe_load(path.read_bytes())
     except FileNotFoundError:
         return {}
     except yaml.YAMLError as e:
         raise ConfigError(f"cannot read {name}: not YAML") from e
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}
 
 
 def _read(path: Path) -> str | None:

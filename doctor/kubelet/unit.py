@@ -50,7 +50,7 @@ class Unit:
         if whole and whole[2]:
             yield from _split(self.variables.get(whole[2], ""))
         else:
-            yield _VARIABLE.sub(lambda found: self.variables.get(found[1] or found[2], ""), text)
+            yield _VARIABLE.sub(lambda result: self.variables.get(result[1] or result[2], ""), text)
 
     def _file_of(self, word: str) -> str:
         texts = {**self.files, **self.environment}
@@ -70,7 +70,7 @@ def parse_units(shown: str, read: Callable[[str], str | None]) -> tuple[Unit, ..
 
 def _parse_unit(block: str, read: Callable[[str], str | None]) -> Unit:
     values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-    found = _ARGV.search(values.get("ExecStart", ""))
+    match = _ARGV.search(values.get("ExecStart", ""))
     files = [values.get("FragmentPath", ""), *_split(values.get("DropInPaths", ""))]
     environment = {path: text for path in _ENVIRONMENT_FILE.findall(block) if (text := read(path)) is not None}
     variables = dict(pair.partition("=")[::2] for pair in _split(values.get("Environment", "")))
@@ -81,7 +81,7 @@ def _parse_unit(block: str, read: Callable[[str], str | None]) -> Unit:
         pid=int(values.get("MainPID", 0)),
         started_s=int(values.get("ExecMainStartTimestampMonotonic", 0)) / 1e6,
         is_stale=values.get("NeedDaemonReload") == "yes",
-        argv=tuple(found[1].split()) if found else (),
+        argv=tuple(match[1].split()) if match else (),
         variables=variables,
         files={path: text for path in files if path and (text := read(path)) is not None},
         environment=environment,

@@ -38,7 +38,7 @@ _VERSION: Final = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+[.\d]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NvmlSeen:
+class NvmlReading:
     """Hold the answer of the process that reads NVML."""
 
     error: int = 0  # nvmlReturn_t of opening an NVML session; 0: success
@@ -60,12 +60,12 @@ class BadNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardsSeen:
+class CardsReading:
     on_bus: tuple[str, ...] = ()  # PCI addresses of NVIDIA's cards
     loaded: bool = False  # whether the kernel module is loaded
     module_version: str = ""
     bad_nodes: tuple[BadNode, ...] = ()  # nodes of cards are included only if NVML or the driver's procfs reports their minors
-    nvml: NvmlSeen | None = None  # None: NVML gave no answer in time
+    nvml: NvmlReading | None = None  # None: NVML gave no answer in time
 
     @property
     def version(self) -> str:
@@ -73,16 +73,16 @@ class CardsSeen:
         return self.module_version or (self.nvml.library_version if self.nvml else "")
 
 
-def read_cards(host_root: Path, *, library: str, driver_root: str = "", slowness: float = 1.0) -> CardsSeen:
+def read_cards(host_root: Path, *, library: str, driver_root: str = "", slowness: float = 1.0) -> CardsReading:
     """Read the cards from the bus, the kernel and NVML. Wait for NVML at most ANSWER_S seconds times `slowness`."""
     on_bus = tuple(name for name in read_names(host_root / "sys/bus/pci/devices") if _is_card(host_root, name))
     text = read_attribute(host_root / "proc/driver/nvidia/version") or ""
-    found = _VERSION.search(text)
+    match = _VERSION.search(text)
     nvml = _ask(host_root, library, driver_root, ANSWER_S * slowness)
-    return CardsSeen(
+    return CardsReading(
         on_bus=on_bus,
         loaded=is_driver_loaded(host_root),
-        module_version=found[1] if found else "",
+        module_version=match[1] if match else "",
         bad_nodes=_read_bad_nodes(host_root, [gpu.minor for gpu in nvml.gpus] if nvml else [], driver_root),
         nvml=nvml,
     )
@@ -102,7 +102,7 @@ def _is_card(host_root: Path, bdf: str) -> bool:
     return is_nvidia and (read_attribute(folder / "class") or "").startswith(_DISPLAY)
 
 
-def _ask(host_root: Path, library: str, driver_root: str, answer_s: float) -> NvmlSeen | None:
+def _ask(host_root: Path, library: str, driver_root: str, answer_s: float) -> NvmlReading | None:
     command = [sys.executable, "-P", "-m", "doctor.nvidia.cards", str(host_root), library, driver_root, str(answer_s)]
     pipe = subprocess.PIPE
     with contextlib.ExitStack() as pipes:
@@ -110,31 +110,31 @@ def _ask(host_root: Path, library: str, driver_root: str, answer_s: float) -> Nv
         for stream in (child.stdout, child.stderr):
             pipes.enter_context(stream)  # type: ignore[arg-type]
         try:
-            out, said = child.communicate(timeout=answer_s)
+            out, text = child.communicate(timeout=answer_s)
         except subprocess.TimeoutExpired:
             child.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the kernel is left behind
                 child.wait(KILLED_S)
             return None
     if child.returncode:
-        last = said.decode(errors="replace").strip().splitlines()[-1:]
+        last = text.decode(errors="replace").strip().splitlines()[-1:]
         raise HostError(f"cannot read the GPUs: {''.join(last) or f'exit status {child.returncode}'}")
-    return msgspec.json.decode(out, type=NvmlSeen)
+    return msgspec.json.decode(out, type=NvmlReading)
 
 
-def look(host_root: Path, library: Path | None, driver_root: str) -> NvmlSeen:
+def read_nvml(host_root: Path, library: Path | None, driver_root: str) -> NvmlReading:
     """Read the cards from NVML in this process. May block forever."""
     _, gpus, problems = read_gpus(host_root, library=library, driver_root=driver_root)  # also loads NVML's library
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as e:
-        return NvmlSeen(error=e.value, why=str(e), gpus=gpus, problems=problems)
+        return NvmlReading(error=e.value, why=str(e), gpus=gpus, problems=problems)
     try:
         version = str(pynvml.nvmlSystemGetDriverVersion())
         not_persistent = tuple(gpu.uuid for gpu in gpus if _persistence(gpu.bdf) == pynvml.NVML_FEATURE_DISABLED)
     finally:
         pynvml.nvmlShutdown()
-    return NvmlSeen(library_version=version, gpus=gpus, problems=problems, not_persistent=not_persistent)
+    return NvmlReading(library_version=version, gpus=gpus, problems=problems, not_persistent=not_persistent)
 
 
 def _persistence(bdf: str) -> int | None:
@@ -148,7 +148,7 @@ def _persistence(bdf: str) -> int | None:
 def main(host_root: str, library: str, driver_root: str, answer_s: str) -> None:
     # SIGALRM ends this process if it hangs outside the kernel, even without its parent.
     signal.alarm(math.ceil(float(answer_s)) + LEFT_S)
-    print(msgspec.json.encode(look(Path(host_root), Path(library) if library else None, driver_root)).decode())
+    print(msgspec.json.encode(read_nvml(Path(host_root), Path(library) if library else None, driver_root)).decode())
 
 
 if __name__ == "__main__":

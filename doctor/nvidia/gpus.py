@@ -13,7 +13,7 @@ from typing import Final
 
 import pynvml
 
-from doctor.nvidia.cards import BadNode, CardsSeen
+from doctor.nvidia.cards import BadNode, CardsReading
 from hooks.host.devnodes import Cause
 from hooks.model.cdi import GPU_KIND, MIG_KIND, full_name
 from hooks.model.inventory import Gpu
@@ -29,77 +29,77 @@ _RELOAD: Final = (
 )
 
 
-def decide_driver(seen: CardsSeen) -> Iterator[Finding]:
-    if not seen.on_bus and not seen.loaded:
+def decide_driver(reading: CardsReading) -> Iterator[Finding]:
+    if not reading.on_bus and not reading.loaded:
         yield ok("this node has no NVIDIA card")
-    elif not seen.loaded:
-        what = f"NVIDIA's cards are on the bus ({', '.join(seen.on_bus)}), and its kernel module is not loaded"
+    elif not reading.loaded:
+        what = f"NVIDIA's cards are on the bus ({', '.join(reading.on_bus)}), and its kernel module is not loaded"
         yield failed(what, mend="modprobe nvidia; dmesg | grep -i -e nvidia -e NVRM (Secure Boot? nouveau? a kernel upgrade?)")
-    elif seen.nvml is None:
+    elif reading.nvml is None:
         yield failed("NVML does not answer: the driver hangs", mend="dmesg | grep -i xid; drain the node, and reboot it")
-    elif seen.nvml.error == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-        what = f"the kernel module is {seen.module_version}, the library is of another version: {seen.nvml.why}"
+    elif reading.nvml.error == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        what = f"the kernel module is {reading.module_version}, the library is of another version: {reading.nvml.why}"
         yield failed(what, mend=_RELOAD)
-    elif seen.nvml.error == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-        what = f"the kernel module {seen.module_version} is loaded, and libnvidia-ml.so.1 is not found"
+    elif reading.nvml.error == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        what = f"the kernel module {reading.module_version} is loaded, and libnvidia-ml.so.1 is not found"
         yield failed(what, mend='nvml_library = "/path/to/libnvidia-ml.so.1" in hooks.toml, or install the driver\'s libraries')
-    elif seen.nvml.error:
-        yield failed(f"NVML: {seen.nvml.why}", mend="nvidia-smi; dmesg | grep -i -e xid -e NVRM")
-    elif seen.module_version and seen.module_version != seen.nvml.library_version:
-        what = f"the kernel module is {seen.module_version}, the library {seen.nvml.library_version}"
+    elif reading.nvml.error:
+        yield failed(f"NVML: {reading.nvml.why}", mend="nvidia-smi; dmesg | grep -i -e xid -e NVRM")
+    elif reading.module_version and reading.module_version != reading.nvml.library_version:
+        what = f"the kernel module is {reading.module_version}, the library {reading.nvml.library_version}"
         yield failed(what, mend=_RELOAD)
     else:
-        yield ok(f"driver {seen.nvml.library_version}: kernel module and library agree, NVML answers")
+        yield ok(f"driver {reading.nvml.library_version}: kernel module and library agree, NVML answers")
 
 
-def decide_gpus(seen: CardsSeen) -> Iterator[Finding]:
+def decide_gpus(reading: CardsReading) -> Iterator[Finding]:
     """Check that all cards answer to NVML. Cards with the same problem share one finding. `decide_gpu_nodes` checks their
     device nodes."""
-    if (nothing := _without_nvml(seen)) or seen.nvml is None:
+    if (nothing := _without_nvml(reading)) or reading.nvml is None:
         yield nothing or skipped("NVML does not answer")
         return
     unhealthy: dict[str, list[Gpu]] = {}
-    for gpu in seen.nvml.gpus:
+    for gpu in reading.nvml.gpus:
         if gpu.unhealthy and not _only_its_node(gpu):
             unhealthy.setdefault(gpu.unhealthy, []).append(gpu)
-    for why, gpus in unhealthy.items():
+    for reason, gpus in unhealthy.items():
         bdfs = [gpu.bdf for gpu in gpus]
         who = f"GPU {gpus[0].uuid} ({bdfs[0]})" if len(gpus) == 1 else f"{len(gpus)} GPUs ({first_few(bdfs, _NAMED)})"
-        yield failed(f"{who}: {why}", mend=f"nvidia-smi -q -i {','.join(bdfs)}; dmesg | grep -i xid")
-    known = {gpu.bdf for gpu in seen.nvml.gpus}
-    for bdf in (bdf for bdf in seen.on_bus if bdf not in known):
+        yield failed(f"{who}: {reason}", mend=f"nvidia-smi -q -i {','.join(bdfs)}; dmesg | grep -i xid")
+    known = {gpu.bdf for gpu in reading.nvml.gpus}
+    for bdf in (bdf for bdf in reading.on_bus if bdf not in known):
         what = f"card {bdf} is on the bus, and the driver does not have it"
         yield failed(what, mend=f"ls -l /sys/bus/pci/devices/{bdf}/driver; dmesg | grep {bdf}")
     if not unhealthy:
-        yield ok(f"all {len(seen.nvml.gpus)} answer")
+        yield ok(f"all {len(reading.nvml.gpus)} answer")
 
 
-def decide_gpu_nodes(seen: CardsSeen) -> Iterator[Finding]:
+def decide_gpu_nodes(reading: CardsReading) -> Iterator[Finding]:
     """Check the device nodes of cards and driver, without NVML. Suggest removal only of nodes with a wrong number or type."""
-    if nothing := _no_cards(seen):
+    if nothing := _no_cards(reading):
         yield nothing
         return
-    missing = [node for node in seen.bad_nodes if node.cause in (Cause.MISSING, Cause.NO_DRIVER)]
-    wrong = [node for node in seen.bad_nodes if node.cause in (Cause.WRONG_NUMBER, Cause.NOT_A_CHAR_DEVICE)]
+    missing = [node for node in reading.bad_nodes if node.cause in (Cause.MISSING, Cause.NO_DRIVER)]
+    wrong = [node for node in reading.bad_nodes if node.cause in (Cause.WRONG_NUMBER, Cause.NOT_A_CHAR_DEVICE)]
     if missing:
-        yield failed(_said(missing), mend=_makes(missing))
+        yield failed(_describe(missing), mend=_makes(missing))
     if wrong:
-        yield failed(_said(wrong), mend=f"rm -f {' '.join(node.path for node in wrong)}; {_makes(wrong)}")
-    for node in seen.bad_nodes:
+        yield failed(_describe(wrong), mend=f"rm -f {' '.join(node.path for node in wrong)}; {_makes(wrong)}")
+    for node in reading.bad_nodes:
         if node not in missing and node not in wrong:
             yield failed(node.why, mend=f"ls -l {node.path}")
-    if not seen.bad_nodes:
+    if not reading.bad_nodes:
         without_nvml = "the driver's nodes (which cards there are is not known without NVML)"
-        checked = "every card's node and the driver's" if seen.nvml else without_nvml
+        checked = "every card's node and the driver's" if reading.nvml else without_nvml
         yield ok(f"/dev has {checked}, with the kernel's numbers")
 
 
-def _said(nodes: Sequence[BadNode]) -> str:
+def _describe(nodes: Sequence[BadNode]) -> str:
     """Describe device nodes; those with the same problem share one text."""
-    by_words: dict[str, list[str]] = {}
+    by_problem: dict[str, list[str]] = {}
     for node in nodes:
-        by_words.setdefault(node.why.replace(node.path, "{}", 1), []).append(node.path)
-    return "; ".join(words.format(first_few(paths, _NAMED)) if "{}" in words else words for words, paths in by_words.items())
+        by_problem.setdefault(node.why.replace(node.path, "{}", 1), []).append(node.path)
+    return "; ".join(text.format(first_few(paths, _NAMED)) if "{}" in text else text for text, paths in by_problem.items())
 
 
 def _makes(nodes: Sequence[BadNode]) -> str:
@@ -110,26 +110,26 @@ def _makes(nodes: Sequence[BadNode]) -> str:
     return f"{command} (package nvidia-modprobe); at each boot: systemctl enable nvidia-persistenced"
 
 
-def decide_persistence(seen: CardsSeen) -> Iterator[Finding]:
-    if (nothing := _without_nvml(seen)) or seen.nvml is None:
+def decide_persistence(reading: CardsReading) -> Iterator[Finding]:
+    if (nothing := _without_nvml(reading)) or reading.nvml is None:
         yield nothing or skipped("NVML does not answer")
-    elif off := seen.nvml.not_persistent:
-        what = f"persistence mode is off on {len(off)} of {len(seen.nvml.gpus)} cards"
+    elif off := reading.nvml.not_persistent:
+        what = f"persistence mode is off on {len(off)} of {len(reading.nvml.gpus)} cards"
         yield warning(what, mend="systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1, until the next boot)")
     else:
         yield ok("no card reports that persistence mode is off")
 
 
-def _no_cards(seen: CardsSeen) -> Finding | None:
-    if not seen.on_bus and not seen.loaded:
+def _no_cards(reading: CardsReading) -> Finding | None:
+    if not reading.on_bus and not reading.loaded:
         return ok("this node has no NVIDIA card")
-    return skipped("the driver is not loaded") if not seen.loaded else None
+    return skipped("the driver is not loaded") if not reading.loaded else None
 
 
-def _without_nvml(seen: CardsSeen) -> Finding | None:
+def _without_nvml(reading: CardsReading) -> Finding | None:
     """Return the verdict of a check that needs an NVML session, if opening one failed; else None."""
-    if (nothing := _no_cards(seen)) is None and seen.nvml is not None and seen.nvml.error:
-        return skipped(f"NVML: {seen.nvml.why}; the check `driver` says how to fix it")
+    if (nothing := _no_cards(reading)) is None and reading.nvml is not None and reading.nvml.error:
+        return skipped(f"NVML: {reading.nvml.why}; the check `driver` says how to fix it")
     return nothing
 
 
@@ -151,11 +151,11 @@ class OwnSpecs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InjectionSeen:
+class InjectionReading:
     """Hold the way in which containers get their cards, and the files that this way needs."""
 
     mode: GpuMode
-    cards: CardsSeen
+    cards: CardsReading
     driver_root: str = ""
     libraries: int = 0  # number of libraries of the driver's version below driver_root
     versions: tuple[str, ...] = ()  # version of each libcuda below driver_root
@@ -164,41 +164,41 @@ class InjectionSeen:
     own: OwnSpecs | None = None  # CDI specs of lading-hooks; None: it writes none
 
 
-def decide_driver_files(seen: InjectionSeen) -> Iterator[Finding]:
-    version = seen.cards.version
-    if seen.mode is not GpuMode.DEVICES:
-        yield ok(f"not needed with gpu_mode = {seen.mode}")
+def decide_driver_files(reading: InjectionReading) -> Iterator[Finding]:
+    version = reading.cards.version
+    if reading.mode is not GpuMode.DEVICES:
+        yield ok(f"not needed with gpu_mode = {reading.mode}")
     elif not version:
-        yield _no_cards(seen.cards) or skipped("the driver's version is not known")
-    elif not seen.driver_root:
+        yield _no_cards(reading.cards) or skipped("the driver's version is not known")
+    elif not reading.driver_root:
         what = "driver_root is empty: containers get device nodes, and no driver libraries but those of their image"
         yield warning(what, mend='driver_root = "/" in hooks.toml; systemctl restart lading-hooks')
-    elif not seen.libraries and seen.versions:
-        there = ", ".join(seen.versions)
-        what = f"the loaded kernel module is {version}, but libcuda below driver_root {seen.driver_root} is {there}"
+    elif not reading.libraries and reading.versions:
+        there = ", ".join(reading.versions)
+        what = f"the loaded kernel module is {version}, but libcuda below driver_root {reading.driver_root} is {there}"
         yield failed(what, mend=_RELOAD)
-    elif not seen.libraries:
-        what = f"no libcuda.so.{version} below driver_root {seen.driver_root}"
-        mend = f"find {seen.driver_root} -name 'libcuda.so.*'; the folder above its usr/lib is driver_root"
+    elif not reading.libraries:
+        what = f"no libcuda.so.{version} below driver_root {reading.driver_root}"
+        mend = f"find {reading.driver_root} -name 'libcuda.so.*'; the folder above its usr/lib is driver_root"
         yield failed(what, mend=mend)
     else:
-        yield ok(f"{seen.libraries} files of driver {version} below {seen.driver_root}")
+        yield ok(f"{reading.libraries} files of driver {version} below {reading.driver_root}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReloadSeen:
+class ReloadReading:
     mode: GpuMode
     systemd: bool | None  # whether systemd writes the device rules of containers; None: the runtime does not report it
 
 
-def decide_reload(seen: ReloadSeen) -> Iterator[Finding]:
+def decide_reload(reading: ReloadReading) -> Iterator[Finding]:
     """Check whether `systemctl daemon-reload` takes cards from containers. systemd then writes the device rules of containers
     again, and knows only the rules of the OCI spec."""
-    if seen.mode is not GpuMode.NVIDIA_RUNTIME:
-        yield ok(f"with gpu_mode = {seen.mode} the container's specification has its cards")
-    elif seen.systemd is None:
+    if reading.mode is not GpuMode.NVIDIA_RUNTIME:
+        yield ok(f"with gpu_mode = {reading.mode} the container's specification has its cards")
+    elif reading.systemd is None:
         yield skipped("the runtime does not report its cgroup driver")
-    elif seen.systemd:
+    elif reading.systemd:
         what = (
             "systemctl daemon-reload takes the cards from running containers where NVIDIA's runtime works in its legacy mode: "
             "nvidia-smi in them then says Unknown Error"
@@ -208,33 +208,33 @@ def decide_reload(seen: ReloadSeen) -> Iterator[Finding]:
         yield ok("systemd does not write the device rules of containers: the cgroup driver is cgroupfs")
 
 
-def decide_cdi_specs(seen: InjectionSeen) -> Iterator[Finding]:
-    if seen.mode is not GpuMode.CDI:
-        yield ok(f"not needed with gpu_mode = {seen.mode}")
+def decide_cdi_specs(reading: InjectionReading) -> Iterator[Finding]:
+    if reading.mode is not GpuMode.CDI:
+        yield ok(f"not needed with gpu_mode = {reading.mode}")
         return
-    if (nothing := _without_nvml(seen.cards)) or seen.cards.nvml is None:
+    if (nothing := _without_nvml(reading.cards)) or reading.cards.nvml is None:
         yield nothing or skipped("NVML does not answer")
         return
-    gpus = [gpu for gpu in seen.cards.nvml.gpus if not gpu.mig_enabled]
-    instances = [mig.uuid for gpu in seen.cards.nvml.gpus for mig in gpu.mig]
-    if seen.own is not None:
+    gpus = [gpu for gpu in reading.cards.nvml.gpus if not gpu.mig_enabled]
+    instances = [mig.uuid for gpu in reading.cards.nvml.gpus for mig in gpu.mig]
+    if reading.own is not None:
         usable = [full_name(GPU_KIND, gpu.uuid) for gpu in gpus if gpu.node]
-        yield _decide_own(seen.own, seen, [*usable, *(full_name(MIG_KIND, uuid) for uuid in instances)])
+        yield _decide_own(reading.own, reading, [*usable, *(full_name(MIG_KIND, uuid) for uuid in instances)])
         return
     uuids = [gpu.uuid for gpu in gpus] + instances
-    missing = [uuid for uuid in uuids if f"{CDI_KIND}={uuid}" not in seen.cdi_names]
+    missing = [uuid for uuid in uuids if f"{CDI_KIND}={uuid}" not in reading.cdi_names]
     if missing:
         named = f"{CDI_KIND}={missing[0]}{', …' if len(missing) > 1 else ''}"
-        what = f"no CDI spec in {', '.join(seen.spec_dirs)} names {len(missing)} of {len(uuids)} devices by UUID: {named}"
+        what = f"no CDI spec in {', '.join(reading.spec_dirs)} names {len(missing)} of {len(uuids)} devices by UUID: {named}"
         yield failed(what, mend="nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml")
     else:
         yield ok(f"CDI specs name all of {len(uuids)} devices by UUID")
 
 
-def _decide_own(own: OwnSpecs, seen: InjectionSeen, names: Sequence[str]) -> Finding:
+def _decide_own(own: OwnSpecs, reading: InjectionReading, names: Sequence[str]) -> Finding:
     """Check that the CDI specs of lading-hooks match the current devices and driver. lading-hooks writes them at each reading
     of the devices."""
-    version, missing = seen.cards.version, [name for name in names if name not in seen.cdi_names]
+    version, missing = reading.cards.version, [name for name in names if name not in reading.cdi_names]
     if own.invalid:
         what = own.invalid[0]
     elif missing:

@@ -23,37 +23,39 @@ class KernelCall(NamedTuple):
     do: Callable[[], object]
 
 
-def calls_of(act: Act, row: Attachment, seen: ObservedDevices, kernel: Kernel) -> Iterator[KernelCall]:
+def calls_of(act: Act, row: Attachment, observed: ObservedDevices, kernel: Kernel) -> Iterator[KernelCall]:
     netns, netns_id, ifname = row.netns, row.netns_id, row.ifname
     match act:
         case Act.NOTHING:
             pass
         case Act.ADDRESS:
-            if seen.host is not None and (mac := row.settings.config.mac) is not None:
-                yield KernelCall("setting its MAC by itself", partial(kernel.take_mac, seen.host.name, mac))
+            if observed.host is not None and (mac := row.settings.config.mac) is not None:
+                yield KernelCall("setting its MAC by itself", partial(kernel.take_mac, observed.host.name, mac))
         case Act.CONFIGURE:
-            yield from _configure(row, seen.host, kernel)
+            yield from _configure(row, observed.host, kernel)
         case Act.MOVE_IN:
-            if (link := seen.host or seen.pod) is not None:  # an interrupted move leaves it in the pod under its host name
+            if (
+                link := observed.host or observed.pod
+            ) is not None:  # an interrupted move leaves it in the pod under its host name
                 yield KernelCall("moving it into the pod", partial(kernel.move_in, link.name, netns, netns_id, ifname))
         case Act.RDMA_MOVE_IN:
-            if (ibdev := seen.rdma_host) is not None:
+            if (ibdev := observed.rdma_host) is not None:
                 yield KernelCall(f"moving {ibdev.name} into the pod", partial(kernel.rdma_move_in, ibdev, netns, netns_id))
         case Act.RAISE:
             up = partial(kernel.configure, netns, ifname, addresses=row.settings.addresses, routes=row.settings.routes)
             yield KernelCall("bringing it up in the pod", up)
         case Act.RDMA_MOVE_OUT:
-            if (ibdev := seen.rdma_pod) is not None:
+            if (ibdev := observed.rdma_pod) is not None:
                 yield KernelCall(f"moving {ibdev.name} out of the pod", partial(kernel.rdma_move_out, netns, netns_id, ibdev))
         case Act.MOVE_OUT:
-            if seen.pod is not None:
-                out = partial(kernel.move_out, netns, netns_id, seen.pod.name, parking_name(row.bdf))
+            if observed.pod is not None:
+                out = partial(kernel.move_out, netns, netns_id, observed.pod.name, parking_name(row.bdf))
                 yield KernelCall("moving it out of the pod", out)
         case Act.PARK:
-            if seen.host is not None and row.netdev is not None:
-                yield from _park(seen.host, row.netdev, kernel, parking=parking_name(row.bdf))
+            if observed.host is not None and row.netdev is not None:
+                yield from _park(observed.host, row.netdev, kernel, parking=parking_name(row.bdf))
         case Act.RESTORE:
-            yield from _restore(row, seen, kernel)
+            yield from _restore(row, observed, kernel)
         case _:
             assert_never(act)
 
@@ -76,10 +78,10 @@ def _park(link: Link, original: Netdev, kernel: Kernel, *, parking: str) -> Iter
     yield KernelCall("giving it a temporary name", partial(_rename_to_one_of, kernel, link.name, parking, original.name))
 
 
-def _restore(row: Attachment, seen: ObservedDevices, kernel: Kernel) -> Iterator[KernelCall]:
+def _restore(row: Attachment, observed: ObservedDevices, kernel: Kernel) -> Iterator[KernelCall]:
     """Yield the calls that restore the VF. The PF comes first: the device may change its MAC only after the PF stops requiring
     another one."""
-    ibdev, host = seen.rdma_host, seen.host
+    ibdev, host = observed.rdma_host, observed.host
     if ibdev is not None and ibdev.name != row.vf.ibdev:
         yield KernelCall(f"restoring the name {row.vf.ibdev} of {ibdev.name}", partial(_rename_ibdev, kernel, ibdev, row))
     if row.mac_owner is MacOwner.VF:

@@ -124,9 +124,9 @@ class Attacher:
             row = self._journal.find(vf)
             if row is None or row.generation != generation:
                 return []
-            words = plan.describe_release(row)
-            why = await self._release(row)
-            return [f"cannot release VF {vf}: {why}", *await self._give_up(row)] if why else words
+            text = plan.describe_release(row)
+            reason = await self._release(row)
+            return [f"cannot release VF {vf}: {reason}", *await self._give_up(row)] if reason else text
 
     # ---- attaching
 
@@ -176,8 +176,8 @@ class Attacher:
         if row is not None and (self._is_over(work, row) or await self._is_undone(work, row)):
             if refusal := self._decide_held(work, row):
                 return refusal
-            if why := await self._release(row):
-                return refuse(work, Reason.ATTACH_FAILED, f"it has not come back from sandbox {row.sandbox} yet: {why}")
+            if reason := await self._release(row):
+                return refuse(work, Reason.ATTACH_FAILED, f"it has not come back from sandbox {row.sandbox} yet: {reason}")
             row = None
         if row is None:
             prepared = await self._preparing.prepare(work)
@@ -276,10 +276,10 @@ class Attacher:
 
     async def _give_up(self, row: Attachment) -> list[str]:
         work = Work(vf=row.bdf, generation=row.generation)
-        seen = await self._steps.look(work, row)
-        if seen.netns:
+        observed = await self._steps.find_where(work, row)
+        if observed.netns:
             return [f"it is tried again; {row.netns} is still there: delete pod {row.namespace}/{row.pod_name} first"]
-        if plan.is_home(row, seen):
+        if plan.is_home(row, observed):
             return ["it is tried again; its device is back, and no pod gets it in the state in which that pod left it"]
         reset, config = f"reset VF {row.vf.index} of PF {row.vf.pf}", plan.reset_by_pf(row)
         try:
@@ -295,13 +295,13 @@ class Attacher:
         event = Event.VF_ATTACH_FAILED if isinstance(work, Attaching) else Event.VF_RELEASE_FAILED
         self._note_failure(work, event, f"{work.doing}: no answer from the kernel for {self._deadline_s:g} s")
 
-    def _note_failure(self, work: Work, event: Event, why: str) -> None:
+    def _note_failure(self, work: Work, event: Event, reason: str) -> None:
         row = self._journal.find(work.vf)
-        if row is None or row.generation != work.generation or row.failure == why:
+        if row is None or row.generation != work.generation or row.failure == reason:
             return
-        self._log.error(event, why, **_fields(row, row.bdf))
+        self._log.error(event, reason, **_fields(row, row.bdf))
         try:
-            self._journal.reach(row.bdf, row.generation, row.step, failure=why)
+            self._journal.reach(row.bdf, row.generation, row.step, failure=reason)
         except StateError as e:
             self._log.error(Event.LEDGER_FAILED, str(e))
 

@@ -39,13 +39,13 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 def read_tcx(index: int) -> dict[str, str]:
     """Return the numbers of the TCX programs by direction; empty if this kernel has no TCX, or this process may not use BPF."""
-    found = {}
+    result = {}
     for name, kind in TCX.items():
         try:
-            found[name] = " ".join(str(program) for program, _ in _query(index, kind))
+            result[name] = " ".join(str(program) for program, _ in _query(index, kind))
         except OSError:
             continue
-    return found
+    return result
 
 
 def detach_tcx(index: int, name: str, keep: frozenset[str]) -> None:

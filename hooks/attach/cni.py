@@ -119,17 +119,17 @@ async def keep_device_info(
 ) -> None:
     """Keep the files current until cancelled: restore a file that another process removed. Remove all files at the end, as the
     specification requires. Log a failure once, until its message changes."""
-    said = ""
+    text = ""
     try:
         while True:
             if (inventory := current()) is not None:
                 try:
                     files.write(inventory)  # needs no thread: a few small files in memory
-                    said = ""
+                    text = ""
                 except HostError as e:
-                    if str(e) != said:
+                    if str(e) != text:
                         log.error(Event.DEVICE_INFO_FAILED, str(e))
-                    said = str(e)
+                    text = str(e)
             await asyncio.sleep(interval_s)
     finally:
         try:

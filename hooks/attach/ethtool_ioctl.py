@@ -60,14 +60,14 @@ def ioctl(request: int, device: str, buffer: bytearray) -> None:
 
 def read(device: str, do: Ioctl = ioctl) -> dict[str, str]:
     """Return the values by name: a flow rule as `location:digest`; the others as octets in hexadecimal, RSS compressed."""
-    found = {}
+    result = {}
     for name, get in ((RULES, _read_rules), (RSS, _read_rss), (TIMESTAMPING, _read_timestamping)):
         try:
-            found[name] = get(device, do)
+            result[name] = get(device, do)
         except OSError as e:
             if e.errno == errno.ENODEV:
                 raise
-    return found
+    return result
 
 
 def write(device: str, name: str, *, now: str, wanted: str, do: Ioctl = ioctl) -> None:

@@ -56,19 +56,19 @@ def sources_of(link: Link, *, route: Exchange, generic: Exchange, folder: Path) 
 
 
 def read_kept(link: Link, sources: Collection[Source]) -> tuple[KeptSetting, ...]:
-    found = tuple(KeptSetting(name, value) for source in sources for name, value in source.read().items())
-    for name, value in found:
+    result = tuple(KeptSetting(name, value) for source in sources for name, value in source.read().items())
+    for name, value in result:
         if len(value) > _LONGEST:
             raise KernelError(
                 f"cannot record {name} of network device {link.name}: {len(value)} characters, more than {_LONGEST}: remove"
                 " what was configured on it"
             )
-    return found
+    return result
 
 
 def restore_kept(link: Link, sources: Collection[Source], kept: Collection[KeptSetting]) -> None:
     """Restore the settings that differ. Raise KernelError with each setting that still differs afterwards."""
-    why: dict[str, str] = {}
+    reason: dict[str, str] = {}
     for _ in range(_ROUNDS):
         for source in sources:
             now = source.read()
@@ -77,20 +77,20 @@ def restore_kept(link: Link, sources: Collection[Source], kept: Collection[KeptS
                 try:
                     source.write(now, wanted)
                 except KernelError as e:
-                    why |= dict.fromkeys(wanted, f" ({e.message})")
-    if differing := list(_differences(sources, kept, why)):
+                    reason |= dict.fromkeys(wanted, f" ({e.message})")
+    if differing := list(_differences(sources, kept, reason)):
         raise KernelError(
             f"cannot restore network device {link.name}: {'; '.join(differing)}; its driver resets it if you write the VF's PCI"
             " address to `unbind`, then to `bind`, of the driver in /sys/bus/pci/drivers"
         )
 
 
-def _differences(sources: Collection[Source], kept: Collection[KeptSetting], why: Mapping[str, str]) -> Iterator[str]:
+def _differences(sources: Collection[Source], kept: Collection[KeptSetting], reason: Mapping[str, str]) -> Iterator[str]:
     now = {name: value for source in sources for name, value in source.read().items()}
     known = {name for source in sources for name in source.names}
     for name, value in kept:
         if name in known and not _is_as_before(name, now, value):
-            yield f"{name} is {now.get(name, 'not reported')!r:.80}, and was {value!r:.80}{why.get(name, '')}"
+            yield f"{name} is {now.get(name, 'not reported')!r:.80}, and was {value!r:.80}{reason.get(name, '')}"
 
 
 def _is_as_before(name: str, now: Mapping[str, str], value: str) -> bool:

@@ -29,12 +29,12 @@ NAMES: Final = frozenset(_OF_DEVICE) | frozenset(_OF_QUEUES)
 def read(folder: Path) -> dict[str, str]:
     """Return the values by name. A queue setting has one value for each queue, in order, or a single one if all are equal.
     `folder`: the device's folder in sysfs."""
-    found = {name: value for name, file in _OF_DEVICE.items() if (value := read_attribute(folder / file)) is not None}
+    result = {name: value for name, file in _OF_DEVICE.items() if (value := read_attribute(folder / file)) is not None}
     for name, files in _OF_QUEUES.items():
         values = [value for path in _paths(folder, *files) if (value := read_attribute(path)) is not None]
         if values:
-            found[name] = values[0] if len(set(values)) == 1 else " ".join(values)
-    return found
+            result[name] = values[0] if len(set(values)) == 1 else " ".join(values)
+    return result
 
 
 def write(folder: Path, name: str, wanted: str) -> None:

@@ -28,7 +28,7 @@ class KernelError(HostError):
         super().__init__(message.encode(errors="backslashreplace").decode())
 
 
-class NetnsGoneError(KernelError):
+class NetnsMissingError(KernelError):
     """Report that the path has no namespace (any more), or another one than the expected one."""
 
 

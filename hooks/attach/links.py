@@ -158,8 +158,8 @@ class Links:
 
     def _has_route(self, link: Link, route: Route) -> bool:
         messages = self._list(render_list_routes(6 if ":" in route.to else 4), f"list the routes of {self._where}")
-        found = (parse_route(message) for message in messages)
-        return any(one is not None and one[0] == link.index and same_route(one[1], route) for one in found)
+        result = (parse_route(message) for message in messages)
+        return any(one is not None and one[0] == link.index and same_route(one[1], route) for one in result)
 
     def _list(self, request: bytes, doing: str) -> list[NetlinkMessage]:
         for remaining in reversed(range(_TRIES)):

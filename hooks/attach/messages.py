@@ -108,17 +108,17 @@ def parse_attributes_around(data: bytes, kind: int, inner: int) -> dict[int, byt
     """Return the attributes by type; the attribute `kind` is a list of `inner` attributes. The list may be longer than 65535
     octets, for example with hundreds of VFs and their counters. Linux then writes its length modulo 65536 (nla_nest_end). So
     the list ends after its last member, and the length is only compared. Raise ValueError if they disagree."""
-    found: dict[int, bytes] = {}
+    result: dict[int, bytes] = {}
     while data:
         if len(data) >= _ATTRIBUTE.size and _ATTRIBUTE.unpack_from(data)[1] & _TYPE_MASK == kind:
             end = _end_of_list(data, inner)
-            found[kind], data = data[_ATTRIBUTE.size : end], data[end:]
+            result[kind], data = data[_ATTRIBUTE.size : end], data[end:]
         else:
             one, payload = next(parse_attributes(data))
-            found[one] = payload
+            result[one] = payload
             length = _ATTRIBUTE.size + len(payload)
             data = data[length + -length % 4 :]
-    return found
+    return result
 
 
 def _end_of_list(data: bytes, inner: int) -> int:
@@ -135,15 +135,15 @@ def _end_of_list(data: bytes, inner: int) -> int:
 
 def parse_answer(answer: bytes) -> list[NetlinkMessage]:
     """Return the messages before the end. Raise RefusedError if the end is an error, ValueError if there is no end."""
-    found: list[NetlinkMessage] = []
+    netlink_messages: list[NetlinkMessage] = []
     for message in parse_messages(answer):
         if message.flags & NLM_F_DUMP_INTR:
             raise RefusedError(errno.EINTR, "the list changed while it was read")
         if message.kind in {NLMSG_ERROR, NLMSG_DONE}:
             if refused := _parse_error(message):
                 raise refused
-            return found
-        found.append(message)
+            return netlink_messages
+        netlink_messages.append(message)
     raise ValueError("a netlink answer without an end")
 
 
@@ -164,5 +164,5 @@ def _parse_error(message: NetlinkMessage) -> RefusedError | None:
     if message.kind == NLMSG_ERROR:
         repeated = _HEADER.size if message.flags & NLM_F_CAPPED else _HEADER.unpack_from(message.body, start)[0]
         start += repeated + -repeated % 4
-    words = dict(parse_attributes(message.body[start:])).get(_NLMSGERR_ATTR_MSG, b"")
-    return RefusedError(code, words.rstrip(b"\0").decode("utf-8", "replace"))
+    text = dict(parse_attributes(message.body[start:])).get(_NLMSGERR_ATTR_MSG, b"")
+    return RefusedError(code, text.rstrip(b"\0").decode("utf-8", "replace"))

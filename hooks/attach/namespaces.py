@@ -18,7 +18,7 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
-from hooks.attach.kernel import KernelError, NetnsGoneError
+from hooks.attach.kernel import KernelError, NetnsMissingError
 from hooks.attach.messages import errno_name
 from hooks.model.attachment import NetnsId
 
@@ -26,7 +26,7 @@ _CLONE_NEWNET: Final = 0x40000000
 _NS_GET_NSTYPE: Final = 0xB703
 
 # ESRCH and ENOENT mean that the process or its namespace has ended; ENOTDIR and ELOOP, that another file is at the path now.
-_GONE: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.ELOOP})
+_MISSING_ERRNOS: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.ELOOP})
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -49,16 +49,16 @@ def opened(netns: str, wanted: NetnsId | None = None) -> Iterator[int]:
     wanted one. Raise KernelError if it is the calling thread's own: no device may be moved into the host's by mistake."""
     fd = _open(netns)
     if fd is None:
-        raise NetnsGoneError(f"cannot enter {netns}: there is no network namespace any more")
+        raise NetnsMissingError(f"cannot enter {netns}: there is no network namespace any more")
     try:
-        found = _id_of(fd)
-        if wanted is not None and found != wanted:
-            raise NetnsGoneError(
-                f"cannot enter {netns}: another namespace is there now, {found.device}:{found.inode} and not"
+        result = _id_of(fd)
+        if wanted is not None and result != wanted:
+            raise NetnsMissingError(
+                f"cannot enter {netns}: another namespace is there now, {result.device}:{result.inode} and not"
                 f" {wanted.device}:{wanted.inode}"
             )
         with own() as host:
-            if found == _id_of(host):
+            if result == _id_of(host):
                 raise KernelError(f"cannot enter {netns}: it is the host's network namespace")
         yield fd
     finally:
@@ -93,7 +93,7 @@ def _open(netns: str) -> int | None:
     try:
         name = os.open(netns, os.O_PATH | os.O_CLOEXEC)
     except OSError as e:
-        if e.errno in _GONE:
+        if e.errno in _MISSING_ERRNOS:
             return None
         raise KernelError(f"cannot open the network namespace {netns}: {_cause(e)}") from e
     try:
@@ -119,8 +119,8 @@ def _is_network_namespace(fd: int) -> bool:
 
 
 def _id_of(fd: int) -> NetnsId:
-    found = os.fstat(fd)
-    return NetnsId(device=found.st_dev, inode=found.st_ino)
+    result = os.fstat(fd)
+    return NetnsId(device=result.st_dev, inode=result.st_ino)
 
 
 def _enter(fd: int) -> None:

@@ -102,12 +102,12 @@ class HostKernel(Kernel):
 
     def _settle_mac(self, pf: PciAddress, pf_index: int, index: int, change: VfConfig) -> None:
         for _ in range(_MAC_TRIES):
-            found = self.read_vf(pf, index).mac
-            if found == change.mac:
+            mac = self.read_vf(pf, index).mac
+            if mac == change.mac:
                 return
             time.sleep(_MAC_PAUSE_S)
             self._set(pf, pf_index, index, change)
-        raise KernelError(f"cannot set {describe_change(change)} of VF {index} of PF {pf}: its driver goes on with {found}")
+        raise KernelError(f"cannot set {describe_change(change)} of VF {index} of PF {pf}: its driver goes on with {mac}")
 
     def set_guid(self, pf: PciAddress, index: int, guid: int) -> None:
         """Set the node and the port GUID of an InfiniBand VF, and let its link follow the PF's port. The VF's driver reads the
@@ -141,9 +141,9 @@ class HostKernel(Kernel):
 
     def host_link(self, vf: PciAddress) -> Link | None:
         with _links() as host:
-            found = [link for name in self._devices_of(vf) if (link := host.find(name)) is not None]
+            result = [link for name in self._devices_of(vf) if (link := host.find(name)) is not None]
         # The device from sysfs may be removed by now, and another function's device may have its name.
-        own = [link for link in found if link.parent in {"", vf} and self.stands_alone(link)]
+        own = [link for link in result if link.parent in {"", vf} and self.stands_alone(link)]
         if len(own) > 1:
             raise KernelError(
                 f"cannot tell which network device of {vf} is meant: it has {' and '.join(link.name for link in own)}, one"
@@ -295,10 +295,10 @@ class HostKernel(Kernel):
             if known := next((device for device in devices if device.number == number), None):
                 return known
             names = read_names(self._functions / vf / "infiniband")
-            found = [device for device in devices if device.name in names]
-        if len(found) > 1:
+            result = [device for device in devices if device.name in names]
+        if len(result) > 1:
             raise KernelError(f"cannot tell which RDMA device of {vf} is meant: it has {' and '.join(names)}")
-        return next(iter(found), None)
+        return next(iter(result), None)
 
     def rdma_move_in(self, ibdev: RdmaDevice, netns: str, netns_id: NetnsId) -> None:
         with opened(netns, netns_id) as pod_fd, _rdma() as host, _rdma(pod_fd) as pod:

@@ -125,13 +125,13 @@ def first_return(row: Attachment) -> Step | None:
             assert_never(row.step)
 
 
-def decide_act(row: Attachment, seen: ObservedDevices) -> Act | Stuck:
+def decide_act(row: Attachment, observed: ObservedDevices) -> Act | Stuck:
     """Return the act that completes the row's step, or why no act can."""
     attaching = not row.step.releasing and row.step is not Step.RECORDED
-    if attaching and not seen.netns:
+    if attaching and not observed.netns:
         return Stuck(why="the pod's network namespace is gone")
-    home = seen.host is not None
-    away = seen.pod is not None
+    home = observed.host is not None
+    away = observed.pod is not None
     match row.step:
         case Step.RECORDED | Step.ATTACHED:
             return Act.NOTHING
@@ -140,23 +140,23 @@ def decide_act(row: Attachment, seen: ObservedDevices) -> Act | Stuck:
         case Step.CONFIGURING:
             return Act.CONFIGURE if home or row.netdev is None else Stuck(why=_ABSENT)
         case Step.MOVING:
-            if not home and seen.pod is not None and seen.pod.name == row.ifname:
+            if not home and observed.pod is not None and observed.pod.name == row.ifname:
                 return Act.NOTHING
             return Act.MOVE_IN if home or away else Stuck(why=_ABSENT)
         case Step.RDMA_MOVING:
-            if seen.rdma_host is not None:
+            if observed.rdma_host is not None:
                 return Act.RDMA_MOVE_IN
-            return Act.NOTHING if seen.rdma_pod else Stuck(why=f"{row.vf.ibdev} is not in the host's network namespace")
+            return Act.NOTHING if observed.rdma_pod else Stuck(why=f"{row.vf.ibdev} is not in the host's network namespace")
         case Step.RAISING:
             return Act.RAISE if away else Stuck(why=f"the pod's namespace has no {row.ifname} that is this VF's")
         case Step.RDMA_RETURNING:
-            if seen.rdma_host is not None:
+            if observed.rdma_host is not None:
                 return Act.NOTHING
-            return Act.RDMA_MOVE_OUT if seen.rdma_pod else Stuck(why="its RDMA device has not come back")
+            return Act.RDMA_MOVE_OUT if observed.rdma_pod else Stuck(why="its RDMA device has not come back")
         case Step.RETURNING:
-            if seen.host is not None:
-                return Act.NOTHING if _is_called_as_ours(row, seen.host) else Act.PARK
-            if seen.netns and not away:
+            if observed.host is not None:
+                return Act.NOTHING if _is_called_as_ours(row, observed.host) else Act.PARK
+            if observed.netns and not away:
                 return Stuck(why=f"the pod's namespace has no {row.ifname} that is this VF's (any more)")
             return Act.MOVE_OUT if away else Stuck(why=_NOT_BACK)
         case Step.RESTORING:
@@ -165,9 +165,9 @@ def decide_act(row: Attachment, seen: ObservedDevices) -> Act | Stuck:
             assert_never(row.step)
 
 
-def is_home(row: Attachment, seen: ObservedDevices) -> bool:
+def is_home(row: Attachment, observed: ObservedDevices) -> bool:
     """Return whether all moved devices are in the host's namespace again, restored or not."""
-    return (row.netdev is None or seen.host is not None) and (not row.rdma or seen.rdma_host is not None)
+    return (row.netdev is None or observed.host is not None) and (not row.rdma or observed.rdma_host is not None)
 
 
 def find_orphans(
@@ -182,13 +182,13 @@ def find_orphans(
     stopped, or their generation is `unheld`. Others are due when GRACE_S old: their sandbox is neither ready nor has a live
     container, or their attach got no retry after a crash. The latter need lists that are newer than the row (`alive.known`):
     the clock may have been set, so a row's age alone proves nothing."""
-    found = []
+    result = []
     for row in rows:
         ended = row.step.releasing or row.boot_id != boot_id or stopped(row.sandbox) or row.generation in unheld
         lost = row.step is not Step.ATTACHED or row.sandbox not in alive.ready | alive.live
         if ended or (lost and row.generation in alive.known and abs(alive.at - row.since) >= GRACE_S):
-            found.append(row)
-    return tuple(found)
+            result.append(row)
+    return tuple(result)
 
 
 def has_ended(row: Attachment, alive: LiveSandboxes | None, *, stopped: bool) -> bool:
@@ -230,12 +230,12 @@ def find_own_ibdev(row: Attachment, devices: Iterable[RdmaDevice]) -> RdmaDevice
     return next((device for device in devices if device.number == row.ibdev_number), None)
 
 
-def is_undone(row: Attachment, seen: ObservedDevices) -> bool:
+def is_undone(row: Attachment, observed: ObservedDevices) -> bool:
     """Return whether an attached VF's network device or RDMA device is the host's again while its pod lives: a driver was
     reloaded, or the VF was created again."""
-    netdev = row.netdev is not None and seen.host is not None and seen.pod is None
-    rdma = row.rdma and seen.rdma_host is not None and seen.rdma_pod is None
-    return seen.netns and (netdev or rdma)
+    netdev = row.netdev is not None and observed.host is not None and observed.pod is None
+    rdma = row.rdma and observed.rdma_host is not None and observed.rdma_pod is None
+    return observed.netns and (netdev or rdma)
 
 
 def kept_altnames(link: Link) -> tuple[str, ...]:
@@ -301,22 +301,22 @@ def choose_ifname(taken: Iterable[str]) -> str:
 
 def describe_release(row: Attachment) -> list[str]:
     """Describe what a release would do, in order."""
-    words = []
+    text = []
     step = first_return(row)
     if step is None:
         return [f"forget the attachment of {row.bdf}: nothing was changed yet"]
     if step is Step.RDMA_RETURNING:
-        words.append(f"move RDMA device {row.vf.ibdev} from {row.netns} to the host's network namespace")
+        text.append(f"move RDMA device {row.vf.ibdev} from {row.netns} to the host's network namespace")
     if step in {Step.RDMA_RETURNING, Step.RETURNING} and row.netdev is not None:
-        words.append(f"move {row.ifname} from {row.netns} to the host's network namespace")
-    if changes := _words(reset_of(row)):
-        words.append(f"set VF {row.vf.index} of PF {row.vf.pf} back to {changes}")
+        text.append(f"move {row.ifname} from {row.netns} to the host's network namespace")
+    if changes := _describe(reset_of(row)):
+        text.append(f"set VF {row.vf.index} of PF {row.vf.pf} back to {changes}")
     if row.netdev is not None:
         address = f", MAC {row.netdev.mac}" if row.netdev.mac else ""
-        words.append(f"name it {row.netdev.name} again, with MTU {row.netdev.mtu}{address}")
-    words.append(f"forget that {row.bdf} is attached to pod {row.namespace}/{row.pod_name} (sandbox {row.sandbox})")
-    return words
+        text.append(f"name it {row.netdev.name} again, with MTU {row.netdev.mtu}{address}")
+    text.append(f"forget that {row.bdf} is attached to pod {row.namespace}/{row.pod_name} (sandbox {row.sandbox})")
+    return text
 
 
-def _words(config: VfConfig) -> str:
+def _describe(config: VfConfig) -> str:
     return ", ".join(f"{f.name} {value}" for f in fields(config) if (value := getattr(config, f.name)) is not None)

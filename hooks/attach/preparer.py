@@ -119,16 +119,16 @@ class VfPreparer(Preparer):
                 await self.attacher.detach_sandbox(SandboxId(sandbox.id))
         self.moved(Operation.RELEASE, time.monotonic() - began, not self.has(sandbox))
 
-    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, lists: RuntimeLists, under_way: frozenset[int]) -> bool:
         """Release VFs by lists that succeeded; return whether an attachment has ended. Lists without a sandbox count only for
         pods that were observed to stop."""
         rows = self.journal.rows()
-        if not seen.sandboxes:
-            under_way &= {row.generation for row in rows if row.pod in seen.stopped}
-        unheld = self._unheld(seen.grants)
-        await self.attacher.reconcile(ready=seen.ready, live=seen.live, known=under_way, unheld=unheld)
+        if not lists.sandboxes:
+            under_way &= {row.generation for row in rows if row.pod in lists.stopped}
+        unheld = self._unheld(lists.grants)
+        await self.attacher.reconcile(ready=lists.ready, live=lists.live, known=under_way, unheld=unheld)
         if self.policy.expected:
-            await self._look_for_strays(seen)
+            await self._find_unmanaged(lists)
         left = {row.generation for row in self.journal.rows()}
         return any(row.generation not in left for row in rows)
 
@@ -137,15 +137,15 @@ class VfPreparer(Preparer):
         held = {(grant.pod, vf.bdf) for grant in grants for vf in grant.devices.vfs}
         return frozenset(row.generation for row in self.journal.rows() if (row.pod, row.bdf) not in held)
 
-    async def _look_for_strays(self, seen: RuntimeLists) -> None:
+    async def _find_unmanaged(self, lists: RuntimeLists) -> None:
         """Find VFs that another process moved. An inventory may be older than the newest row, so a suspicious VF is read again
         before it counts."""
-        if seen.inventory is None:
+        if lists.inventory is None:
             return
-        found = find_strays(seen.inventory, self.journal.rows())
-        if found - self.strays:
-            again = await seen.read_again()
+        strays = find_strays(lists.inventory, self.journal.rows())
+        if strays - self.strays:
+            again = await lists.read_again()
             if again is None:
                 return
-            found &= find_strays(again, self.journal.rows())
-        self.strays = found
+            strays &= find_strays(again, self.journal.rows())
+        self.strays = strays

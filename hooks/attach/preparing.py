@@ -70,10 +70,10 @@ class Preparing:
         rdma = mode is RdmaMode.EXCLUSIVE
         if not wanted.netdev and not rdma:
             return None
-        found = await self._find_netns(work)
-        if isinstance(found, Refusal):
-            return found
-        netns, netns_id = found
+        result = await self._find_netns(work)
+        if isinstance(result, Refusal):
+            return result
+        netns, netns_id = result
         config = VfConfig()
         if not settings.config.empty:
             read = partial(kernel.read_vf, vf.pf, vf.index)
@@ -129,8 +129,8 @@ class Preparing:
     async def _settle_name(self, work: Attaching, netns: str) -> Refusal | None:
         """Choose a name that is free in the pod's namespace, or refuse a requested name that is in use. Other plugins (Multus)
         make devices there before Lading does, and containers of the pod may."""
-        looking = "looking which names the pod's namespace has"
-        taken = await self._steps.call(work, looking, partial(self._steps.kernel.names, netns))
+        activity = "looking which names the pod's namespace has"
+        taken = await self._steps.call(work, activity, partial(self._steps.kernel.names, netns))
         if work.ifname not in taken:
             return None
         if work.wanted.ifname:

@@ -46,9 +46,9 @@ class ShareFolders(Preparer):
                 return Refusal(reason=Reason.LEDGER_UNAVAILABLE, message=message)
         return Adjustment()
 
-    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, lists: RuntimeLists, under_way: frozenset[int]) -> bool:
         self._stuck.clear()
-        for folder in self._unheld(seen.grants):
+        for folder in self._unheld(lists.grants):
             try:
                 await self.remove(folder)
             except HostError:

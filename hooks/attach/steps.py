@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from hooks.attach import plan
 from hooks.attach.acts import calls_of
-from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
+from hooks.attach.kernel import Kernel, KernelError, NetnsMissingError
 from hooks.attach.plan import ObservedDevices, Stuck
 from hooks.model.attachment import Attachment, Link, RdmaDevice, Step
 from lading.errors import LadingError
@@ -62,29 +62,29 @@ class Steps:
         it."""
         if row.step in {Step.RECORDED, Step.ATTACHED}:
             return row
-        seen = await self.look(work, row)
-        act = plan.decide_act(row, seen)
+        observed = await self.find_where(work, row)
+        act = plan.decide_act(row, observed)
         if isinstance(act, Stuck):
             raise KernelError(act.why)
         answer: object = None
-        for doing, do in calls_of(act, row, seen, self.kernel):
+        for doing, do in calls_of(act, row, observed, self.kernel):
             answer = await self.call(work, doing, do)
         return replace(row, mac_owner=plan.decide_mac_owner(row, taken=bool(answer))) if act is plan.Act.ADDRESS else row
 
     async def is_undone(self, work: Work, row: Attachment) -> bool:
         """Return whether another process undid an attachment that was complete."""
-        return plan.is_undone(row, await self.look(work, row))
+        return plan.is_undone(row, await self.find_where(work, row))
 
-    async def look(self, work: Work, row: Attachment) -> ObservedDevices:
-        look = partial(self.call, work, "looking where its devices are")
-        netns = await look(partial(self.kernel.netns_id, row.netns)) == row.netns_id
+    async def find_where(self, work: Work, row: Attachment) -> ObservedDevices:
+        read = partial(self.call, work, "looking where its devices are")
+        netns = await read(partial(self.kernel.netns_id, row.netns)) == row.netns_id
         host, pod, rdma_host, rdma_pod = None, None, None, None
         if row.netdev is not None:
-            host = await look(partial(self.kernel.host_link, row.bdf))
-            pod = await look(partial(_find_in_pod, self.kernel, row)) if netns else None
+            host = await read(partial(self.kernel.host_link, row.bdf))
+            pod = await read(partial(_find_in_pod, self.kernel, row)) if netns else None
         if row.rdma:
-            rdma_host = await look(partial(self.kernel.host_ibdev, row.bdf, row.ibdev_number))
-            rdma_pod = await look(partial(_find_ibdev_in_pod, self.kernel, row)) if netns else None
+            rdma_host = await read(partial(self.kernel.host_ibdev, row.bdf, row.ibdev_number))
+            rdma_pod = await read(partial(_find_ibdev_in_pod, self.kernel, row)) if netns else None
         return ObservedDevices(netns=netns, host=host, pod=pod, rdma_host=rdma_host, rdma_pod=rdma_pod)
 
 
@@ -93,12 +93,12 @@ def _find_in_pod(kernel: Kernel, row: Attachment) -> Link | None:
     try:
         links = (kernel.link(row.netns, name) for name in plan.names_in_pod(row))
         return next((link for link in links if link is not None and plan.is_own(row, link)), None)
-    except NetnsGoneError:
+    except NetnsMissingError:
         return None
 
 
 def _find_ibdev_in_pod(kernel: Kernel, row: Attachment) -> RdmaDevice | None:
     try:
         return plan.find_own_ibdev(row, kernel.rdma_devices(row.netns))
-    except NetnsGoneError:
+    except NetnsMissingError:
         return None

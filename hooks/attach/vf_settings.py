@@ -47,7 +47,7 @@ _VLAN_INFO: Final = struct.Struct("=III2s2x")  # padded at the struct's end
 
 _PROTOCOLS: Final = {b"\x81\x00": VlanProtocol.DOT1Q, b"\x88\xa8": VlanProtocol.DOT1AD}
 _LINK_STATES: Final = dict(enumerate((VfLinkState.AUTO, VfLinkState.ENABLE, VfLinkState.DISABLE)))  # IFLA_VF_LINK_STATE_*
-_NOT_TOLD: Final = 0xFFFFFFFF  # the kernel's value for a setting that the driver does not report
+_NOT_REPORTED: Final = 0xFFFFFFFF  # the kernel's value for a setting that the driver does not report
 
 
 def decide_changes(now: VfConfig, wanted: VfConfig) -> tuple[VfConfig, ...]:
@@ -58,9 +58,9 @@ def decide_changes(now: VfConfig, wanted: VfConfig) -> tuple[VfConfig, ...]:
         if "mac" in asked or any(getattr(now, name) != value for name, value in asked.items()):
             # A VF without a VLAN keeps neither the priority nor the protocol of its earlier VLAN.
             rest = _NEUTRAL if asked.get("vlan") == 0 else now
-            told = {name: getattr(rest, name) for name in names if getattr(rest, name) is not None}
+            notified = {name: getattr(rest, name) for name in names if getattr(rest, name) is not None}
             neutral = {name: getattr(_NEUTRAL, name) for name in names}
-            fields: dict[str, Any] = {**neutral, **told, **asked}
+            fields: dict[str, Any] = {**neutral, **notified, **asked}
             changes.append(VfConfig(**fields))
     return tuple(changes)
 
@@ -115,36 +115,36 @@ def describe_change(change: VfConfig) -> str:
 
 def parse_vfs(message: NetlinkMessage) -> Mapping[int, VfConfig]:
     """Return the settings of the VFs in a link message, by index; empty if the driver has no VFs, or reports none."""
-    told = link_attributes(message)
-    found = {}
-    for _, info in parse_attributes(told.get(IFLA_VFINFO_LIST, b"")):
+    notified = link_attributes(message)
+    result = {}
+    for _, info in parse_attributes(notified.get(IFLA_VFINFO_LIST, b"")):
         attributes = dict(parse_attributes(info))
         if _IFLA_VF_MAC in attributes:
-            found[_MAC.unpack_from(attributes[_IFLA_VF_MAC])[0]] = _parse_vf(attributes)
-    return found
+            result[_MAC.unpack_from(attributes[_IFLA_VF_MAC])[0]] = _parse_vf(attributes)
+    return result
 
 
-def _parse_vf(told: Mapping[int, bytes]) -> VfConfig:
+def _parse_vf(notified: Mapping[int, bytes]) -> VfConfig:
     config = VfConfig(
-        mac=_MAC.unpack_from(told[_IFLA_VF_MAC])[1][:6].hex(":"),
-        spoofchk=_parse_flag(told.get(_IFLA_VF_SPOOFCHK)),
-        trust=_parse_flag(told.get(_IFLA_VF_TRUST)),
+        mac=_MAC.unpack_from(notified[_IFLA_VF_MAC])[1][:6].hex(":"),
+        spoofchk=_parse_flag(notified.get(_IFLA_VF_SPOOFCHK)),
+        trust=_parse_flag(notified.get(_IFLA_VF_TRUST)),
     )
-    if _IFLA_VF_VLAN in told:
-        _, vlan, qos = _TWO_SETTINGS.unpack_from(told[_IFLA_VF_VLAN])
+    if _IFLA_VF_VLAN in notified:
+        _, vlan, qos = _TWO_SETTINGS.unpack_from(notified[_IFLA_VF_VLAN])
         config = replace(config, vlan=vlan, vlan_qos=qos)
-    for _, info in parse_attributes(told.get(_IFLA_VF_VLAN_LIST, b"")):
+    for _, info in parse_attributes(notified.get(_IFLA_VF_VLAN_LIST, b"")):
         config = replace(config, vlan_proto=_PROTOCOLS.get(_VLAN_INFO.unpack_from(info)[3]))
-    if _IFLA_VF_RATE in told:
-        _, least, most = _TWO_SETTINGS.unpack_from(told[_IFLA_VF_RATE])
+    if _IFLA_VF_RATE in notified:
+        _, least, most = _TWO_SETTINGS.unpack_from(notified[_IFLA_VF_RATE])
         config = replace(config, min_tx_rate=least, max_tx_rate=most)
-    if _IFLA_VF_LINK_STATE in told:
-        config = replace(config, link_state=_LINK_STATES.get(_SETTING.unpack_from(told[_IFLA_VF_LINK_STATE])[1]))
+    if _IFLA_VF_LINK_STATE in notified:
+        config = replace(config, link_state=_LINK_STATES.get(_SETTING.unpack_from(notified[_IFLA_VF_LINK_STATE])[1]))
     return config
 
 
 def _parse_flag(payload: bytes | None) -> bool | None:
-    if payload is None or (value := _SETTING.unpack_from(payload)[1]) == _NOT_TOLD:
+    if payload is None or (value := _SETTING.unpack_from(payload)[1]) == _NOT_REPORTED:
         return None
     return bool(value)
 

@@ -245,7 +245,7 @@ def _connect_metrics(host: Host, node: Node, metrics: Metrics) -> None:
     node.answered = lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds)
     if host.settings.front_end is FrontEndName.NRI:
         stop, stopped = host.runtime.stop_container, metrics.bypassed_stopped
-        node.bypass_found = BareStopper(compare_soon=node.compare_soon, stop=stop, log=host.log, stopped=stopped).found
+        node.bypass_found = BareStopper(compare_soon=node.compare_soon, stop=stop, log=host.log, stopped=stopped).handle
 
 
 def _hand_over_command(settings: Settings) -> Callable[[Gpu], Awaitable[None]] | None:
@@ -271,8 +271,8 @@ async def read_in_time(settings: Settings) -> Inventory:
             return await in_thread(lambda: read_configured(settings, make_vendors(settings)))
     except TimeoutError as e:
         hint = "lading-doctor; dmesg | grep -i xid"
-        why = f"the driver gave no answer within {answer_s:.3g} s{describe_slowness(slowness)}"
-        raise HostError(f"cannot read the GPUs: {why}", hint=hint) from e
+        reason = f"the driver gave no answer within {answer_s:.3g} s{describe_slowness(slowness)}"
+        raise HostError(f"cannot read the GPUs: {reason}", hint=hint) from e
 
 
 def make_attacher(
@@ -324,7 +324,7 @@ def _background(
     if IsolationName.TOKENS in settings.isolations:
         ask_shares = partial(ask, parse_endpoint(settings.shares_socket))
         watch = ShareWatch(node=node, vendors=vendors, ask=ask_shares, tolerance_mib=settings.share_tolerance, log=log)
-        yield watch.keep_looking()
+        yield watch.keep_scanning()
 
 
 def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:

@@ -36,8 +36,8 @@ from lading.vocabulary import PciAddress
 Rebind = Callable[[Path, Vf], None]
 
 _LOCAL, _GROUP = 0x02, 0x01  # bits of a GUID's first octet: locally administered, group address
-_LOOKS: Final = 50
-_LOOK_EVERY_S: Final = 0.1
+_SCANS: Final = 50
+_SCAN_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,15 +125,15 @@ def _set_one(host_root: Path, kernel: HostKernel, pf: Pf, vf: Vf, guid: int, reb
         return e.message
     except OSError as e:
         return f"cannot bind {vf.driver} to it again: {e}"
-    found: int | None = None
-    for _ in range(_LOOKS):
-        found = _read_guid(host_root, vf.bdf)
-        if found == guid:
+    result: int | None = None
+    for _ in range(_SCANS):
+        result = _read_guid(host_root, vf.bdf)
+        if result == guid:
             return ""
-        time.sleep(_LOOK_EVERY_S)
-    if found is None:
+        time.sleep(_SCAN_EVERY_S)
+    if result is None:
         return f"it has no RDMA device after {vf.driver} was bound to it again"
-    return f"its driver goes on with the GUID {found.to_bytes(8).hex(':')}"
+    return f"its driver goes on with the GUID {result.to_bytes(8).hex(':')}"
 
 
 def _read_pfs(host_root: Path) -> tuple[Pf, ...]:

@@ -16,11 +16,11 @@ _MARGIN_S: Final = 5.0  # extra seconds for systemd to end the command after its
 async def run_hand_over(gpu: Gpu, *, command: Sequence[str], deadline_s: float, as_service: bool) -> None:
     """Run the command, with {uuid} and {bdf} in its arguments replaced by the card's. Raise HostError if the command fails, or
     runs for longer than `deadline_s`."""
-    words = [word.replace("{uuid}", gpu.uuid).replace("{bdf}", gpu.bdf) for word in command]
+    text = [word.replace("{uuid}", gpu.uuid).replace("{bdf}", gpu.bdf) for word in command]
     env = bare_env()
     if not as_service:
-        await run_command(words, env=env, wait_s=deadline_s)
+        await run_command(text, env=env, wait_s=deadline_s)
         return
     service = [f"--unit=lading-hand-over-{gpu.uuid}", f"--property=RuntimeMaxSec={deadline_s:g}"]
     systemd_run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", *service, "--"]
-    await run_command([*systemd_run, *words], env=env, wait_s=deadline_s + _MARGIN_S)
+    await run_command([*systemd_run, *text], env=env, wait_s=deadline_s + _MARGIN_S)

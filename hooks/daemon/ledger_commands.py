@@ -31,7 +31,7 @@ from hooks.ledger.listing import Entry, LedgerContent, list_devices
 from hooks.ledger.store import Ledger, read_journal, read_ledger, read_tombstones
 from hooks.ledger.table import as_json, as_text
 from hooks.ledger.unmanaged import decide_unmanaged
-from hooks.node.release import Outcome, carry_out, look, said_by
+from hooks.node.release import Outcome, carry_out, find_release, read_content
 from hooks.node.unreported import read_empty_until
 from lading.cgroups import read_cgroups
 from lading.errors import ConfigError, HostError, RuntimeUnavailableError
@@ -66,9 +66,9 @@ def list_ledger(argv: Sequence[str]) -> None:
 def _listing(settings: Settings) -> tuple[Entry, ...]:
     """Return the list of devices with their holders. The journal is read before and after the devices, so that a VF that was
     moved meanwhile is not shown as unmanaged."""
-    before = _said(settings)
+    before = _read_file(settings)
     inventory = asyncio.run(read_in_time(settings))
-    said = _said(settings)
+    said = _read_file(settings)
     rows = (*before.attachments, *said.attachments)
     strays = find_strays(inventory, rows) if attaches(settings) and settings.netdev is not False else frozenset()
     pids = [pid for gpu in inventory.gpus for pid in gpu.process_ids]
@@ -80,7 +80,7 @@ def _listing(settings: Settings) -> tuple[Entry, ...]:
     )
 
 
-def _said(settings: Settings) -> LedgerContent:
+def _read_file(settings: Settings) -> LedgerContent:
     path = ledger_path(settings)
     return LedgerContent(
         grants=read_ledger(path),
@@ -161,12 +161,12 @@ async def _alone(settings: Settings, request: hook_pb2.ReleaseRequest) -> hook_p
     async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
         lists = partial(read_lists, runtime, prefixes=prefixes())
         if not request.force:
-            found = await look(request.device, inventory, lambda: _said(settings), lists)
+            found = await find_release(request.device, inventory, lambda: _read_file(settings), lists)
             outcome = Outcome(done=tuple(found.steps))
         else:
             log = open_log("lading-hooks", settings.log_level)
             with Ledger.open(ledger_path(settings)) as ledger:
-                found = await look(request.device, inventory, lambda: said_by(ledger), lists)
+                found = await find_release(request.device, inventory, lambda: read_content(ledger), lists)
                 kernel, boot_id = HostKernel(host_root), read_boot_id(host_root)
                 attacher = make_attacher(settings, kernel, runtime, ledger, boot_id, log)
                 peer = Peer(os.getpid(), os.getuid(), os.getgid())

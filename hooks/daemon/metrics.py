@@ -347,8 +347,8 @@ def _attachments(rows: Iterable[Attachment]) -> GaugeMetricFamily:
 
 
 def _devices(inventory: Inventory) -> GaugeMetricFamily:
-    found = [("gpu", gpu.unhealthy) for gpu in inventory.gpus] + [("vf", vf.unhealthy) for vf in inventory.vfs]
-    tally = Tally((kind, "unhealthy" if why else "healthy") for kind, why in found)
+    result = [("gpu", gpu.unhealthy) for gpu in inventory.gpus] + [("vf", vf.unhealthy) for vf in inventory.vfs]
+    tally = Tally((kind, "unhealthy" if reason else "healthy") for kind, reason in result)
     family = GaugeMetricFamily("lading_hooks_devices", "GPUs and VFs that were found.", labels=["kind", "health"])
     for kind in ("gpu", "vf"):
         for health in ("healthy", "unhealthy"):

@@ -217,8 +217,8 @@ def _lines(one: Rendered) -> Iterator[str]:
 
 
 def _netdev(wanted: WantedVf) -> str:
-    said = {name: value for name, value in _attached(wanted).items() if name not in {"vf", "ifname"}}
-    settings = "".join(f" {name}={json.dumps(value)}" for name, value in said.items())
+    text = {name: value for name, value in _attached(wanted).items() if name not in {"vf", "ifname"}}
+    settings = "".join(f" {name}={json.dumps(value)}" for name, value in text.items())
     return f"{wanted.ifname or 'rdma<n>'}  (of {wanted.vf.bdf}){settings}"
 
 

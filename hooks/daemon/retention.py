@@ -14,7 +14,7 @@ from hooks.node.node_log import NodeLog
 from lading.errors import StateError
 from lading.log import Event
 
-LOOK_S: Final = 60.0
+SCAN_S: Final = 60.0
 PAUSE_S: Final = 0.05  # seconds between two steps, which gives 4,000 rows a second
 REST_S: Final = 86400.0
 _DAY_S: Final = 86400
@@ -41,4 +41,4 @@ async def keep_forgetting(
             node_log.over(Event.LEDGER_FAILED, _NOT_FORGOTTEN)
         except StateError as e:  # such as a full disk, which the daemon also reports as a failed condition
             node_log.once(Event.LEDGER_FAILED, f"{_NOT_FORGOTTEN}: {e}")
-        await sleep(PAUSE_S if more else LOOK_S)
+        await sleep(PAUSE_S if more else SCAN_S)

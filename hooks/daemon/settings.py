@@ -255,9 +255,9 @@ def _check_front_end(settings: Settings) -> None:
         "rdma_ipc_lock": "NRI cannot add capabilities; rdma_memlock = true serves as well",
         "coexist": "NRI shows the environment of a container only after a device plugin's part of it was replaced",
     }
-    for key, why in lost.items():
+    for key, reason in lost.items():
         if getattr(settings, key):
-            raise ConfigError(f"{key} = true, and front_end = nri: {why}", hint=f"leave {key} out (or front_end = cri-hook)")
+            raise ConfigError(f"{key} = true, and front_end = nri: {reason}", hint=f"leave {key} out (or front_end = cri-hook)")
     if settings.attach is AttachBy.CNI:
         raise ConfigError(
             "attach = cni, and front_end = nri: NRI does not say when CNI has given VFs back",
@@ -403,12 +403,12 @@ def read_vf_settings(settings: Settings) -> VfSettings:
     if unknown := [f"vf.{key}" for key in settings.vf if key not in _VF_KEYS]:
         raise ConfigError(f"{', '.join(unknown)}: no setting of every VF", hint=f"known keys: {', '.join(sorted(_VF_KEYS))}")
     try:
-        found = parse_settings(settings.vf)
+        result = parse_settings(settings.vf)
     except WrongSettingError as e:
         raise ConfigError(f"vf.{e.key} {e.cause}") from e
-    if conflict := settings_conflict(found):
+    if conflict := settings_conflict(result):
         raise ConfigError(f"vf: {conflict}")
-    return found
+    return result
 
 
 def netdev_policy(settings: Settings) -> NetdevPolicy:

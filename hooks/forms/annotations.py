@@ -18,7 +18,7 @@ from hooks.forms.signed import Central
 from hooks.model.assignment import Assignment, Refusal
 from hooks.model.trust import Trust
 from hooks.ports import Dialect
-from lading.annotations import find_unknown, nearest_key, say_reserved
+from lading.annotations import describe_reserved, find_unknown, nearest_key
 from lading.reasons import Reason
 from lading.vocabulary import MAX_KEYS, PREFIX, PodUid, is_manual
 
@@ -49,14 +49,14 @@ def parse_assignment(annotations: Mapping[str, str], *, pod: PodUid, node: str, 
     refusal = _check_number(every) or _check_keys([key for key in known if key.startswith(PREFIX)])
     if refusal is not None:
         return refusal
-    found = [(dialect, keys) for dialect in DIALECTS if (keys := dialect.own(known))]
-    match found:
+    result = [(dialect, keys) for dialect in DIALECTS if (keys := dialect.own(known))]
+    match result:
         case []:
             return None
         case [(dialect, keys)]:
             return dialect.parse(annotations, keys, pod=pod, node=node, trust=trust)
         case _:
-            between = ", and ".join(f"{listed_keys(keys)}, {dialect.words}" for dialect, keys in found)
+            between = ", and ".join(f"{listed_keys(keys)}, {dialect.text}" for dialect, keys in result)
             return Refusal(reason=Reason.ANNOTATION_CONFLICT, message=f"cannot choose between {between}: keep one")
 
 
@@ -71,7 +71,7 @@ def _check_number(ours: list[str]) -> Refusal | None:
 
 def _check_keys(ours: list[str]) -> Refusal | None:
     """Check the keys alone, whatever their values are."""
-    if reserved := say_reserved(ours):
+    if reserved := describe_reserved(ours):
         return Refusal(reason=Reason.ANNOTATION_RESERVED, message=reserved)
     for key in ours:
         meant = _meant(key)

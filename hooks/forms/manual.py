@@ -50,7 +50,7 @@ class Manual:
 
     forms: Final = (Form.MANUAL,)
     prefixes: Final = (PREFIX,)
-    words: Final = "written by hand"
+    text: Final = "written by hand"
 
     def own(self, keys: Iterable[str]) -> list[str]:
         return list(filter(is_manual, keys))

@@ -86,10 +86,10 @@ def parse_interface(text: str) -> str | None:
     if not _PREFIX.fullmatch(text):
         return None
     try:
-        found = ipaddress.ip_interface(text)
+        result = ipaddress.ip_interface(text)
     except ValueError:
         return None
-    return None if found.ip.is_multicast or found.ip.is_unspecified else str(found)
+    return None if result.ip.is_multicast or result.ip.is_unspecified else str(result)
 
 
 def _number(entry: Mapping[str, Any], key: str, low: int, high: int) -> int | None:
@@ -122,14 +122,14 @@ def _parsed(key: str, value: object, parse: Callable[[str], T | None], right: st
 
 
 def _addresses(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    found: list[str] = []
+    result: list[str] = []
     for i, value in enumerate(_list(entry, "addresses", MAX_ADDRESSES)):
         key = f"addresses[{i}]"
         address = _parsed(key, value, parse_interface, "an address with its prefix as 10.0.0.2/24")
-        if address in found:
+        if address in result:
             raise WrongSettingError(key, f"is {address}, which is there already")
-        found.append(address)
-    return tuple(found)
+        result.append(address)
+    return tuple(result)
 
 
 def _routes(entry: Mapping[str, Any]) -> tuple[Route, ...]:
@@ -158,9 +158,9 @@ def _network(key: str, value: object) -> ipaddress.IPv4Network | ipaddress.IPv6N
 def _gateway(key: str, value: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     if isinstance(value, str) and "%" not in value:
         with contextlib.suppress(ValueError):
-            found = ipaddress.ip_address(value)
-            if not found.is_multicast and not found.is_unspecified:
-                return found
+            result = ipaddress.ip_address(value)
+            if not result.is_multicast and not result.is_unspecified:
+                return result
     raise WrongSettingError(key, f"is {shown_value(value)}, not the address of a gateway as 10.0.0.1")
 
 

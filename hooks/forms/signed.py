@@ -59,7 +59,7 @@ class Central:
 
     forms: Final = (Form.SIGNED, Form.UNSIGNED)
     prefixes: Final = (PREFIX,)
-    words: Final = "for central"
+    text: Final = "for central"
 
     def own(self, keys: Iterable[str]) -> list[str]:
         return [key for key in keys if key in {ASSIGNMENT, ASSIGNMENT_SIGNATURE} or is_request_annotation(key)]

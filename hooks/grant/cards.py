@@ -37,16 +37,16 @@ def find_cards(devices: GrantedDevices, inventory: Inventory) -> list[Card] | Re
     for one in devices.gpus:
         gpu = by_uuid.get(one.uuid)
         if gpu is None:
-            return _gone(one.uuid)
+            return _missing_card(one.uuid)
         if gpu.unhealthy or gpu.node is None:
-            why = gpu.unhealthy or "it has no device node"
+            reason = gpu.unhealthy or "it has no device node"
             return Refusal(
                 reason=Reason.DEVICE_UNHEALTHY,
-                message=f"cannot give GPU {gpu.index} ({gpu.uuid}): it is not healthy: {why}",
+                message=f"cannot give GPU {gpu.index} ({gpu.uuid}): it is not healthy: {reason}",
             )
         mig = next((instance for instance in gpu.mig if instance.uuid == one.mig_uuid), None)
         if one.mig_uuid and mig is None:
-            return _gone(one.mig_uuid)
+            return _missing_card(one.mig_uuid)
         cards.append(Card(granted=one, gpu=gpu, node=gpu.node, mig=mig))
     return sorted(cards, key=_order)
 
@@ -88,8 +88,8 @@ def adjust_cards(
 def _isolation_of(cards: Sequence[Card], isolations: Sequence[Isolation]) -> Isolation | Refusal:
     """Return the isolation of a container's shares. All shares of a container have the same isolation, by `choose`."""
     name = next((card.granted.isolation for card in cards if card.granted.shared), IsolationName.NONE)
-    found = next((isolation for isolation in isolations if isolation.name is name), None)
-    return found or Refusal(
+    result = next((isolation for isolation in isolations if isolation.name is name), None)
+    return result or Refusal(
         reason=Reason.ISOLATION_UNAVAILABLE,
         message=f"cannot give the share again: it was granted with isolation {name}, which this node does not offer any more",
     )
@@ -111,7 +111,7 @@ def hide_cards(
     return merge(vendor.hide(container, coexist=policy.coexist) for vendor in vendors if vendor.name not in of)
 
 
-def _gone(name: str) -> Refusal:
+def _missing_card(name: str) -> Refusal:
     return Refusal(
         reason=Reason.DEVICE_UNKNOWN,
         message=f"cannot give {name}: this container was granted it, and the node does not have it any more; recreate the pod",

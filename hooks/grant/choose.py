@@ -100,21 +100,21 @@ def _granted(one: _Wanted, default: IsolationName) -> GrantedGpu:
 
 
 def _find_gpus(requests: Sequence[GpuRequest], inventory: Inventory) -> list[_Wanted] | Refusal:
-    found: dict[str, _Wanted] = {}
+    wanteds: dict[str, _Wanted] = {}
     for request in requests:
         matches = _find_gpu(request, inventory)
         if isinstance(matches, Refusal):
             return matches
         for one in matches:
             identity = one.mig.uuid if one.mig else one.gpu.uuid
-            if identity in found:
+            if identity in wanteds:
                 return Refusal(
                     reason=Reason.ANNOTATION_MALFORMED,
-                    message=f"cannot give {_words(one.gpu, one.mig)} twice to one container: named as "
-                    f"{found[identity].request.name} and as {request.name}",
+                    message=f"cannot give {_describe(one.gpu, one.mig)} twice to one container: named as "
+                    f"{wanteds[identity].request.name} and as {request.name}",
                 )
-            found[identity] = one
-    return list(found.values())
+            wanteds[identity] = one
+    return list(wanteds.values())
 
 
 def _find_gpu(request: GpuRequest, inventory: Inventory) -> list[_Wanted] | Refusal:
@@ -160,21 +160,21 @@ _Holders = Sequence[tuple[Holding, GrantedGpu]]  # holders of one card
 
 
 def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, unmanaged: Mapping[GpuUuid, str]) -> Refusal | None:
-    gpu, words = one.gpu, _words(one.gpu, one.mig)
+    gpu, text = one.gpu, _describe(one.gpu, one.mig)
     if gpu.unhealthy:
-        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}: it is not healthy: {gpu.unhealthy}")
+        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {text}: it is not healthy: {gpu.unhealthy}")
     if gpu.mig_enabled and one.mig is None:
         has = listed([instance.uuid for instance in gpu.mig])
         return Refusal(
             reason=Reason.DEVICE_UNKNOWN,
-            message=f"cannot give {words}: it is in MIG mode, where only its instances can be given; it has {has}",
+            message=f"cannot give {text}: it is in MIG mode, where only its instances can be given; it has {has}",
         )
     if gpu.uuid in unmanaged:
-        return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: it is used by {unmanaged[gpu.uuid]}")
+        return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {text}: it is used by {unmanaged[gpu.uuid]}")
     own = _granted(one, IsolationName.NONE)
     for holding, granted in holders:
         if holding.pod != pod and own.excludes(granted):
-            return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: {_holder(holding, granted)}")
+            return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {text}: {_holder(holding, granted)}")
     return None if one.request.whole else _check_capacity(one, pod, holders)
 
 
@@ -188,7 +188,7 @@ def _check_position(one: _Wanted, wanted: Sequence[_Wanted], held: Sequence[Hold
         if other is not None and other.uuid != one.mig.uuid and one.mig.overlaps(other):
             return Refusal(
                 reason=Reason.DEVICE_HELD,
-                message=f"cannot give {_words(one.gpu, one.mig)}: {holding.holds(other.uuid)}, which takes the same memory",
+                message=f"cannot give {_describe(one.gpu, one.mig)}: {holding.holds(other.uuid)}, which takes the same memory",
             )
     for another in wanted:
         if another.mig is not None and another.mig.uuid != one.mig.uuid and one.mig.overlaps(another.mig):
@@ -204,7 +204,7 @@ def _check_clean(wanted: Sequence[_Wanted], held: Sequence[Holding], cleanness: 
     for one in wanted:
         dirt = "" if one.mig else find_dirt(one.gpu, cleanness)
         if dirt and not any(one.gpu.uuid == gpu.uuid for holding in held for gpu in holding.devices.gpus):
-            message = f"cannot give {_words(one.gpu, None)}: {dirt}"
+            message = f"cannot give {_describe(one.gpu, None)}: {dirt}"
             return Refusal(reason=Reason.DEVICE_DIRTY, message=message, transient=True)
     return None
 
@@ -228,7 +228,7 @@ def _check_capacity(one: _Wanted, pod: PodUid, holders: _Holders) -> Refusal | N
     by_whom = f" by {listed(sorted(names))}" if names else ""
     return Refusal(
         reason=Reason.CAPACITY_EXCEEDED,
-        message=f"cannot give {format_mib(own_mib)} and {own_core}% of {_words(gpu, None)}: "
+        message=f"cannot give {format_mib(own_mib)} and {own_core}% of {_describe(gpu, None)}: "
         f"{format_mib(free_mib)} of {format_mib(gpu.usable_mib)} and {free_core}% free; "
         f"{format_mib(taken_mib)} and {taken_core}% are held{by_whom}",
     )
@@ -242,14 +242,14 @@ def _check_isolation(one: _Wanted, holders: _Holders, offered: Sequence[Isolatio
     if name not in offered:
         return Refusal(
             reason=Reason.ISOLATION_UNAVAILABLE,
-            message=f"cannot give a share of {_words(one.gpu, None)} with isolation {name}: this node offers {listed(offered)} "
-            "(isolations in hooks.toml)",
+            message=f"cannot give a share of {_describe(one.gpu, None)} with isolation {name}: this node offers "
+            f"{listed(offered)} (isolations in hooks.toml)",
         )
     for holding, granted in holders:
         if granted.shared and granted.isolation is not name:
             return Refusal(
                 reason=Reason.ISOLATION_CONFLICT,
-                message=f"cannot give a share of {_words(one.gpu, None)} with isolation {name}: "
+                message=f"cannot give a share of {_describe(one.gpu, None)} with isolation {name}: "
                 f"{holding.holds('a share of it')} with isolation {granted.isolation}, and a card has one at a time",
             )
     return None
@@ -263,8 +263,8 @@ def _check_number(one: _Wanted, holders: _Holders, inventory: Inventory) -> Refu
     if one.request.whole or len(sharers) < limit:
         return None
     which = _MOST_SHARERS[isolation] if limit < inventory.shares_per_gpu else "shares_per_gpu"
-    why = f"{len(sharers)} containers have one; {which} is {limit}"
-    return Refusal(reason=Reason.CAPACITY_EXCEEDED, message=f"cannot give a share of {_words(one.gpu, None)}: {why}")
+    reason = f"{len(sharers)} containers have one; {which} is {limit}"
+    return Refusal(reason=Reason.CAPACITY_EXCEEDED, message=f"cannot give a share of {_describe(one.gpu, None)}: {reason}")
 
 
 def _holders(held: Sequence[Holding]) -> Mapping[GpuUuid, _Holders]:
@@ -280,5 +280,5 @@ def _holder(holding: Holding, granted: GrantedGpu) -> str:
     return holding.holds(what)
 
 
-def _words(gpu: Gpu, mig: MigInstance | None) -> str:
+def _describe(gpu: Gpu, mig: MigInstance | None) -> str:
     return f"{mig.uuid} on GPU {gpu.index} ({gpu.uuid})" if mig else f"GPU {gpu.index} ({gpu.uuid})"

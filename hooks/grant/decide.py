@@ -202,13 +202,13 @@ def _held_twice(own: Grant, held: Sequence[Holding]) -> Refusal | None:
 
 def _adjust(sandbox: Sandbox, container: Container, grant: Grant, rules: Rules, view: View, *, key_id: str) -> Answer | Refusal:
     devices, inventory = grant.devices, view.inventory
-    found = find_cards(devices, inventory)
-    if isinstance(found, Refusal):
-        return found
-    if undivided := {card.gpu.uuid: card.gpu for card in found if card.mig and not card.mig.is_made}:
+    result = find_cards(devices, inventory)
+    if isinstance(result, Refusal):
+        return result
+    if undivided := {card.gpu.uuid: card.gpu for card in result if card.mig and not card.mig.is_made}:
         return Answer(adjustment=Adjustment(), grant=grant, undivided=tuple(undivided.values()), key_id=key_id)
     cards = adjust_cards(
-        found,
+        result,
         inventory,
         sandbox,
         container,

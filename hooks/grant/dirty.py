@@ -37,7 +37,7 @@ class HostProcess(NamedTuple):
     name: str
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return f"process {self.pid} ({self.name})"
 
 
@@ -64,19 +64,19 @@ def find_dirt(gpu: Gpu, cleanness: Cleanness) -> str:
     """Describe why the card is dirty, and since when; empty if the card is clean."""
     if wait := cleanness.waits.get(gpu.uuid):
         return wait
-    found = "; ".join(filter(None, (_CHECKS[check](gpu, cleanness) for check in CleanCheck if check in cleanness.rule.checks)))
+    result = "; ".join(filter(None, (_CHECKS[check](gpu, cleanness) for check in CleanCheck if check in cleanness.rule.checks)))
     since = cleanness.since.get(gpu.uuid)
-    return add_since(found, since) if found and since else found
+    return add_since(result, since) if result and since else result
 
 
-def add_since(words: str, since: int) -> str:
+def add_since(text: str, since: int) -> str:
     """Return the text with the Unix time since when the card is dirty."""
-    return f"{words}; since {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{text}; since {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _left_processes(gpu: Gpu, cleanness: Cleanness) -> str:
     tolerated = {name[:_COMM] for name in cleanness.rule.tolerated}
-    left = [one.words for one in cleanness.processes.get(gpu.uuid, ()) if one.name[:_COMM] not in tolerated]
+    left = [one.text for one in cleanness.processes.get(gpu.uuid, ()) if one.name[:_COMM] not in tolerated]
     return f"{listed(left)} of the host computes on it" if left else ""
 
 
@@ -85,7 +85,7 @@ def _left_memory(gpu: Gpu, cleanness: Cleanness) -> str:
     if gpu.used_mib is None or gpu.used_mib <= tolerance_mib:
         return ""
     processes = cleanness.processes.get(gpu.uuid, ())
-    by = f"by {listed([one.words for one in processes])}" if processes else "by no process that the driver names"
+    by = f"by {listed([one.text for one in processes])}" if processes else "by no process that the driver names"
     return f"{gpu.used_mib} MiB of it are in use {by}, and the node tolerates {tolerance_mib}"
 
 

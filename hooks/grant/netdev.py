@@ -85,30 +85,30 @@ def _first(own: Any, default: Any) -> Any:
 
 
 def _check(sandbox: Sandbox, one: WantedVf, asked: VfRequest, policy: NetdevPolicy) -> Refusal | None:
-    words = f"VF {one.vf.bdf}"
-    said = list(_named(asked.settings))
+    message = f"VF {one.vf.bdf}"
+    text = list(_named(asked.settings))
     ipoib = one.vf.link_layer != INFINIBAND or one.vf.netdev  # an InfiniBand VF may have no network device
-    if sandbox.host_network and one.netdev and (ipoib or said):
+    if sandbox.host_network and one.netdev and (ipoib or text):
         return Refusal(
             reason=Reason.HOST_NETWORK,
-            message=f"cannot give the network device of {words} to a pod with hostNetwork: true: it is in the host's network "
+            message=f"cannot give the network device of {message} to a pod with hostNetwork: true: it is in the host's network "
             'already; remove hostNetwork; or, for RDMA devices alone, netdev = false in the node\'s hooks.toml, or "netdev": '
             "false in the assignment",
         )
     if asked.netdev and not policy.attaches:
-        return _not_here(f"cannot give the network device of {words} to a pod")
-    if said and not one.netdev:
-        return _not_here(f"cannot set {', '.join(said)} of {words}")
+        return _not_here(f"cannot give the network device of {message} to a pod")
+    if text and not one.netdev:
+        return _not_here(f"cannot set {', '.join(text)} of {message}")
     ethernet = [name for name in _named(VfSettings(config=asked.settings.config)) if name not in _OF_BOTH]
     if ethernet and one.vf.link_layer == INFINIBAND:
         return Refusal(
             reason=Reason.ANNOTATION_MALFORMED,
-            message=f"cannot set {', '.join(ethernet)} of {words}: its link is InfiniBand, which has none of these",
+            message=f"cannot set {', '.join(ethernet)} of {message}: its link is InfiniBand, which has none of these",
         )
     if one.netdev and (conflict := settings_conflict(one.settings)):
         return Refusal(
             reason=Reason.ANNOTATION_MALFORMED,
-            message=f"cannot set {words}: {conflict}; settings that the assignment does not have come from [vf] in the "
+            message=f"cannot set {message}: {conflict}; settings that the assignment does not have come from [vf] in the "
             "node's hooks.toml",
         )
     return None

@@ -24,9 +24,9 @@ class Unhealthy(StrEnum):
 def find_unhealthy(devices: GrantedDevices, inventory: Inventory) -> Mapping[str, str]:
     """Return the devices that cannot be used now, by UUID or PCI address, and why."""
     gpus, vfs = {gpu.uuid: gpu for gpu in inventory.gpus}, {vf.bdf: vf for vf in inventory.vfs}
-    found = {gpu.mig_uuid or gpu.uuid: _gpu_problem(gpus.get(gpu.uuid), gpu.mig_uuid) for gpu in devices.gpus}
-    found |= {vf.bdf: _vf_problem(vfs.get(vf.bdf)) for vf in devices.vfs}
-    return {device: why for device, why in found.items() if why}
+    result = {gpu.mig_uuid or gpu.uuid: _gpu_problem(gpus.get(gpu.uuid), gpu.mig_uuid) for gpu in devices.gpus}
+    result |= {vf.bdf: _vf_problem(vfs.get(vf.bdf)) for vf in devices.vfs}
+    return {device: reason for device, reason in result.items() if reason}
 
 
 def _gpu_problem(gpu: Gpu | None, mig_uuid: str) -> str:
@@ -46,11 +46,11 @@ def choose_again(
     by."""
     named, by_number = own.devices.vfs[: len(request.vfs)], own.devices.vfs[len(request.vfs) :]
     may_change = {vf.bdf for vf in by_number}
-    for device, why in unhealthy.items():
+    for device, reason in unhealthy.items():
         if device not in may_change:
             return Refusal(
                 reason=Reason.DEVICE_UNHEALTHY,
-                message=f"cannot give {device} again: {why}; it was assigned by name, so recreate the pod for another one",
+                message=f"cannot give {device} again: {reason}; it was assigned by name, so recreate the pod for another one",
             )
     vfs = choose_vfs(
         replace(request, gpus=(), vfs=()),
@@ -60,8 +60,8 @@ def choose_again(
         kept=may_change - unhealthy.keys(),
     )
     if isinstance(vfs, Refusal):
-        words = "; ".join(f"VF {device}: {why}" for device, why in unhealthy.items())
-        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}; and no other: {vfs.message}")
+        text = "; ".join(f"VF {device}: {reason}" for device, reason in unhealthy.items())
+        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {text}; and no other: {vfs.message}")
     return replace(own.devices, vfs=(*named, *_in_place(by_number, vfs)))
 
 

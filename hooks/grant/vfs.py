@@ -61,13 +61,13 @@ def _find_vf(wanted: VfRequest, inventory: Inventory) -> Vf | Refusal:
 
 
 def _check_vf(vf: Vf, name: str, pod: PodUid, held: Sequence[Holding]) -> Refusal | None:
-    words = f"VF {vf.bdf}" if name == vf.bdf else f"VF {vf.bdf} ({name})"
+    text = f"VF {vf.bdf}" if name == vf.bdf else f"VF {vf.bdf} ({name})"
     problem = vf.problem
     if problem:
-        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}: {problem}")
+        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {text}: {problem}")
     for holding in held:
         if holding.pod != pod and any(granted.bdf == vf.bdf for granted in holding.devices.vfs):
-            return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: {holding.holds('it')}")
+            return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {text}: {holding.holds('it')}")
     return None
 
 

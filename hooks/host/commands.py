@@ -41,10 +41,10 @@ async def run_command(argv: Sequence[str], *, env: Mapping[str, str], text: str 
     finally:
         if process.returncode is None:
             await _kill(process)
-    said = output.decode(errors="replace").strip()
+    message = output.decode(errors="replace").strip()
     if process.returncode:
-        raise HostError(f"{name} ended with status {process.returncode}: {said[-_SHOWN:] or 'it said nothing'}")
-    return said
+        raise HostError(f"{name} ended with status {process.returncode}: {message[-_SHOWN:] or 'it said nothing'}")
+    return message
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

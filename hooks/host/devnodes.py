@@ -45,12 +45,12 @@ def read_char_device(host_root: Path, path: str, *, major: int | None, minor: in
     status = _stat_below(host_root, path, parts[1:])
     if not stat.S_ISCHR(status.st_mode):
         raise DeviceNodeError(Cause.NOT_A_CHAR_DEVICE, path, f"it is {_kind(status.st_mode)}, not a character device")
-    found = os.major(status.st_rdev), os.minor(status.st_rdev)
-    expected = found[0] if major is None else major, found[1] if minor is None else minor
-    if found != expected:
-        message = f"it is device {found[0]}:{found[1]}, the kernel says {expected[0]}:{expected[1]}"
+    result = os.major(status.st_rdev), os.minor(status.st_rdev)
+    expected = result[0] if major is None else major, result[1] if minor is None else minor
+    if result != expected:
+        message = f"it is device {result[0]}:{result[1]}, the kernel says {expected[0]}:{expected[1]}"
         raise DeviceNodeError(Cause.WRONG_NUMBER, path, message)
-    return CharDevice(path=path, host_path=str(host_root / path[1:]), major=found[0], minor=found[1])
+    return CharDevice(path=path, host_path=str(host_root / path[1:]), major=result[0], minor=result[1])
 
 
 def read_driver_node(root: Path, path: str, *, majors: Mapping[str, int], driver: str, minor: int | None) -> CharDevice:

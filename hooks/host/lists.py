@@ -46,32 +46,34 @@ async def read_lists(
     configured = {} if configured is None else configured
     going: set[str] = set()
     guarded = {sandbox.id for sandbox in sandboxes if any(key.startswith(prefixes) for key in sandbox.annotations)}
-    for gone in configured.keys() - {container.id for container in containers}:
-        del configured[gone]
+    for removed in configured.keys() - {container.id for container in containers}:
+        del configured[removed]
     for container in containers:
         if container.pod_sandbox_id in guarded and GRANT not in container.annotations and container.id not in configured:
             status = await runtime.container_status(container.id)
-            found = None if status is None else parse_configured(status)
-            if found is None:
+            result = None if status is None else parse_configured(status)
+            if result is None:
                 going.add(container.id)
             else:
-                configured[container.id] = found
+                configured[container.id] = result
     return parse_lists(sandboxes, containers, {**configured, **dict.fromkeys(going, _GOING)})
 
 
 async def find_pods_of_handler(runtime: RuntimeClient, handler: str) -> tuple[str, ...]:
     """Return namespace and name of each pod that runs by a runtime handler. Raise RuntimeUnavailableError."""
-    found = (one for one in await runtime.list_sandboxes() if one.state == cri.SANDBOX_READY and one.runtime_handler == handler)
-    return tuple(sorted(f"{one.metadata.namespace}/{one.metadata.name}" for one in found))
+    result = (
+        one for one in await runtime.list_sandboxes() if one.state == cri.SANDBOX_READY and one.runtime_handler == handler
+    )
+    return tuple(sorted(f"{one.metadata.namespace}/{one.metadata.name}" for one in result))
 
 
 async def has_ended(runtime: RuntimeClient, sandbox: SandboxId) -> bool:
     """Return whether the runtime says that the sandbox is not ready, or does not know it; False if it says nothing."""
     try:
-        found = await runtime.sandbox_status(sandbox)
+        result = await runtime.sandbox_status(sandbox)
     except RuntimeUnavailableError:
         return False
-    return found is None or found.status.state == cri.SANDBOX_NOTREADY
+    return result is None or result.status.state == cri.SANDBOX_NOTREADY
 
 
 def parse_configured(status: cri.ContainerStatusResponse) -> Annotations | None:
@@ -79,8 +81,8 @@ def parse_configured(status: cri.ContainerStatusResponse) -> Annotations | None:
     example of a container that is being removed."""
     try:
         match json.loads(status.info.get("info", "")):
-            case {"runtimeSpec": {"annotations": dict(found)}}:
-                return {key: found[key] for key in RESERVED if isinstance(found.get(key), str)}
+            case {"runtimeSpec": {"annotations": dict(result)}}:
+                return {key: result[key] for key in RESERVED if isinstance(result.get(key), str)}
             case {"runtimeSpec": {}}:
                 return _NONE
     except (ValueError, RecursionError):

@@ -18,18 +18,18 @@ def recheck_mounts(driver: Driver) -> Driver:
     can still disappear between this check and the mount; in mode cdi the runtime refuses a missing source.
     """
     sources = {_source(mount) for mount in (*driver.mounts, *driver.group_mounts)}
-    gone = {host_path for host_path, seen_at, kind in sources if not _is(kind, seen_at)}
-    if not gone:
+    absent = {host_path for host_path, mounted_at, kind in sources if not _is(kind, mounted_at)}
+    if not absent:
         return driver
-    missing = {mount.host_path for mount in driver.mounts if mount.host_path in gone and not mount.is_socket}
+    missing = {mount.host_path for mount in driver.mounts if mount.host_path in absent and not mount.is_socket}
     mounts, group_mounts = (
-        tuple(mount for mount in mounts if mount.host_path not in gone) for mounts in (driver.mounts, driver.group_mounts)
+        tuple(mount for mount in mounts if mount.host_path not in absent) for mounts in (driver.mounts, driver.group_mounts)
     )
     return replace(driver, mounts=mounts, group_mounts=group_mounts, missing=tuple(sorted(missing)))
 
 
 def _source(mount: DriverMount) -> tuple[str, str, int]:
-    return mount.host_path, mount.seen_at or mount.host_path, stat.S_IFSOCK if mount.is_socket else stat.S_IFREG
+    return mount.host_path, mount.mounted_at or mount.host_path, stat.S_IFSOCK if mount.is_socket else stat.S_IFREG
 
 
 def _is(kind: int, path: str) -> bool:

@@ -137,12 +137,12 @@ def _read_pcie(function: Path) -> str:
 
 def _read_vf_addresses(pf: Path) -> list[tuple[int, PciAddress]]:
     """Return (index, address) of each `virtfn<index>` link that has a target, by index."""
-    found = []
+    result = []
     for name in read_names(pf):
         index = name.removeprefix(_VIRTFN)
         if name.startswith(_VIRTFN) and index.isdecimal() and (bdf := parse_pci_address(read_link_name(pf / name))):
-            found.append((int(index), bdf))
-    return sorted(found)
+            result.append((int(index), bdf))
+    return sorted(result)
 
 
 def _read_netdevs(function: Path) -> tuple[str, ...]:

@@ -36,18 +36,18 @@ def read_inventory(
         if not (host_root / part).is_dir():
             raise HostError(f"cannot read the inventory: {host_root / part} is no folder", hint="is host_root right?")
     try:
-        found = [vendor.read(host_root) for vendor in vendors]
+        result = [vendor.read(host_root) for vendor in vendors]
         pfs, rdma_cm, rdma_problems = read_rdma(host_root)
     except OSError as e:
         raise HostError(f"cannot read the inventory below {host_root}: {e}") from e
     return Inventory(
-        gpus=tuple(gpu for one in found for gpu in one.gpus),
+        gpus=tuple(gpu for one in result for gpu in one.gpus),
         pfs=with_rails(pfs, rails),
-        drivers=tuple(one.driver for one in found if one.driver),
+        drivers=tuple(one.driver for one in result if one.driver),
         rdma_cm=rdma_cm,
         cdi_names=read_cdi_names(cdi_spec_dirs),
-        partitions=tuple(partition for one in found for partition in one.partitions),
+        partitions=tuple(partition for one in result for partition in one.partitions),
         shares_per_gpu=shares_per_gpu,
         isolations=isolations,
-        problems=(*(problem for one in found for problem in one.problems), *rdma_problems, *unknown_rails(pfs, rails)),
+        problems=(*(problem for one in result for problem in one.problems), *rdma_problems, *unknown_rails(pfs, rails)),
     )

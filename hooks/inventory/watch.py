@@ -82,7 +82,7 @@ class InventoryWatch:
         self._on_read = on_read
         self._current: Inventory | None = None
         self._read_at = 0.0
-        self._wake = asyncio.Event()
+        self._read_due = asyncio.Event()
         self._asked: asyncio.Future[Inventory | Exception] | None = None  # result for all callers that wait for the next read
         self._polling: asyncio.Task[None] | None = None
         self._observer = Observer()
@@ -122,24 +122,24 @@ class InventoryWatch:
         """Return the inventory of a read that began after this call; callers that wait together share one. Raise HostError."""
         if self._asked is None:
             self._asked = asyncio.get_running_loop().create_future()
-        self._wake.set()
+        self._read_due.set()
         result = await asyncio.shield(self._asked)
         if isinstance(result, Exception):
             raise HostError(f"cannot refresh the inventory: {result}") from result
         return result
 
-    def look_soon(self) -> None:
+    def request_scan(self) -> None:
         """Read again soon: the caller changed something that an inventory shows."""
-        self._wake.set()
+        self._read_due.set()
 
     async def _poll(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
-                    await self._wake.wait()
+                    await self._read_due.wait()
                 if self._asked is None:
                     await asyncio.sleep(SETTLE_S)
-            self._wake.clear()
+            self._read_due.clear()
             asked, self._asked = self._asked, None
             try:
                 result = await self._refresh()
@@ -171,15 +171,15 @@ class InventoryWatch:
             if there and folder not in self._watches:
                 with contextlib.suppress(OSError):  # gone again, or no inotify instance left: the poll still sees changes
                     self._watches[folder] = self._observer.schedule(
-                        _Waker(self._wake, self._names), str(folder), event_filter=_EVENTS
+                        _ReadRequester(self._read_due, self._names), str(folder), event_filter=_EVENTS
                     )
             elif not there and folder in self._watches:
                 self._observer.unschedule(self._watches.pop(folder))
 
 
-class _Waker(FileSystemEventHandler):
-    def __init__(self, wake: asyncio.Event, names: tuple[str, ...]) -> None:
-        self._wake = wake
+class _ReadRequester(FileSystemEventHandler):
+    def __init__(self, read_due: asyncio.Event, names: tuple[str, ...]) -> None:
+        self._read_due = read_due
         self._names = names
         self._loop = asyncio.get_running_loop()
 
@@ -188,4 +188,4 @@ class _Waker(FileSystemEventHandler):
         if not any(name.startswith(self._names) or _FUNCTION.match(name) for name in names):
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed: an event between close() and the observer's end
-            self._loop.call_soon_threadsafe(self._wake.set)
+            self._loop.call_soon_threadsafe(self._read_due.set)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hooks.isolation.unenforced import tell_shares, total_mib
+from hooks.isolation.unenforced import list_shares, total_mib
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Container, EnvVar, Mount, Sandbox, merge
 from hooks.ports import Card, Enforced
@@ -64,7 +64,7 @@ class HamiCore:
             Mount(LOCK, own, readonly=False),
         )
         hami = Adjustment(env=tuple(EnvVar(name, value) for name, value in env.items()), mounts=mounts)
-        return Enforced(adjustment=merge((given, tell_shares(cards), hami)))
+        return Enforced(adjustment=merge((given, list_shares(cards), hami)))
 
 
 def preloads_path(folder: str) -> str:

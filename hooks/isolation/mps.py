@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from hooks.isolation.unenforced import tell_shares, total_mib
+from hooks.isolation.unenforced import list_shares, total_mib
 from hooks.model.assignment import GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Container, EnvVar, Mount, Sandbox, merge
 from hooks.model.grant import Grant
@@ -83,7 +83,7 @@ class Mps:
             Mount(_SHARED_MEMORY, self.folders.shm(card.gpu.uuid), readonly=False),
         )
         mps = Adjustment(env=tuple(EnvVar(name, value) for name, value in env.items()), mounts=mounts)
-        return Enforced(adjustment=merge((given, tell_shares(cards), mps)))
+        return Enforced(adjustment=merge((given, list_shares(cards), mps)))
 
 
 def mps_cards(grants: Collection[Grant]) -> Iterator[GrantedGpu]:

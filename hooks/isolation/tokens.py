@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hooks.isolation.unenforced import tell_shares, total_mib
+from hooks.isolation.unenforced import list_shares, total_mib
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Container, Mount, Sandbox, merge
 from hooks.ports import Card, Enforced
@@ -67,7 +67,7 @@ class Tokens:
         over = tuple(Mount(path, f"{self.libraries}/{CUDA}") for path in _OF_IMAGES)
         mounts = (*replaced, *over, *behind, Mount(IN_CONTAINER, folder))
         return Enforced(
-            adjustment=merge((replace(given, mounts=mounts), tell_shares(cards))),
+            adjustment=merge((replace(given, mounts=mounts), list_shares(cards))),
             share=share,
         )
 

@@ -22,10 +22,10 @@ class Unenforced:
     name: Final = IsolationName.NONE
 
     def enforce(self, cards: Sequence[Card], sandbox: Sandbox, container: Container, given: Adjustment) -> Enforced:
-        return Enforced(adjustment=merge((given, tell_shares(cards))))
+        return Enforced(adjustment=merge((given, list_shares(cards))))
 
 
-def tell_shares(cards: Sequence[Card]) -> Adjustment:
+def list_shares(cards: Sequence[Card]) -> Adjustment:
     """Return nothing unless a device is a share; then an amount for every device: the n-th entry is the n-th device's."""
     if not any(card.granted.memory_mib or card.granted.core_percent for card in cards):
         return Adjustment()

@@ -36,7 +36,7 @@ _LARGEST_INTEGER: Final = 2**63 - 1  # SQLite's largest integer
 _LARGEST_U32: Final = 2**32 - 1
 # A container's annotation may name generations up to 2**48. Above them are as many as a node can ever use, and JSON's readers
 # hold each of them exactly (up to 2**53).
-_LARGEST_TOLD: Final = 2**48
+_MAX_REPORTED: Final = 2**48
 _LARGEST_GENERATION: Final = 2**53
 
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
@@ -59,17 +59,17 @@ def render_attachments(attachments: Iterable[Attachment]) -> str:
 
 
 def parse_attachment(text: str) -> Attachment:
-    found = decode(text, Attachment)
-    _check(text, (found,), render_attachment(found))
-    return found
+    result = decode(text, Attachment)
+    _check(text, (result,), render_attachment(result))
+    return result
 
 
 def parse_attachments(text: str) -> tuple[Attachment, ...]:
-    found = decode(text, tuple[Attachment, ...], name="attachments")
-    _check(text, found, render_attachments(found))
-    if any(one.generation > _LARGEST_TOLD for one in found):
-        raise StateError(f"cannot read an attachment: a generation after {_LARGEST_TOLD}")
-    return found
+    result = decode(text, tuple[Attachment, ...], name="attachments")
+    _check(text, result, render_attachments(result))
+    if any(one.generation > _MAX_REPORTED for one in result):
+        raise StateError(f"cannot read an attachment: a generation after {_MAX_REPORTED}")
+    return result
 
 
 def newest_of_each(attachments: Iterable[Attachment], *, taken: Collection[int] = ()) -> tuple[Attachment, ...]:
@@ -92,10 +92,10 @@ def check_attachment(attachment: Attachment) -> None:
         raise StateError(f"cannot keep an attachment: {problem}")
 
 
-def _check(text: str, found: tuple[Attachment, ...], rendered: str) -> None:
+def _check(text: str, attachments: tuple[Attachment, ...], rendered: str) -> None:
     if rendered != text:
         raise StateError("cannot read an attachment: not the bytes that this node writes")
-    for one in found:
+    for one in attachments:
         for problem in _problems(one):
             raise StateError(f"cannot read an attachment: {problem}")
 

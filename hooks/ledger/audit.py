@@ -44,21 +44,21 @@ def parse_since(text: str, now: int) -> int:
     if ago := _AGO.fullmatch(text):
         return now - int(ago[1]) * _UNITS[ago[2]]
     try:
-        found = datetime.fromisoformat(text)
+        result = datetime.fromisoformat(text)
     except ValueError as e:
         raise ConfigError(
             f"cannot read --since {shown(text)}: expected a time or a duration",
             hint="--since 7d (or s, m, h, w), --since 2026-11-01, --since 2026-11-01T12:00:00Z",
         ) from e
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
+    return int((result if result.tzinfo else result.replace(tzinfo=UTC)).timestamp())
 
 
 def list_entries(periods: Iterable[Period], *, devices: frozenset[str] | None = None, pod: str = "") -> tuple[AuditEntry, ...]:
     """List the entries of these devices and this pod, oldest first. `devices`: names, where a card's name includes its MIG
     instances; None: all. `pod`: a uid, a name, or namespace/name; empty: all."""
     ordered = sorted(periods, key=lambda period: period.since)
-    found = (entry for period in ordered if _is_of(period, pod) for entry in _entries(period))
-    return tuple(entry for entry in found if devices is None or not devices.isdisjoint((entry.device, entry.card)))
+    result = (entry for period in ordered if _is_of(period, pod) for entry in _entries(period))
+    return tuple(entry for entry in result if devices is None or not devices.isdisjoint((entry.device, entry.card)))
 
 
 def _is_of(period: Period, pod: str) -> bool:

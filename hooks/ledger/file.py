@@ -78,10 +78,10 @@ def refuse_orphaned_log(path: Path) -> None:
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open the ledger if it is sound, and migrate it to this version. The caller closes it."""
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
+    result = path.lstat()
+    if not stat.S_ISREG(result.st_mode):
         raise StateError(f"cannot open ledger {path}: not a regular file")
-    if found.st_size == 0:
+    if result.st_size == 0:
         raise StateError(f"cannot open ledger {path}: the file is empty", hint=_REBUILD)
     with damage_explained(path), contextlib.ExitStack() as on_failure:
         db = sqlite3.connect(path, isolation_level=None)
@@ -97,7 +97,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def look_into(path: Path) -> sqlite3.Connection:
+def open_for_reading(path: Path) -> sqlite3.Connection:
     """Open a ledger for reading only, with or without a running daemon. The caller closes it. If there is no log, no daemon has
     the ledger open. Then the file is opened as immutable: a reader that might need a log would otherwise leave one behind."""
     how = "mode=ro" if any(os.path.lexists(log) for log in _logs(path)) else "mode=ro&immutable=1"
@@ -108,10 +108,10 @@ def identity(path: Path) -> tuple[int, int] | None:
     """Return the device and inode of the file at this path; None if there is none. An inode is not used again while this
     process has the file open."""
     try:
-        found = os.lstat(path)
+        result = os.lstat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return result.st_dev, result.st_ino
 
 
 def replaced(path: Path, opened: tuple[int, int] | None) -> StateError | None:
@@ -180,15 +180,15 @@ def refuse_unsound(path: Path, db: sqlite3.Connection) -> None:
     verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
         raise StateError(f"cannot open ledger {path}: damaged: {verdict}", hint=_REBUILD)
-    if (seen := version(db)) > len(MIGRATIONS):
+    if (observed := version(db)) > len(MIGRATIONS):
         raise StateError(
-            f"cannot open ledger {path}: schema {seen} of a newer Lading, this one knows up to {len(MIGRATIONS)}",
+            f"cannot open ledger {path}: schema {observed} of a newer Lading, this one knows up to {len(MIGRATIONS)}",
             hint=f"run the newer version, or {_REBUILD}",
         )
 
 
-def _apply_migrations(db: sqlite3.Connection, seen: int) -> None:
-    for number, statements in enumerate(MIGRATIONS[seen:], seen + 1):
+def _apply_migrations(db: sqlite3.Connection, observed: int) -> None:
+    for number, statements in enumerate(MIGRATIONS[observed:], observed + 1):
         db.execute("BEGIN IMMEDIATE")
         for statement in statements:
             db.execute(statement)

@@ -21,7 +21,7 @@ from lading.vocabulary import PodUid
 # When there are more, the oldest rows are deleted.
 MOST: Final = 50_000
 STEP: Final = 200  # maximum rows deleted in one step; a container that is created meanwhile waits for 2 ms
-_LOOKED_THROUGH: Final = 1000  # rows read at the start to find the last holders of each device
+_SCANNED_ROWS: Final = 1000  # rows read at the start to find the last holders of each device
 
 _BEGUN: Final = (*("pod_uid", "container", "namespace", "pod_name", "form", "gen", "key_id", "devices"), *("began", "since"))
 _COLUMNS: Final = (*_BEGUN, "until", "ended", "ended_by")
@@ -47,7 +47,7 @@ class History:
         held = db.execute(f"SELECT id, {', '.join(_COLUMNS)} FROM history WHERE until IS NULL")  # noqa: S608
         begun = (Begun(row, _period(columns)) for row, *columns in held)
         self._held = {_key(one.period): one for one in begun}
-        newest = f"{_SELECT} WHERE until IS NOT NULL ORDER BY until DESC, id DESC LIMIT {_LOOKED_THROUGH}"
+        newest = f"{_SELECT} WHERE until IS NOT NULL ORDER BY until DESC, id DESC LIMIT {_SCANNED_ROWS}"
         self._past = past_of(map(_period, db.execute(newest)))
         (self._rows,) = db.execute("SELECT count(*) FROM history").fetchone()
 
@@ -79,12 +79,12 @@ class History:
         """Delete at most STEP rows: rows that ended before this time, or the oldest rows above the limit MOST. Return whether
         there may be more. Rows of present holders stay, however old they are."""
         with self._transaction() as db:
-            gone = db.execute(_OLDEST, (before, STEP)).fetchall()
-            if len(gone) < min(excess := self._rows - MOST, STEP):
-                gone = db.execute(_OLDEST, (_EVER, min(excess, STEP))).fetchall()
-            db.executemany("DELETE FROM history WHERE id = ?", gone)
-        self._rows -= len(gone)
-        return len(gone) == STEP
+            old = db.execute(_OLDEST, (before, STEP)).fetchall()
+            if len(old) < min(excess := self._rows - MOST, STEP):
+                old = db.execute(_OLDEST, (_EVER, min(excess, STEP))).fetchall()
+            db.executemany("DELETE FROM history WHERE id = ?", old)
+        self._rows -= len(old)
+        return len(old) == STEP
 
 
 def write_period(db: sqlite3.Connection, period: Period) -> int:
@@ -101,12 +101,12 @@ def read_periods(db: sqlite3.Connection, *, since: int) -> tuple[Period, ...]:
 
 def salvage_periods(db: sqlite3.Connection) -> tuple[Period, ...]:
     """Return the periods that can be read from a ledger that may be damaged, row by row; none if its version has no history."""
-    found = []
+    result = []
     with contextlib.suppress(sqlite3.Error):
         for row in db.execute(f"{_SELECT} ORDER BY id"):
             with contextlib.suppress(StateError):
-                found.append(_period(row))
-    return tuple(found)
+                result.append(_period(row))
+    return tuple(result)
 
 
 def _key(period: Period) -> GrantKey:

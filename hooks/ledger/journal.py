@@ -91,13 +91,13 @@ class Journal:
 
 
 def read_rows(db: sqlite3.Connection) -> tuple[Attachment, ...]:
-    found = []
+    result = []
     for generation, bdf, text in db.execute("SELECT generation, bdf, attachment FROM attachments ORDER BY generation"):
         row = parse_attachment(text)
         if (row.generation, row.bdf) != (generation, bdf):
             raise StateError(f"cannot read attachment {generation} of {bdf}: it says {row.generation} of {row.bdf}")
-        found.append(row)
-    return tuple(found)
+        result.append(row)
+    return tuple(result)
 
 
 def write_rows(db: sqlite3.Connection, rows: Iterable[Attachment]) -> None:

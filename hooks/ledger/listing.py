@@ -19,8 +19,8 @@ from hooks.model.inventory import Gpu, Inventory, Vf
 from lading.vocabulary import GpuUuid, PciAddress, SandboxId
 
 _SHORT: Final = 12  # characters of a sandbox's id, as crictl shows it
-_GONE: Final = "the node does not have it (any more)"
-_ALL_GONE: Final = "the runtime lists no pod at all: free at {time} UTC if that remains so"
+_MISSING: Final = "the node does not have it (any more)"
+_NO_PODS: Final = "the runtime lists no pod at all: free at {time} UTC if that remains so"
 _STOPPED: Final = "its sandbox is stopped: free once its containers have exited and its VFs are back"
 
 
@@ -71,7 +71,7 @@ class Holder:
     @property
     def note(self) -> str:
         if self.stopped_at is None and self.empty_until is not None:
-            return _ALL_GONE.format(time=datetime.fromtimestamp(self.empty_until, UTC).strftime("%H:%M:%S"))
+            return _NO_PODS.format(time=datetime.fromtimestamp(self.empty_until, UTC).strftime("%H:%M:%S"))
         return "" if self.stopped_at is None else _STOPPED
 
     @property
@@ -105,27 +105,27 @@ class Entry:
 
 
 def list_devices(
-    inventory: Inventory, said: LedgerContent, *, unmanaged: Unmanaged, strays: Collection[PciAddress] = frozenset()
+    inventory: Inventory, content: LedgerContent, *, unmanaged: Unmanaged, strays: Collection[PciAddress] = frozenset()
 ) -> tuple[Entry, ...]:
     """List cards with their instances, then VFs, in the order of the inventory. After each kind come the held devices that the
     node no longer has. `strays`: VFs whose network device another process moved away."""
-    cards, vfs = _holders(said)
-    rows = {row.bdf: row for row in said.attachments}
+    cards, vfs = _holders(content)
+    rows = {row.bdf: row for row in content.attachments}
     known = {vf.bdf for vf in inventory.vfs}
-    gone = [bdf for bdf in dict.fromkeys((*vfs, *rows)) if bdf not in known]
+    missing = [bdf for bdf in dict.fromkeys((*vfs, *rows)) if bdf not in known]
     return (
         *(entry for gpu in inventory.gpus for entry in _card(gpu, cards.pop(gpu.uuid, []), unmanaged)),
-        *(entry for uuid, holders in cards.items() for entry in _gone_card(uuid, holders)),
+        *(entry for uuid, holders in cards.items() for entry in _missing_card(uuid, holders)),
         *(_vf(vf, vfs.get(vf.bdf, []), rows.get(vf.bdf), stray=vf.bdf in strays) for vf in inventory.vfs),
-        *(_gone_vf(bdf, vfs.get(bdf, []), rows.get(bdf)) for bdf in gone),
+        *(_missing_vf(bdf, vfs.get(bdf, []), rows.get(bdf)) for bdf in missing),
     )
 
 
-def _holders(said: LedgerContent) -> tuple[dict[GpuUuid, list[Holder]], dict[PciAddress, list[Holder]]]:
+def _holders(content: LedgerContent) -> tuple[dict[GpuUuid, list[Holder]], dict[PciAddress, list[Holder]]]:
     cards: dict[GpuUuid, list[Holder]] = {}
     vfs: dict[PciAddress, list[Holder]] = {}
-    for grant in said.grants:
-        holder = Holder(grant=grant, stopped_at=said.stopped.get(grant.sandbox), empty_until=said.empty_until)
+    for grant in content.grants:
+        holder = Holder(grant=grant, stopped_at=content.stopped.get(grant.sandbox), empty_until=content.empty_until)
         for gpu in grant.devices.gpus:
             cards.setdefault(gpu.uuid, []).append(replace(holder, gpu=gpu))
         for vf in grant.devices.vfs:
@@ -145,7 +145,7 @@ def _card(gpu: Gpu, holders: Sequence[Holder], unmanaged: Unmanaged) -> Iterator
     else:
         state = _unheld(gpu.unhealthy, used, otherwise=State.DIVIDED if gpu.mig_enabled else State.FREE)
     name = str(gpu.index) if gpu.index >= 0 else ""
-    yield Entry(kind=Kind.GPU, device=gpu.uuid, bdf=gpu.bdf, name=name, state=state, holders=own, notes=_said(notes))
+    yield Entry(kind=Kind.GPU, device=gpu.uuid, bdf=gpu.bdf, name=name, state=state, holders=own, notes=_nonempty(notes))
     for instance in gpu.mig:
         those = tuple(holder for holder in holders if holder.mig_uuid in {"", instance.uuid})
         if not instance.is_made and not those:
@@ -157,31 +157,31 @@ def _card(gpu: Gpu, holders: Sequence[Holder], unmanaged: Unmanaged) -> Iterator
             name=instance.profile,
             state=State.HELD if those else _unheld(gpu.unhealthy, used, otherwise=State.FREE),
             holders=those,
-            notes=_said([gpu.unhealthy, f"its card is used by {used}" if used else ""]),
+            notes=_nonempty([gpu.unhealthy, f"its card is used by {used}" if used else ""]),
         )
     known = {instance.uuid for instance in gpu.mig}
-    yield from _gone_instances([holder for holder in holders if holder.mig_uuid not in known], gpu.bdf)
+    yield from _missing_instances([holder for holder in holders if holder.mig_uuid not in known], gpu.bdf)
 
 
 def _unheld(unhealthy: str, used: str, *, otherwise: State) -> State:
     return State.UNHEALTHY if unhealthy else State.UNMANAGED if used else otherwise
 
 
-def _gone_card(uuid: GpuUuid, holders: Sequence[Holder]) -> Iterator[Entry]:
+def _missing_card(uuid: GpuUuid, holders: Sequence[Holder]) -> Iterator[Entry]:
     if whole := tuple(holder for holder in holders if not holder.mig_uuid):
-        yield Entry(kind=Kind.GPU, device=uuid, bdf=None, state=State.HELD, holders=whole, notes=(_GONE,))
-    yield from _gone_instances(holders, None)
+        yield Entry(kind=Kind.GPU, device=uuid, bdf=None, state=State.HELD, holders=whole, notes=(_MISSING,))
+    yield from _missing_instances(holders, None)
 
 
-def _gone_instances(holders: Sequence[Holder], bdf: PciAddress | None) -> Iterator[Entry]:
+def _missing_instances(holders: Sequence[Holder], bdf: PciAddress | None) -> Iterator[Entry]:
     for uuid in dict.fromkeys(holder.mig_uuid for holder in holders if holder.mig_uuid):
         those = tuple(holder for holder in holders if holder.mig_uuid == uuid)
-        yield Entry(kind=Kind.MIG, device=uuid, bdf=bdf, state=State.HELD, holders=those, notes=(_GONE,))
+        yield Entry(kind=Kind.MIG, device=uuid, bdf=bdf, state=State.HELD, holders=those, notes=(_MISSING,))
 
 
 def _vf(vf: Vf, holders: Sequence[Holder], row: Attachment | None, *, stray: bool) -> Entry:
-    told = row is not None and vf.unhealthy == row.failure  # the overlay copied the row's failure into the VF
-    problem = "" if told else vf.problem
+    notified = row is not None and vf.unhealthy == row.failure  # the overlay copied the row's failure into the VF
+    problem = "" if notified else vf.problem
     if row is not None:
         state = _state_of(row)
     elif holders:
@@ -199,11 +199,11 @@ def _vf(vf: Vf, holders: Sequence[Holder], row: Attachment | None, *, stray: boo
         state=state,
         holders=tuple(holders),
         attachment=row,
-        notes=_said(notes),
+        notes=_nonempty(notes),
     )
 
 
-def _gone_vf(bdf: PciAddress, holders: Sequence[Holder], row: Attachment | None) -> Entry:
+def _missing_vf(bdf: PciAddress, holders: Sequence[Holder], row: Attachment | None) -> Entry:
     return Entry(
         kind=Kind.VF,
         device=bdf,
@@ -211,7 +211,7 @@ def _gone_vf(bdf: PciAddress, holders: Sequence[Holder], row: Attachment | None)
         state=_state_of(row) if row else State.HELD,
         holders=tuple(holders),
         attachment=row,
-        notes=_said([_journaled(row, holders) if row else "", _GONE]),
+        notes=_nonempty([_journaled(row, holders) if row else "", _MISSING]),
     )
 
 
@@ -230,5 +230,5 @@ def _journaled(row: Attachment, holders: Sequence[Holder]) -> str:
     return f"{row.ifname} in sandbox {row.sandbox[:_SHORT]}{pod} (generation {row.generation}){step}{failure}"
 
 
-def _said(notes: Iterable[str]) -> tuple[str, ...]:
+def _nonempty(notes: Iterable[str]) -> tuple[str, ...]:
     return tuple(filter(None, notes))

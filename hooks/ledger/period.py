@@ -108,11 +108,11 @@ def add_past(periods: Iterable[Period], past: tuple[Past, ...]) -> tuple[Past, .
 
 
 def _newest(all_of_it: Iterable[Past]) -> tuple[Past, ...]:
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     kept: list[Past] = []
     for one in all_of_it:
-        seen[one.device] += 1
-        if seen[one.device] <= PAST_OF_A_DEVICE:
+        counts[one.device] += 1
+        if counts[one.device] <= PAST_OF_A_DEVICE:
             kept.append(one)
         if len(kept) == PAST_OF_A_NODE:
             break

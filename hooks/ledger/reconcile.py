@@ -84,8 +84,8 @@ def reconcile(
     release = {g.key for g in find_over(settled, lists) if not any((g.pod, name) in not_back for name in g.devices.names)}
     kept = {g.key: g for g in grants if g.key not in release}
 
-    said, unreadable = _read_annotations((c for c in lists.containers if c.pod not in busy), boot_id)
-    wanted = [s for s in said if s[0].key not in release and (s[0].pod in ready or s[0].key in live)]
+    message, unreadable = _read_annotations((c for c in lists.containers if c.pod not in busy), boot_id)
+    wanted = [s for s in message if s[0].key not in release and (s[0].pod in ready or s[0].key in live)]
     adopted, add, differs = _compare(kept, wanted)
     restored, misplaced = _read_attachments(wanted, adopted)
     listed = {c.id for c in lists.containers}
@@ -158,7 +158,7 @@ def both_hold(one: GrantedDevices, other: GrantedDevices) -> Iterator[str]:
 def _read_annotations(
     containers: Iterable[ListedContainer], boot_id: str
 ) -> tuple[list[tuple[ListedContainer, Grant]], list[Problem]]:
-    said, problems = [], []
+    message, problems = [], []
     for c in containers:
         if not c.grant:
             continue
@@ -171,29 +171,29 @@ def _read_annotations(
             text = f"{_where(c)} carries the grant of container {grant.container} of pod {grant.pod}"
             problems.append(_problem(ProblemKind.ANNOTATION_MISPLACED, text, c.pod, grant.pod))
             continue
-        said.append((c, grant))
-    return said, problems
+        message.append((c, grant))
+    return message, problems
 
 
 def _read_attachments(
-    said: Iterable[tuple[ListedContainer, Grant]], adopted: Collection[Grant]
+    grants: Iterable[tuple[ListedContainer, Grant]], adopted: Collection[Grant]
 ) -> tuple[tuple[Attachment, ...], list[Problem]]:
     """Return the attachments that the containers of adopted grants report. If several report one VF, the journal takes the
     attachment that began last."""
     devices = {grant.key: grant.devices for grant in adopted}
     restored: list[Attachment] = []
     problems = []
-    for c, grant in said:
+    for c, grant in grants:
         if not c.attachments or devices.get(c.key) != grant.devices:
             continue
         try:
-            found = parse_attachments(c.attachments)
+            attachments = parse_attachments(c.attachments)
         except StateError as e:
             problems.append(_problem(ProblemKind.ANNOTATION_UNREADABLE, f"{_where(c)}: {e.message}", c.pod))
             continue
         own = {vf.bdf for vf in grant.devices.vfs}
-        if all(one.pod == c.pod and one.sandbox == c.sandbox and one.bdf in own for one in found):
-            restored += found
+        if all(one.pod == c.pod and one.sandbox == c.sandbox and one.bdf in own for one in attachments):
+            restored += attachments
         else:
             text = f"{_where(c)} carries the attachment of a VF that is not of its grant, or of another sandbox"
             problems.append(_problem(ProblemKind.ANNOTATION_MISPLACED, text, c.pod))
@@ -201,13 +201,13 @@ def _read_attachments(
 
 
 def _compare(
-    ledger: Mapping[GrantKey, Grant], said: Iterable[tuple[ListedContainer, Grant]]
+    ledger: Mapping[GrantKey, Grant], grants: Iterable[tuple[ListedContainer, Grant]]
 ) -> tuple[tuple[Grant, ...], tuple[tuple[GrantKey, HeldBy], ...], tuple[Problem, ...]]:
     """Return the grants to adopt, the containers to note, and the differences as problems. A live container has priority over
     an exited one, then a newer over an older one. An exited container may differ: it held other devices earlier."""
     adopted: dict[GrantKey, Grant] = {}
     add, problems = [], []
-    for c, grant in sorted(said, key=lambda s: (s[0].live, s[0].created_at), reverse=True):
+    for c, grant in sorted(grants, key=lambda s: (s[0].live, s[0].created_at), reverse=True):
         key = c.key
         known = ledger.get(key) or adopted.get(key)
         if known is None:

@@ -49,7 +49,7 @@ class ShareBypass:
     limit_mib: int = 0  # How.MEMORY
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         if self.how is How.MEMORY:
             return f"uses more memory of GPU {self.card} than its share of {self.limit_mib} MiB"
         named = first_few([*map(str, self.process_ids)], _NAMED)
@@ -75,8 +75,8 @@ def find_share_bypasses(
 ) -> tuple[ShareBypass, ...]:
     """Return the containers that bypass shares of these cards, sorted by `key`."""
     sharers = [grant for grant in grants if shared_cards([grant])]
-    found = [*_strangers(gpus, cgroups, known, sharers), *_over_limit(gpus, cgroups, sharers, tolerance_mib)]
-    return tuple(sorted(found, key=lambda one: one.key))
+    result = [*_strangers(gpus, cgroups, known, sharers), *_over_limit(gpus, cgroups, sharers, tolerance_mib)]
+    return tuple(sorted(result, key=lambda one: one.key))
 
 
 def _strangers(
@@ -143,11 +143,11 @@ class Suspicions:
     def __init__(self) -> None:
         self._since: dict[tuple[object, ...], float] = {}
 
-    def settle(self, found: Iterable[ShareBypass], now: float) -> tuple[ShareBypass, ...]:
+    def settle(self, bypasses: Iterable[ShareBypass], now: float) -> tuple[ShareBypass, ...]:
         """Return the bypasses of `found` that every check has found for SUSPECT_S. Each process counts on its own."""
         since: dict[tuple[object, ...], float] = {}
         sure = []
-        for one in found:
+        for one in bypasses:
             if one.how is How.MEMORY:
                 keep = self._is_old(one.key, now, since)
                 sure += [one] if keep else []

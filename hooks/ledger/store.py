@@ -142,8 +142,8 @@ class Ledger:
             begun = None if held else self.history.begin(db, grant, began=began, key_id=key_id)
         if begun is not None:
             self.history.has_begun(begun)
-        seen = {c.id: c for c in (*known, *grant.containers)}
-        self._remember(dataclasses.replace(grant, containers=_in_order(seen.values())) if seen else grant)
+        observed = {c.id: c for c in (*known, *grant.containers)}
+        self._remember(dataclasses.replace(grant, containers=_in_order(observed.values())) if observed else grant)
 
     def add_container(self, pod: PodUid, container: str, container_id: ContainerId, sandbox: SandboxId) -> None:
         """Record a container of the runtime that was created with this grant. Do nothing if there is no such grant."""
@@ -152,19 +152,19 @@ class Ledger:
             return
         with self._transaction(begin=False) as db:
             db.execute(_SEE, (container_id, pod, container, sandbox))
-        seen = (*held.containers, HeldBy(id=container_id, sandbox=sandbox))
-        self._remember(dataclasses.replace(held, containers=_in_order(seen)))
+        observed = (*held.containers, HeldBy(id=container_id, sandbox=sandbox))
+        self._remember(dataclasses.replace(held, containers=_in_order(observed)))
 
     def forget_containers(self, ids: Collection[ContainerId]) -> None:
         """Delete containers that the runtime no longer has."""
-        gone = frozenset(ids)
-        holders = [grant for grant in self._grants.values() if not gone.isdisjoint(c.id for c in grant.containers)]
+        removed = frozenset(ids)
+        holders = [grant for grant in self._grants.values() if not removed.isdisjoint(c.id for c in grant.containers)]
         if not holders:
             return
-        with self._transaction(begin=len(gone) > 1) as db:
-            db.executemany("DELETE FROM grant_containers WHERE container_id = ?", [(i,) for i in gone])
+        with self._transaction(begin=len(removed) > 1) as db:
+            db.executemany("DELETE FROM grant_containers WHERE container_id = ?", [(i,) for i in removed])
         for held in holders:
-            left = tuple(c for c in held.containers if c.id not in gone)
+            left = tuple(c for c in held.containers if c.id not in removed)
             self._remember(dataclasses.replace(held, containers=left))
 
     def release(self, pod: PodUid, container: str | None = None, *, end: End) -> tuple[Grant, ...]:
@@ -220,8 +220,8 @@ class Ledger:
     def _transaction(self, *, begin: bool = True) -> Iterator[sqlite3.Connection]:
         """Run a transaction. At its end all changes are on disk; or none is, and StateError is raised. A single statement needs
         no `begin`."""
-        if gone := file.replaced(self.path, self._opened):
-            raise self._failed(gone)
+        if removed := file.replaced(self.path, self._opened):
+            raise self._failed(removed)
         changes = self._db.total_changes
         try:
             if begin:
@@ -275,7 +275,7 @@ def _read(path: Path, read: Callable[[sqlite3.Connection], tuple[T, ...]]) -> tu
         raise StateError(f"cannot open ledger {path}: {e.strerror}", hint="only its owner may, as a rule root") from e
     with (
         file.damage_explained(path),
-        contextlib.closing(file.look_into(path)) as db,
+        contextlib.closing(file.open_for_reading(path)) as db,
     ):
         return read(db)
 
@@ -311,21 +311,21 @@ def replace_ledger(
 def _salvage_history(path: Path) -> tuple[Period, ...]:
     if not path.is_file():
         return ()
-    with contextlib.closing(file.look_into(path)) as db:
+    with contextlib.closing(file.open_for_reading(path)) as db:
         db.text_factory = partial(str, encoding="utf-8", errors="replace")  # a name that is not UTF-8 must not end the reading
         return salvage_periods(db)
 
 
 def _write(db: sqlite3.Connection, grant: Grant) -> None:
     db.execute(_UPSERT, _row(grant))
-    for seen in grant.containers:
-        db.execute(_SEE, (seen.id, grant.pod, grant.container, seen.sandbox))
+    for container in grant.containers:
+        db.execute(_SEE, (container.id, grant.pod, grant.container, container.sandbox))
 
 
 def _read_grants(db: sqlite3.Connection) -> Iterator[Grant]:
-    seen: dict[GrantKey, list[HeldBy]] = {}
+    held_bies: dict[GrantKey, list[HeldBy]] = {}
     for pod, container, i, sandbox in db.execute("SELECT pod_uid, container, container_id, sandbox_id FROM grant_containers"):
-        seen.setdefault(GrantKey(PodUid(pod), container), []).append(HeldBy(id=ContainerId(i), sandbox=SandboxId(sandbox)))
+        held_bies.setdefault(GrantKey(PodUid(pod), container), []).append(HeldBy(id=ContainerId(i), sandbox=SandboxId(sandbox)))
     for row in db.execute(_SELECT):
         pod, container, namespace, pod_name, sandbox, form, gen, request, devices, granted_at, boot_id = row
         yield Grant(
@@ -340,7 +340,7 @@ def _read_grants(db: sqlite3.Connection) -> Iterator[Grant]:
             devices=parse_devices(devices),
             granted_at=granted_at,
             boot_id=boot_id,
-            containers=_in_order(seen.get(GrantKey(PodUid(pod), container), [])),
+            containers=_in_order(held_bies.get(GrantKey(PodUid(pod), container), [])),
         )
 
 

@@ -95,8 +95,8 @@ def _rows(entry: Entry, now: int) -> Iterator[tuple[str, ...]]:
         yield _cells(*title, _age(entry.since, now), holder, "; ".join(entry.notes))
     for number, one in enumerate(entry.holders):
         since = row.since if row else one.grant.granted_at
-        why = "; ".join(filter(None, [_terms(one), one.note, *(entry.notes if number == 0 else ())]))
-        yield _cells(*(title if number == 0 else ("", "")), _age(since, now), one.name, why)
+        reason = "; ".join(filter(None, [_terms(one), one.note, *(entry.notes if number == 0 else ())]))
+        yield _cells(*(title if number == 0 else ("", "")), _age(since, now), one.name, reason)
 
 
 def _cells(*texts: str) -> tuple[str, ...]:

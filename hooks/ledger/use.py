@@ -59,21 +59,21 @@ def sort_processes(
         for granted in grant.devices.gpus:
             part = Part(granted.mig_uuid or granted.uuid, grant.key)
             of_card.setdefault(granted.uuid, []).append((part, grant))
-    found: dict[Part, tuple[GpuProcess, ...]] = {}
+    gpu_processes: dict[Part, tuple[GpuProcess, ...]] = {}
     unknown: set[Part] = set()
     for gpu in gpus:
         if gpu.processes is None:
             continue
         held = of_card.get(gpu.uuid, [])
-        found.update((part, ()) for part, _ in held)
+        gpu_processes.update((part, ()) for part, _ in held)
         for process in gpu.processes:
             owner = parse_cgroup(cgroups.get(process.pid, ""))
             parts = _parts_of(process, owner, gpu, held) if owner else []
             if len(parts) == 1:
-                found[parts[0]] += (process,)
+                gpu_processes[parts[0]] += (process,)
             elif parts:
                 unknown.update(parts)
-    return {part: processes for part, processes in found.items() if part not in unknown}
+    return {part: processes for part, processes in gpu_processes.items() if part not in unknown}
 
 
 def _parts_of(process: GpuProcess, owner: PodProcess, gpu: Gpu, held: Iterable[tuple[Part, Grant]]) -> list[Part]:

@@ -16,6 +16,6 @@ def find_ledger_problem(path: Path, last_write: str) -> str:
         return last_write
     if not os.access(path.parent, os.W_OK):
         return f"{path.parent} cannot be written"
-    found = os.statvfs(path.parent)
-    free = found.f_bavail * found.f_frsize
+    result = os.statvfs(path.parent)
+    free = result.f_bavail * result.f_frsize
     return f"{path.parent} has {free} bytes left" if free < LEAST_FREE else ""

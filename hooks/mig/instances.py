@@ -35,9 +35,9 @@ class MigInstances(Preparer):
     grants: Callable[[], Collection[Grant]]
     log: Log
     _locks: dict[GpuUuid, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
-    _gone: set[str] = field(default_factory=set)  # removed since the newest reading, by the driver's name
+    _removed: set[str] = field(default_factory=set)  # removed since the newest reading, by the driver's name
     _left: bool = True  # there may be instances that no grant has; a daemon that was killed leaves some that no reading shows
-    _told: Mapping[str, str] = field(default_factory=dict)  # problems that are in the log
+    _logged: Mapping[str, str] = field(default_factory=dict)  # problems that are in the log
 
     def wants(self, answer: Answer) -> bool:
         return bool(answer.undivided)
@@ -52,32 +52,32 @@ class MigInstances(Preparer):
         return Adjustment()
 
     def shown(self, inventory: Inventory) -> Inventory:
-        if not self._gone:
+        if not self._removed:
             return inventory
-        gpus = (replace(gpu, mig=tuple(map(self._without_gone, gpu.mig))) if gpu.mig else gpu for gpu in inventory.gpus)
+        gpus = (replace(gpu, mig=tuple(map(self._without_removed, gpu.mig))) if gpu.mig else gpu for gpu in inventory.gpus)
         return replace(inventory, gpus=tuple(gpus))
 
-    def _without_gone(self, mig: MigInstance) -> MigInstance:
-        gone = mig.made_uuid in self._gone
-        return MigInstance(uuid=mig.uuid, memory_mib=mig.memory_mib, profile=mig.profile, span=mig.span) if gone else mig
+    def _without_removed(self, mig: MigInstance) -> MigInstance:
+        is_removed = mig.made_uuid in self._removed
+        return MigInstance(uuid=mig.uuid, memory_mib=mig.memory_mib, profile=mig.profile, span=mig.span) if is_removed else mig
 
     def ending(self, is_stopped: Callable[[SandboxId], bool], grants: Collection[Grant]) -> bool:
         return self._left
 
-    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, lists: RuntimeLists, under_way: frozenset[int]) -> bool:
         """Remove instances without a grant. An instance that a process still uses is tried again soon."""
-        if seen.inventory is None:
+        if lists.inventory is None:
             return False
-        self._gone &= {mig.made_uuid for gpu in seen.inventory.gpus for mig in gpu.mig}
-        divided = [gpu for gpu in self.shown(seen.inventory).gpus if any(mig.span for mig in gpu.mig)]
+        self._removed &= {mig.made_uuid for gpu in lists.inventory.gpus for mig in gpu.mig}
+        divided = [gpu for gpu in self.shown(lists.inventory).gpus if any(mig.span for mig in gpu.mig)]
         left = [gpu for gpu in divided if self._left or _made_besides(gpu, self._granted(gpu))]
         problems: dict[str, str] = {}
         self._left = False
         for gpu in left:
             problems |= await self._divide(gpu)
-        if problems and problems != self._told:
+        if problems and problems != self._logged:
             self.log.error(Event.MIG_FAILED, "; ".join(problems.values()))
-        self._told = problems
+        self._logged = problems
         return bool(left)
 
     async def _divide(self, gpu: Gpu) -> Mapping[str, str]:
@@ -86,17 +86,17 @@ class MigInstances(Preparer):
         async with self._locks[gpu.uuid]:
             granted = self._granted(gpu)  # read with the lock held: a grant is in the ledger before its instance is made
             leaving = _made_besides(gpu, granted)
-            self._gone |= leaving.keys()
+            self._removed |= leaving.keys()
             problems: Mapping[str, str]
             try:
                 async with asyncio.timeout(DIVIDE_S):
                     problems = await in_thread(partial(self.divide, gpu, granted))
-                self._gone -= {made for made, position in leaving.items() if position in problems}
+                self._removed -= {made for made, position in leaving.items() if position in problems}
             except TimeoutError:  # it may still be at work
                 problems = {gpu.uuid: f"the driver of GPU {gpu.uuid} did not answer within {DIVIDE_S:g} s"}
             except HostError as e:
                 problems = {gpu.uuid: str(e)}
-                self._gone -= leaving.keys()
+                self._removed -= leaving.keys()
             self._left = self._left or bool(problems)
             return problems
 

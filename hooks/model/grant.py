@@ -126,18 +126,18 @@ def render_annotation(grant: Grant) -> str:
 def parse_annotation(text: str, *, sandbox: SandboxId, granted_at: int, boot_id: str) -> Grant:
     """Return the grant in an annotation; the caller supplies the other values from where it was found. Raise StateError if it
     is not in Lading's form."""
-    found = _parse_canonical(text, Annotation)
-    _check(found)
+    canonical = _parse_canonical(text, Annotation)
+    _check(canonical)
     return Grant(
-        pod=found.pod,
-        container=found.container,
-        namespace=found.namespace,
-        pod_name=found.name,
+        pod=canonical.pod,
+        container=canonical.container,
+        namespace=canonical.namespace,
+        pod_name=canonical.name,
         sandbox=sandbox,
-        form=found.form,
-        gen=found.gen,
-        request=found.request,
-        devices=found.devices,
+        form=canonical.form,
+        gen=canonical.gen,
+        request=canonical.request,
+        devices=canonical.devices,
         granted_at=granted_at,
         boot_id=boot_id,
     )

@@ -165,7 +165,7 @@ class DriverMount:
     host_path: str
     container_path: str
     is_socket: bool = False
-    seen_at: str = ""  # path at which this process can open the file, if not `host_path`
+    mounted_at: str = ""  # path at which this process can open the file, if not `host_path`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

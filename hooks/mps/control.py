@@ -37,7 +37,7 @@ from lading.vocabulary import GpuUuid
 ANSWER_S: Final = 3.0  # for one question; an idle daemon answers in milliseconds
 START_S: Final = 8.0  # for systemd, the daemon, and its first answer
 QUIT_S: Final = 5  # seconds for the server to end with its clients, before it is killed
-GONE_S: Final = 2.0  # for a process that was killed
+ENDED_S: Final = 2.0  # for a process that was killed
 FAULT: Final = "FAULT"
 
 _SERVICE: Final = re.compile(r"/lading-mps-([^/]+)\.service")  # in a cgroup's path
@@ -104,11 +104,11 @@ class Control:
             if time.monotonic() - began > START_S:
                 raise HostError(f"{self.command} -d wrote no {self._pid_file} within {START_S:g} s")
             await asyncio.sleep(_POLL_S)
-        said = await self.ask("get_default_active_thread_percentage")
+        text = await self.ask("get_default_active_thread_percentage")
         try:
-            float(said)
+            float(text)
         except ValueError as e:
-            raise HostError(f"{self.command} answers {said!r:.80} to get_default_active_thread_percentage") from e
+            raise HostError(f"{self.command} answers {text!r:.80} to get_default_active_thread_percentage") from e
 
     def _as_service(self) -> list[str]:
         names = ("CUDA_VISIBLE_DEVICES", PIPE, "CUDA_MPS_LOG_DIRECTORY")
@@ -143,7 +143,7 @@ class Control:
     async def count_clients(self, servers: Collection[int]) -> int:
         """Return the number of processes that use the card by these servers."""
         lists = [await self.ask(f"get_client_list {server}") for server in servers]
-        return sum(word.isdecimal() for said in lists for word in said.split())
+        return sum(word.isdecimal() for text in lists for word in text.split())
 
     async def set_limits(self, limits: Limits, servers: Collection[int]) -> None:
         """Set the limits of processes without limits in their environment, for the running servers and the next server."""
@@ -163,18 +163,18 @@ class Control:
         with contextlib.suppress(HostError):  # there is no daemon, or it hangs and is killed below
             programs |= dict.fromkeys(await self.servers(), _SERVER)
             await self.ask(f"quit -t {QUIT_S}", wait_s=QUIT_S + self.answer_s)
-            await self._wait_gone(programs)
+            await self._wait_ended(programs)
         for pid in self._left(programs):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        await self._wait_gone(programs)
+        await self._wait_ended(programs)
         if left := self._left(programs):
             names = ", ".join(map(str, left))
             raise HostError(f"process {names} of MPS on {self.uuid} was killed and does not end; is it stuck in the driver?")
 
-    async def _wait_gone(self, programs: Mapping[int, str]) -> None:
+    async def _wait_ended(self, programs: Mapping[int, str]) -> None:
         """Wait until they have ended, for a bounded time."""
-        until = time.monotonic() + GONE_S
+        until = time.monotonic() + ENDED_S
         while self._left(programs) and time.monotonic() < until:  # noqa: ASYNC110 -- processes tell no event when they end
             await asyncio.sleep(_POLL_S)
 
@@ -186,8 +186,8 @@ class Control:
         another process's now."""
         process = Path("/proc", str(pid))
         try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
+            text = (process / "cmdline").read_bytes().split(b"\0")
             services = _SERVICE.findall((process / "cgroup").read_text())
         except OSError:
             return False
-        return name.encode() in {word.rpartition(b"/")[2] for word in words[:2]} and {*services} <= {self.uuid}
+        return name.encode() in {word.rpartition(b"/")[2] for word in text[:2]} and {*services} <= {self.uuid}

@@ -34,7 +34,7 @@ from lading.vocabulary import GpuUuid, PodUid, SandboxId
 
 PREPARE_S: Final = 20.0  # for a container, with the stops that may be under way on its cards
 _MODE_S: Final = 5.0  # for the driver
-_LOOK_S: Final = 2.0  # seconds for a comparison; slower work continues beside the next comparison
+_SCAN_S: Final = 2.0  # seconds for a comparison; slower work continues beside the next comparison
 _FAULT: Final = "a process that shares it by MPS had a fatal fault: all processes that share it end"
 
 
@@ -131,9 +131,9 @@ class MpsDaemons(Preparer):
                 return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give a share of {gpu.uuid}: {_FAULT}")
         return Adjustment()
 
-    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, lists: RuntimeLists, under_way: frozenset[int]) -> bool:
         """Settle each card that has, or needs, a daemon. What takes long, or hangs, keeps no other work waiting."""
-        needed = {gpu.uuid for gpu in mps_cards(seen.grants)}
+        needed = {gpu.uuid for gpu in mps_cards(lists.grants)}
         work = []
         for uuid in needed | {uuid for uuid, card in self._cards.items() if card.there or card.failure}:
             card = self._cards[uuid]
@@ -144,7 +144,7 @@ class MpsDaemons(Preparer):
                 card.work = asyncio.create_task(self._settle_later(uuid), name=f"mps {uuid}")
             work.append(card.work)
         if work:
-            await asyncio.wait(work, timeout=_LOOK_S)
+            await asyncio.wait(work, timeout=_SCAN_S)
         back, self._back = self._back, False
         return back
 

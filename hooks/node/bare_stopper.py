@@ -35,7 +35,7 @@ class BareStopper:
     stopped: Callable[[], object]
     _stopping: dict[ContainerId, asyncio.Task[None]] = field(default_factory=dict)
 
-    def found(self, bypassed: Sequence[Bypassed]) -> None:
+    def handle(self, bypassed: Sequence[Bypassed]) -> None:
         """Begin to stop the running containers among these. A container that is only created holds no device, and is refused
         when it is to be started."""
         for one in bypassed:

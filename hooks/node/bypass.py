@@ -37,7 +37,9 @@ def find_bypassed(lists: Lists, *, node: str, trust: Trust) -> tuple[Bypassed, .
     for container in lists.containers:
         if container.sandbox in annotated and container.live and container.grant is None:
             bare.setdefault(container.sandbox, []).append(container)
-    return tuple(found for id_, those in bare.items() for found in _find_in_pod(annotated[id_], those, node=node, trust=trust))
+    return tuple(
+        result for id_, those in bare.items() for result in _find_in_pod(annotated[id_], those, node=node, trust=trust)
+    )
 
 
 def _find_in_pod(sandbox: ListedSandbox, bare: Sequence[ListedContainer], *, node: str, trust: Trust) -> Iterator[Bypassed]:

@@ -34,7 +34,7 @@ def name_host_processes(host_root: Path, unmanaged: Unmanaged) -> Mapping[GpuUui
 
 @dataclass(slots=True)
 class _Dirt:
-    words: str
+    text: str
     since: int  # Unix time
     began: float  # seconds, on the clock that never goes back
     logged: bool = False
@@ -70,13 +70,13 @@ class HandOver:
     def waits(self) -> Mapping[GpuUuid, str]:
         """Return the cards that are not handed over yet, each with the missing step."""
         restoring = dict.fromkeys(self._restoring, "it is being handed over after its last holder")
-        failed = {card: f"the hand-over command fails: {why}" for card, why in self._failed.items()}
+        failed = {card: f"the hand-over command fails: {reason}" for card, reason in self._failed.items()}
         return dict.fromkeys(self._left, "it has not been read since its last holder was gone") | restoring | failed
 
     def not_given(self) -> Mapping[GpuUuid, str]:
         """Return the cards that no pod is given now, each with the reason: the step that it waits for, or its dirt and since
         when. A card that was dirty may have a holder by now."""
-        return {card: add_since(dirt.words, dirt.since) for card, dirt in self._dirty.items()} | dict(self.waits())
+        return {card: add_since(dirt.text, dirt.since) for card, dirt in self._dirty.items()} | dict(self.waits())
 
     def left(self, cards: Collection[GpuUuid]) -> None:
         """Begin the hand-over of cards that no grant holds any more."""
@@ -101,9 +101,9 @@ class HandOver:
             try:
                 await self.command(card)
             except Exception as e:  # noqa: BLE001  the card stays closed, and says why, until the command succeeds
-                why = str(e) if isinstance(e, HostError) else f"internal error: {place_of(e)}"
-                self._failed[card] = why
-                self.log.warning(Event.DEVICE_NOT_RESTORED, f"the hand-over command fails: {why}", device=card)
+                reason = str(e) if isinstance(e, HostError) else f"internal error: {place_of(e)}"
+                self._failed[card] = reason
+                self.log.warning(Event.DEVICE_NOT_RESTORED, f"the hand-over command fails: {reason}", device=card)
                 await asyncio.sleep(AGAIN_S)
             else:
                 self._left[card] = self.clock()
@@ -119,20 +119,20 @@ class HandOver:
         except Exception as e:  # noqa: BLE001 - whatever a driver comes up with, the card is not kept for ever
             self.log.warning(Event.DEVICE_NOT_RESTORED, str(e), device=",".join(sorted(cards)))
 
-    def read(self, began: float, found: Mapping[GpuUuid, str], now: int) -> None:
+    def read(self, began: float, gpu_uuids: Mapping[GpuUuid, str], now: int) -> None:
         """Take a reading that began at `began`, on `clock`. `found`: the dirt of each card without a holder, as text, empty if
         the card is clean. `now`: Unix time."""
         self._left = {card: at for card, at in self._left.items() if at >= began}
         before, self._dirty = self._dirty, {}
-        for card, words in found.items():
-            if not words or card in self._left:
+        for card, text in gpu_uuids.items():
+            if not text or card in self._left:
                 continue
-            dirt = before.get(card) or _Dirt(words, now, self.clock())
-            dirt.words = words
+            dirt = before.get(card) or _Dirt(text, now, self.clock())
+            dirt.text = text
             self._dirty[card] = dirt
             if not dirt.logged and self.clock() - dirt.began >= LASTS_S:
                 dirt.logged = True
-                self.log.warning(Event.DEVICE_DIRTY, words, device=card)
+                self.log.warning(Event.DEVICE_DIRTY, text, device=card)
         self._log_clean((card for card in before if card not in self._dirty), before)
 
     def _log_clean(self, cards: Iterable[GpuUuid], before: Mapping[GpuUuid, _Dirt]) -> None:

@@ -53,7 +53,7 @@ RELEASE_RETRY_S: Final = 2.0
 # A call waits at most this many seconds for a new reading; the proxy waits for 2 s.
 READING_S: Final = 1.0
 # A preparer waits at most this many seconds for a reading: a card that hangs in its driver must not delay the next comparison.
-LOOK_S: Final = 5.0
+SCAN_S: Final = 5.0
 
 _NOT_RECONCILED: Final = "not reconciled"
 
@@ -93,19 +93,19 @@ class Node:
     hand_over: HandOver = field(init=False)
     _unreported: UnreportedEnds = field(init=False)
     _held: frozenset[GpuUuid] = frozenset()  # cards with a holder at the last check
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _work_due: asyncio.Event = field(default_factory=asyncio.Event)
     _node_log: NodeLog = field(init=False)
-    _told: Inventory = field(default_factory=Inventory)  # the inventory that was logged last
+    _logged: Inventory = field(default_factory=Inventory)  # the inventory that was logged last
 
     def __post_init__(self) -> None:
         self._node_log = NodeLog(self.log)
         self._unreported = UnreportedEnds(self.ledger.path.parent)
         command = None if self.command is None else self._run_command
-        self.hand_over = HandOver(log=self.log, restore=self.restore, command=command, read_soon=self._look_soon)
+        self.hand_over = HandOver(log=self.log, restore=self.restore, command=command, read_soon=self._request_scan)
 
-    def _look_soon(self) -> None:
+    def _request_scan(self) -> None:
         if self.watch is not None:
-            self.watch.look_soon()
+            self.watch.request_scan()
 
     @property
     def inventory(self) -> Inventory | None:
@@ -126,9 +126,9 @@ class Node:
         if inventory is None:
             return ()
         return tuple(
-            f"{device}, of {grant.namespace}/{grant.pod_name}/{grant.container}: {why}"
+            f"{device}, of {grant.namespace}/{grant.pod_name}/{grant.container}: {reason}"
             for grant in self.ledger.grants()
-            for device, why in find_unhealthy(grant.devices, inventory).items()
+            for device, reason in find_unhealthy(grant.devices, inventory).items()
         )
 
     # ---- requests of front ends
@@ -206,7 +206,7 @@ class Node:
                 part = await preparer.prepare(sandbox, answer)
                 if isinstance(part, Refusal):
                     refusal = part
-                    self._wake.set()  # a comparison retries failed undoing soon
+                    self._work_due.set()  # a comparison retries failed undoing soon
                     break
                 parts.append(part)
         finally:
@@ -289,7 +289,7 @@ class Node:
             self.answered(decided.answer, decided.took_s)
 
     def compare_soon(self) -> None:
-        self._wake.set()
+        self._work_due.set()
 
     def stopping(self, sandbox: Sandbox) -> Awaitable[None] | None:
         """Record that StopPodSandbox is about to go to the runtime: nothing is prepared for this sandbox any more. From now on,
@@ -297,7 +297,7 @@ class Node:
         self._note(LifeEvent.STOP_CALLED, sandbox)
         with self._ledger_failure():
             self.ledger.tombstone(SandboxId(sandbox.id), int(self.clock()))
-        self._wake.set()
+        self._work_due.set()
         preparers = [one for one in self.preparers if one.has(sandbox)]
         return self._undo(sandbox, preparers) if preparers else None
 
@@ -305,12 +305,12 @@ class Node:
         for preparer in preparers:
             await preparer.undo(sandbox)
         if self.watch is not None:
-            self.watch.look_soon()
+            self.watch.request_scan()
 
     def stopped(self, sandbox: Sandbox) -> None:
         """Record that the sandbox has stopped: its containers' devices are free once the containers have exited."""
         self._note(LifeEvent.STOPPED, sandbox)
-        self._wake.set()
+        self._work_due.set()
 
     def sandbox_removed(self, sandbox: Sandbox) -> None:
         """Record the removal of a sandbox whose stop may have happened while the daemon was not running. The tombstone stays
@@ -372,8 +372,8 @@ class Node:
                 wait = min(wait, sooner_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):  # wait_for loses a cancellation that comes with the event (bpo-37658)
-                    await self._wake.wait()
-            self._wake.clear()
+                    await self._work_due.wait()
+            self._work_due.clear()
 
     @property
     def _ending(self) -> bool:
@@ -408,25 +408,25 @@ class Node:
             not_back=frozenset().union(*(preparer.held() for preparer in self.preparers)),
         )
         for problem in actions.problems:
-            words = problem.message
+            message = problem.message
             if problem.kind is ProblemKind.LIST_EMPTY and not lists.containers:
-                words += f"; what they hold is free if it lists none for {EMPTY_S:.0f} s"
-            self._node_log.once(Event.LEDGER_FAILED, words, reason=problem.kind)
+                message += f"; what they hold is free if it lists none for {EMPTY_S:.0f} s"
+            self._node_log.once(Event.LEDGER_FAILED, message, reason=problem.kind)
         try:
             self._apply(actions)
         except StateError as e:  # the ledger may lack a holder: nothing new is granted before it is complete
             self._node_log.once(Event.LEDGER_FAILED, str(e))
             return False
-        seen = RuntimeLists(
+        observed = RuntimeLists(
             sandboxes=frozenset(s.id for s in lists.sandboxes),
             ready=frozenset(s.id for s in lists.sandboxes if s.ready),
             live=frozenset(c.sandbox for c in lists.containers if c.live),
             stopped=stopped,
             grants=self.ledger.grants(),
             inventory=self.watch.current if self.watch else None,
-            read_again=partial(self._read_again, LOOK_S),
+            read_again=partial(self._read_again, SCAN_S),
         )
-        await self._reconcile_preparers(seen, under_way)
+        await self._reconcile_preparers(observed, under_way)
         left = {grant.pod for grant in self.ledger.grants()} - lists.ready
         self.life.compared(began, time.monotonic(), holders=left)
         if not self.reconciled:
@@ -462,15 +462,15 @@ class Node:
         moved = (grant for grant in self.ledger.grants() if any(one.moved_by_others(grant) for one in self.preparers))
         return {grant.pod for grant in moved if grant.pod in stopping}
 
-    async def _reconcile_preparers(self, seen: RuntimeLists, under_way: Sequence[frozenset[int]]) -> None:
+    async def _reconcile_preparers(self, lists: RuntimeLists, under_way: Sequence[frozenset[int]]) -> None:
         """Let the preparers compare their work with the lists, after the grants. A grant with a device that is not back yet
         stays, and is checked again as soon as the device is back."""
         for preparer, before in zip(self.preparers, under_way, strict=True):
-            if await preparer.reconcile(seen, before):
-                self._wake.set()
+            if await preparer.reconcile(lists, before):
+                self._work_due.set()
                 if self.watch is not None:
-                    self.watch.look_soon()
-        self._node_log.missing({device: why for preparer in self.preparers for device, why in preparer.missing().items()})
+                    self.watch.request_scan()
+        self._node_log.missing({device: reason for preparer in self.preparers for device, reason in preparer.missing().items()})
 
     async def _read_again(self, wait_s: float) -> Inventory | None:
         """Read the devices again; return None if that fails or takes longer."""
@@ -525,10 +525,12 @@ class Node:
         if gpu is not None and not gpu.mig_enabled and self.command is not None:
             await self.command(gpu)
 
-    def inventory_read(self, began: float, found: Inventory) -> None:
+    def inventory_read(self, began: float, inventory: Inventory) -> None:
         """Take a reading of the devices, changed or not. `began`: when the reading began, on time.monotonic()."""
         self._note_holders()
-        free = replace(found, gpus=tuple(gpu for gpu in found.gpus if gpu.uuid not in self._held and not gpu.mig_enabled))
+        free = replace(
+            inventory, gpus=tuple(gpu for gpu in inventory.gpus if gpu.uuid not in self._held and not gpu.mig_enabled)
+        )
         try:
             processes = name_host_processes(self.host_root, find_unmanaged(self.host_root, free, ()))
         except HostError:
@@ -538,15 +540,15 @@ class Node:
 
     def inventory_changed(self, _: Inventory, new: Inventory) -> None:
         shown = self._shown(new)
-        self._node_log.changes(self._told, shown, self.ledger.grants())
-        self._told = shown
+        self._node_log.changes(self._logged, shown, self.ledger.grants())
+        self._logged = shown
         try:
             processes = read_cgroups(self.host_root, [pid for gpu in new.gpus for pid in gpu.process_ids])
         except HostError as e:
             self.log.error(Event.INVENTORY_FAILED, str(e))
             return
-        for device, words in decide_unmanaged(new.gpus, processes, self.ledger.grants()).held.items():
-            self._node_log.once(Event.HOLDER_FOREIGN, words, device=device)
+        for device, text in decide_unmanaged(new.gpus, processes, self.ledger.grants()).held.items():
+            self._node_log.once(Event.HOLDER_FOREIGN, text, device=device)
 
     def inventory_failed(self, error: Exception) -> None:
         self._node_log.once(Event.INVENTORY_FAILED, str(error))

@@ -22,19 +22,19 @@ _CHANGE_EVENT: Final = {
 class NodeLog:
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def once(self, event: Event, message: str, **fields: object) -> None:
-        said = f"{event} {message}"
-        if said not in self._said:
-            if len(self._said) > _MOST:
-                self._said.clear()
-            self._said.add(said)
+        text = f"{event} {message}"
+        if text not in self._logged:
+            if len(self._logged) > _MOST:
+                self._logged.clear()
+            self._logged.add(text)
             self._log.error(event, message, **fields)
 
     def over(self, event: Event, begins: str = "") -> None:
         """Forget the problems of this event that began with this text, so that they are logged again if they come back."""
-        self._said = {said for said in self._said if not said.startswith(f"{event} {begins}")}
+        self._logged = {text for text in self._logged if not text.startswith(f"{event} {begins}")}
 
     def changes(self, old: Inventory, new: Inventory, grants: Collection[Grant]) -> None:
         """Log the changes. A device that becomes unhealthy under a container is logged with its pod."""
@@ -69,9 +69,9 @@ class NodeLog:
 
     def missing(self, devices: Mapping[str, str]) -> None:
         """Log the VFs that another process moved. A VF that came back is logged again if it is moved again."""
-        messages = {f"VF {device}: {why}": device for device, why in devices.items()}
-        gone = {said for said in self._said if said.startswith(Event.VF_UNKNOWN_HOLDER)}
-        self._said -= gone - {f"{Event.VF_UNKNOWN_HOLDER} {message}" for message in messages}
+        messages = {f"VF {device}: {reason}": device for device, reason in devices.items()}
+        outdated = {text for text in self._logged if text.startswith(Event.VF_UNKNOWN_HOLDER)}
+        self._logged -= outdated - {f"{Event.VF_UNKNOWN_HOLDER} {message}" for message in messages}
         for message, device in sorted(messages.items()):
             self.once(Event.VF_UNKNOWN_HOLDER, message, device=device)
 

@@ -35,12 +35,12 @@ class Outcome:
     failed: tuple[str, ...] = ()
 
 
-async def look(
-    text: str, inventory: Inventory, said: Callable[[], LedgerContent], lists: Callable[[], Awaitable[Lists]]
+async def find_release(
+    text: str, inventory: Inventory, message: Callable[[], LedgerContent], lists: Callable[[], Awaitable[Lists]]
 ) -> Release:
     """Return the steps that a release of the device of this name would take now. Raise ConfigError if there is no such device;
     RuntimeUnavailableError if the running containers cannot be listed."""
-    before = said()
+    before = message()
     device = find_device(text, inventory, before)
     return decide_release(device, before, find_alive(await lists()))
 
@@ -50,8 +50,8 @@ async def carry_out(release: Release, ledger: Ledger, attachments: Attachments, 
     done: list[str] = []
     failed: list[str] = []
     for row in release.attachments:
-        words, back = await _bring_back(row, ledger, attachments)
-        (done if back else failed).extend(words)
+        text, back = await _bring_back(row, ledger, attachments)
+        (done if back else failed).extend(text)
     for grant in release.grants:
         try:
             now = ledger.find(*grant.key)
@@ -70,12 +70,12 @@ async def carry_out(release: Release, ledger: Ledger, attachments: Attachments, 
 
 async def _bring_back(row: Attachment, ledger: Ledger, attachments: Attachments) -> tuple[list[str], bool]:
     try:
-        words = await attachments.force_release(row.bdf, row.generation)
+        text = await attachments.force_release(row.bdf, row.generation)
     except LadingError as e:
         return [f"cannot release VF {row.bdf}: {e}"], False
     now = ledger.journal.find(row.bdf)
-    return words, now is None or now.generation != row.generation
+    return text, now is None or now.generation != row.generation
 
 
-def said_by(ledger: Ledger) -> LedgerContent:
+def read_content(ledger: Ledger) -> LedgerContent:
     return LedgerContent(grants=ledger.grants(), attachments=ledger.journal.rows(), stopped=dict(ledger.tombstones()))

@@ -77,7 +77,7 @@ class Release:
         return [*(step for row in self.attachments for step in describe_release(row)), *map(describe_freeing, self.grants)]
 
 
-def find_device(text: str, inventory: Inventory, said: LedgerContent) -> HeldDevice:
+def find_device(text: str, inventory: Inventory, content: LedgerContent) -> HeldDevice:
     """Return the device with this name. Raise ConfigError if there is none."""
     address = parse_pci_address(text)
     card = next((gpu.uuid for gpu in inventory.gpus if gpu.bdf == address), None)
@@ -85,8 +85,8 @@ def find_device(text: str, inventory: Inventory, said: LedgerContent) -> HeldDev
     if not str(device):
         raise ConfigError(f"cannot release {shown(text)}: no PCI address, GPU UUID or MIG UUID", hint=_HINT)
     there = {*(gpu.uuid for gpu in inventory.gpus), *(mig.uuid for gpu in inventory.gpus for mig in gpu.mig)}
-    there |= {*(vf.bdf for vf in inventory.vfs), *(row.bdf for row in said.attachments)}
-    if str(device) not in there and not any(device.among(grant.devices) for grant in said.grants):
+    there |= {*(vf.bdf for vf in inventory.vfs), *(row.bdf for row in content.attachments)}
+    if str(device) not in there and not any(device.among(grant.devices) for grant in content.grants):
         raise ConfigError(f"cannot release {device}: this node has no such GPU, MIG instance or VF", hint=_HINT)
     return device
 
@@ -102,15 +102,15 @@ def find_alive(lists: Lists) -> Alive:
             ready[sandbox.id] = pods[sandbox.pod] = f"its sandbox {sandbox.id[:_SHORT]} is ready"
     for one in lists.containers:
         if one.state is not ContainerState.EXITED:
-            why = f"its container {one.name} ({one.id[:_SHORT]}) has not exited"
-            running[one.id] = ready[one.sandbox] = pods[one.pod] = why
+            reason = f"its container {one.name} ({one.id[:_SHORT]}) has not exited"
+            running[one.id] = ready[one.sandbox] = pods[one.pod] = reason
     return Alive(pods=pods, sandboxes=ready, containers=running)
 
 
-def decide_release(device: HeldDevice, said: LedgerContent, alive: Alive) -> Release:
-    holders = [grant for grant in said.grants if device.among(grant.devices)]
+def decide_release(device: HeldDevice, content: LedgerContent, alive: Alive) -> Release:
+    holders = [grant for grant in content.grants if device.among(grant.devices)]
     over = [grant for grant in holders if not alive.uses(grant)]
-    rows = [row for row in said.attachments if row.bdf == device.vf or _of_any(row, over)]
+    rows = [row for row in content.attachments if row.bdf == device.vf or _of_any(row, over)]
     stuck = [row for row in rows if alive.uses_vf(row)]
     kept = [grant for grant in holders if grant not in over]
     in_use = [f"pod {g.namespace}/{g.pod_name} keeps what container {g.container} holds: {alive.uses(g)}" for g in kept]

@@ -1,4 +1,4 @@
-"""Check every LOOK_S whether a container bypasses the share server: compare the driver's processes with the server's.
+"""Check every SCAN_S whether a container bypasses the share server: compare the driver's processes with the server's.
 
 A bypass is logged when it begins, and is in the node report and a metric while it lasts. It is found at the latest after
 SUSPECT_S, one interval between checks and the time of a reading. If the share server or the driver does not answer, no bypass
@@ -24,7 +24,7 @@ from lading.sharestatus import ShareUse
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid
 
-LOOK_S: Final = 1.5  # seconds between two checks; with SUSPECT_S, 4.5 s at the most
+SCAN_S: Final = 1.5  # seconds between two checks; with SUSPECT_S, 4.5 s at the most
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,13 +40,13 @@ class ShareWatch:
     _suspicions: Suspicions = field(default_factory=Suspicions)
     _problem: str = ""  # failure of the last check, or empty
 
-    async def keep_looking(self) -> None:
+    async def keep_scanning(self) -> None:
         """Check the shared cards until the task is cancelled. A driver that hangs delays the next check."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.scan()
+            await asyncio.sleep(SCAN_S)
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         grants, inventory = self.node.ledger.grants(), self.node.inventory
         shared = shared_cards(grants)
         gpus = [gpu for gpu in inventory.gpus if gpu.uuid in shared] if inventory else []
@@ -54,14 +54,14 @@ class ShareWatch:
             self._show(())
             return
         try:
-            found = await in_thread(partial(self._find, gpus, grants))
+            result = await in_thread(partial(self._find, gpus, grants))
         except Exception as e:  # noqa: BLE001 - whatever a driver comes up with, the node's own work goes on
             self._suspicions = Suspicions()  # a bypass must be found again in every check
             self._show(())
-            self._say(str(e) or type(e).__name__)
+            self._log_problem(str(e) or type(e).__name__)
             return
-        self._say("")
-        self._show(self._suspicions.settle(found, self.clock()))
+        self._log_problem("")
+        self._show(self._suspicions.settle(result, self.clock()))
 
     def _find(self, gpus: Sequence[Gpu], grants: Sequence[Grant]) -> tuple[ShareBypass, ...]:
         """Find bypasses, in a thread. The driver is asked before the server: a process connects to the server before the driver
@@ -71,8 +71,8 @@ class ShareWatch:
         self.node.share_contexts.update({GpuUuid(use.gpu): use.context_mib for use in known if use.context_mib})
         cgroups = read_cgroups(self.node.host_root, {one.pid for running in processes.values() for one in running})
         now = [replace(gpu, processes=processes.get(gpu.uuid)) for gpu in gpus]
-        found = find_share_bypasses(now, cgroups, known, grants, tolerance_mib=self.tolerance_mib)
-        return tuple(filter(None, map(self._without_ending, found)))
+        share_bypasses = find_share_bypasses(now, cgroups, known, grants, tolerance_mib=self.tolerance_mib)
+        return tuple(filter(None, map(self._without_ending, share_bypasses)))
 
     def _without_ending(self, one: ShareBypass) -> ShareBypass | None:
         """Leave out processes that are about to end, because they have closed their connections; return None if no process is
@@ -83,10 +83,10 @@ class ShareWatch:
         return replace(one, process_ids=left) if left else None
 
     def _read_processes(self, cards: Sequence[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
-        found: dict[GpuUuid, tuple[GpuProcess, ...]] = {}
+        gpu_processes: dict[GpuUuid, tuple[GpuProcess, ...]] = {}
         for vendor in self.vendors:
-            found |= vendor.read_processes(cards)
-        return found
+            gpu_processes |= vendor.read_processes(cards)
+        return gpu_processes
 
     def _show(self, bypasses: tuple[ShareBypass, ...]) -> None:
         before = {one.key for one in self.node.share_bypasses}
@@ -94,7 +94,7 @@ class ShareWatch:
             if one.key not in before:
                 self.log.error(
                     Event.SHARE_BYPASSED,
-                    one.words,
+                    one.text,
                     pod_uid=one.pod,
                     namespace=one.namespace,
                     pod=one.pod_name,
@@ -103,7 +103,7 @@ class ShareWatch:
                 )
         self.node.share_bypasses = bypasses
 
-    def _say(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         if problem and not self._problem:
             self.log.warning(Event.SHARE_WATCH_FAILED, f"cannot see whether shares are bypassed: {problem}")
         self._problem = problem

@@ -50,7 +50,7 @@ _NONE: Final[Mapping[GpuUuid, str]] = {}
 
 
 def build_status(
-    found: inventory.Inventory,
+    result: inventory.Inventory,
     grants: Iterable[Held],
     past: Iterable[period.Past] = (),
     *,
@@ -63,36 +63,36 @@ def build_status(
 ) -> Status:
     """Build the status. `past`: former holders, newest first. `unmanaged`: a text about the user of a card without a grant.
     `dirty`: a text why a card without a holder is not granted. `reporter`: this version of Lading."""
-    uuids = {gpu.bdf: gpu.uuid for gpu in found.gpus}
-    limit = found.shares_per_gpu
+    uuids = {gpu.bdf: gpu.uuid for gpu in result.gpus}
+    limit = result.shares_per_gpu
     held = tuple(_grant(grant) for grant in sorted(grants, key=lambda grant: grant.key))
-    waiting = _waiting(found.gpus, held, dirty)
+    waiting = _waiting(result.gpus, held, dirty)
     gpus = tuple(
         _gpu(gpu, uuids, max_shares=limit, used_by=unmanaged.get(gpu.uuid, ""), dirty=waiting.get(gpu.uuid, ""))
-        for gpu in found.gpus
+        for gpu in result.gpus
     )
-    pfs = tuple(_pf(pf) for pf in found.pfs)
+    pfs = tuple(_pf(pf) for pf in result.pfs)
     return Status(
         reporter=reporter,
         boot_id=_cut(boot_id),
-        driver=_cut(", ".join(driver.version for driver in found.drivers)),
+        driver=_cut(", ".join(driver.version for driver in result.drivers)),
         reconciled=reconciled,
-        isolations=() if found.isolations == (IsolationName.NONE,) else found.isolations,
+        isolations=() if result.isolations == (IsolationName.NONE,) else result.isolations,
         gpus=gpus,
         pfs=pfs,
-        partitions=_partitions(found),
+        partitions=_partitions(result),
         grants=held,
         past=tuple(_past(one) for one in past),
         share_bypasses=tuple(_bypass(one) for one in share_bypasses[:MAX_BYPASSES]),
-        problems=_problems(found.problems),
-        summary=_summary(gpus, pfs, held, found.problems),
+        problems=_problems(result.problems),
+        summary=_summary(gpus, pfs, held, result.problems),
     )
 
 
 def _waiting(gpus: Iterable[inventory.Gpu], held: Iterable[Grant], dirty: Mapping[GpuUuid, str]) -> Mapping[GpuUuid, str]:
     """Return the cards that wait because they are dirty. Neither one with a holder nor MIG instances do (grant/choose.py)."""
     others = {gpu.uuid for grant in held for gpu in grant.gpus} | {gpu.uuid for gpu in gpus if gpu.mig_enabled}
-    return {card: words for card, words in dirty.items() if card not in others}
+    return {card: text for card, text in dirty.items() if card not in others}
 
 
 def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, max_shares: int, used_by: str, dirty: str) -> Gpu:
@@ -134,11 +134,11 @@ def _links(links: Iterable[inventory.NvLink], uuids: Mapping[PciAddress, GpuUuid
             yield NvLink(count=link.count, to=uuids[link.peer])
 
 
-def _partitions(found: inventory.Inventory) -> tuple[Partition, ...]:
+def _partitions(result: inventory.Inventory) -> tuple[Partition, ...]:
     """Return the partitions whose GPUs all exist on this node. A table is for a whole board, of which a virtual machine may
     have a part."""
-    there = {gpu.module_id for gpu in found.gpus if gpu.module_id is not None}
-    return tuple(Partition(id=one.id, modules=one.modules) for one in found.partitions if there.issuperset(one.modules))
+    there = {gpu.module_id for gpu in result.gpus if gpu.module_id is not None}
+    return tuple(Partition(id=one.id, modules=one.modules) for one in result.partitions if there.issuperset(one.modules))
 
 
 def _pf(pf: inventory.Pf) -> Pf:
@@ -189,7 +189,7 @@ def _bypass(one: share_bypass.ShareBypass) -> ShareBypass:
         container=_cut(one.container),
         namespace=_cut(one.namespace),
         pod_name=_cut(one.pod_name),
-        why=_cut(one.words),
+        why=_cut(one.text),
     )
 
 
@@ -207,9 +207,9 @@ def _past(one: period.Past) -> Past:
     )
 
 
-def coarse_use(found: inventory.Inventory, uses: Uses) -> tuple[Use, ...]:
+def coarse_use(result: inventory.Inventory, uses: Uses) -> tuple[Use, ...]:
     """Return the use of the cards that report some, rounded to steps; never more memory than a card has."""
-    each = (_use(gpu, uses) for gpu in found.gpus)
+    each = (_use(gpu, uses) for gpu in result.gpus)
     return tuple(use for use in each if use != Use(uuid=use.uuid))  # those that report nothing
 
 

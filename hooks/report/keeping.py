@@ -14,18 +14,18 @@ from lading.kube.errors import KubeError
 T = TypeVar("T")
 
 
-async def keep_looking(
+async def keep_scanning(
     connect: Callable[[], AbstractAsyncContextManager[T]],
-    look: Callable[[T], Awaitable[float]],
+    scan: Callable[[T], Awaitable[float]],
     failed: Callable[[Exception], float],
     sleep: Callable[[float], Any],
 ) -> None:
-    """Call `look` repeatedly until cancelled. Never returns. `look` and `failed` return the seconds until the next call."""
+    """Call `scan` repeatedly until cancelled. Never returns. `scan` and `failed` return the seconds until the next call."""
     while True:
         try:
             async with connect() as api:
                 while True:
-                    await sleep(await look(api))
+                    await sleep(await scan(api))
         except Exception as e:  # noqa: BLE001  no credentials yet, or any error of a kubeconfig's plugin
             await sleep(failed(e))
 

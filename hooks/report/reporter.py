@@ -30,7 +30,7 @@ from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
 from hooks.node.node import Node
 from hooks.report.build import build_status, coarse_use
-from hooks.report.keeping import describe, keep_looking, wait_after
+from hooks.report.keeping import describe, keep_scanning, wait_after
 from lading import __version__
 from lading.errors import LadingError
 from lading.kube.backoff import Backoff
@@ -43,7 +43,7 @@ from lading.threads import in_thread
 from lading.vocabulary import GpuUuid
 
 FIELD_MANAGER: Final = "lading-hooks"
-LOOK_S: Final = 0.5  # central wakes a refused pod within 2 s of a release: most of that is not ours to spend
+SCAN_S: Final = 0.5  # central wakes a refused pod within 2 s of a release: most of that is not ours to spend
 RENEW_S: Final = 600.0  # 5,000 nodes are then some 8 applies a second
 BACKOFF_LIMIT_S: Final = 30.0
 
@@ -79,7 +79,7 @@ async def connect(kubeconfig: str) -> AsyncIterator["KubeClient"]:
         yield client
 
 
-class _Seen(NamedTuple):
+class _Observed(NamedTuple):
     """Hold the inputs of a status: while they are the same, the status is."""
 
     inventory: Inventory
@@ -116,8 +116,8 @@ class Reporter:
         self._clock = clock
         self._chance = chance
         self._backoff = Backoff(limit_s=BACKOFF_LIMIT_S, chance=chance)
-        self._seen: _Seen | None = None
-        self._built = Status()  # status built from `_seen`
+        self._observed: _Observed | None = None
+        self._built = Status()  # status built from `_observed`
         self._use_interval_s = use_interval_s
         self._use: tuple[Use, ...] = ()  # the use to report
         self._used_at = 0
@@ -140,15 +140,15 @@ class Reporter:
 
     async def keep_reporting(self) -> None:
         """Report until cancelled. Never returns."""
-        await keep_looking(self._connect, self.look, self._failed, self._sleep)
+        await keep_scanning(self._connect, self.scan, self._failed, self._sleep)
 
-    async def look(self, api: Api) -> float:
+    async def scan(self, api: Api) -> float:
         """Report changes, and repeat a report that is older than RENEW_S. Return the seconds until the next check."""
         try:
             await self._report(api)
         except Exception as e:  # noqa: BLE001  an internal error here must not end a node's daemon
             return self._failed(e)
-        return LOOK_S
+        return SCAN_S
 
     async def _report(self, api: Api) -> None:
         node = self._node
@@ -158,18 +158,18 @@ class Reporter:
         due = self._clock() >= self._renew_at
         ledger = node.ledger
         dirty = node.hand_over.not_given()
-        seen = _Seen(inventory, ledger.grants(), ledger.history.past(), node.share_bypasses, dirty, node.reconciled)
-        if seen != self._seen or due:
-            self._built = self._build(seen)
-            self._seen = seen
-        self._look_at_use(inventory)
+        observed = _Observed(inventory, ledger.grants(), ledger.history.past(), node.share_bypasses, dirty, node.reconciled)
+        if observed != self._observed or due:
+            self._built = self._build(observed)
+            self._observed = observed
+        self._read_use(inventory)
         status = msgspec.structs.replace(self._built, use=self._use, used_at=self._used_at)
         if not due and self._applied and status == msgspec.structs.replace(self._applied, used_at=self._used_at):
             return  # the time alone is no news
         await self._apply(api, status)
         self._succeeded(status)
 
-    def _look_at_use(self, inventory: Inventory) -> None:
+    def _read_use(self, inventory: Inventory) -> None:
         if not self._use_interval_s or self._clock() < self._use_due_at:
             return
         self._use_due_at = self._clock() + self._use_interval_s * (1 + 0.2 * self._chance())
@@ -177,15 +177,15 @@ class Reporter:
         age_s = self._node.watch.age_s if self._node.watch else 0.0
         self._used_at = max(0, int(self._node.clock() - age_s)) if self._use else 0
 
-    def _build(self, seen: _Seen) -> Status:
+    def _build(self, observed: _Observed) -> Status:
         return build_status(
-            seen.inventory,
-            seen.grants,
-            seen.past,
-            unmanaged=find_unmanaged(self._node.host_root, seen.inventory, seen.grants).held,
-            share_bypasses=seen.share_bypasses,
-            dirty=seen.dirty,
-            reconciled=seen.reconciled,
+            observed.inventory,
+            observed.grants,
+            observed.past,
+            unmanaged=find_unmanaged(self._node.host_root, observed.inventory, observed.grants).held,
+            share_bypasses=observed.share_bypasses,
+            dirty=observed.dirty,
+            reconciled=observed.reconciled,
             boot_id=self._node.boot_id,
             reporter=__version__,
         )
@@ -229,11 +229,11 @@ class Reporter:
         self._applied, self._renew_at = None, float("-inf")
         if self._behind_since is None:
             self._behind_since = self._clock()
-        why = describe(error)
-        if why != self.failure:
+        reason = describe(error)
+        if reason != self.failure:
             passing = isinstance(error, (UnreachableError, UnclearError))
-            (self._log.warning if passing else self._log.error)(Event.REPORT_FAILED, why, node=self._node_name)
-        self.failure = why
+            (self._log.warning if passing else self._log.error)(Event.REPORT_FAILED, reason, node=self._node_name)
+        self.failure = reason
         return wait_after(error, self._backoff)
 
 

@@ -1,6 +1,6 @@
 """Keep a taint on the node while it may not start pods with devices, so that none is placed there meanwhile.
 
-The taint is `lading.dev/not-ready`, with the effect NoSchedule: running pods continue. Every LOOK_S the taint is compared with
+The taint is `lading.dev/not-ready`, with the effect NoSchedule: running pods continue. Every SCAN_S the taint is compared with
 the node's readiness. The Node object is read again after RENEW_S, and after a failure. A problem that ends within PATIENCE_S,
 such as a restart of a daemon, sets no taint, if the node was ready since its boot (a mark on a tmpfs records that). Other
 taints stay as they are: the whole list is written, with the resourceVersion of the Node from which it was read.
@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from hooks.report.keeping import describe, keep_looking, wait_after
-from hooks.report.reporter import BACKOFF_LIMIT_S, LOOK_S, RENEW_S
+from hooks.report.keeping import describe, keep_scanning, wait_after
+from hooks.report.reporter import BACKOFF_LIMIT_S, RENEW_S, SCAN_S
 from lading.kube.backoff import Backoff
 from lading.kube.errors import ConflictError
 from lading.kube.objects import Object, Wire
@@ -84,13 +84,13 @@ class Tainter:
 
     async def keep_tainted(self) -> None:
         """Compare until cancelled. Never returns."""
-        await keep_looking(self._connect, self.look, self._failed, self._sleep)
+        await keep_scanning(self._connect, self.scan, self._failed, self._sleep)
 
-    async def look(self, api: TaintApi) -> float:
+    async def scan(self, api: TaintApi) -> float:
         """Set or remove the taint, if necessary. Return the seconds until the next check."""
         problem = self._find_problem()
         if self._may_pass(problem) or (bool(problem) is self._is and self._clock() < self._renew_at):
-            return LOOK_S
+            return SCAN_S
         try:
             await self._set(api, bool(problem))
         except Exception as e:  # noqa: BLE001  an internal error here must not end a node's daemon
@@ -106,7 +106,7 @@ class Tainter:
         self._is, self.failure = bool(problem), ""
         self._renew_at = self._clock() + RENEW_S * (0.9 + 0.2 * self._chance())
         self._backoff.succeeded()
-        return LOOK_S
+        return SCAN_S
 
     def _may_pass(self, problem: str) -> bool:
         """Return whether a problem is too new to taint a node for it."""
@@ -135,10 +135,10 @@ class Tainter:
     def _failed(self, error: Exception) -> float:
         """Return the seconds to wait. The Node's taints are unknown after the error, so the next check reads them."""
         self._is = None
-        why = describe(error)
-        if why != self.failure:
-            self._log.warning(Event.NODE_TAINT_FAILED, why, node=self._node_name)
-        self.failure = why
+        reason = describe(error)
+        if reason != self.failure:
+            self._log.warning(Event.NODE_TAINT_FAILED, reason, node=self._node_name)
+        self.failure = reason
         return wait_after(error, self._backoff)
 
 

@@ -52,8 +52,8 @@ def scrub(text: str) -> str:
 
 def arguments(value: Json) -> Json:
     """Return a command line with the names of all flags, but values only for flags that never hold a secret."""
-    words = [str(one) for one in value] if isinstance(value, list) else []
-    return [_argument(before, word) for before, word in zip(["", *words], words, strict=False)]
+    text = [str(one) for one in value] if isinstance(value, list) else []
+    return [_argument(before, word) for before, word in zip(["", *text], text, strict=False)]
 
 
 def _argument(before: str, word: str) -> str:

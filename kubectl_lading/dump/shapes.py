@@ -82,13 +82,13 @@ def _message(value: Json) -> Json:
 def _conditions(value: Json) -> Json:
     kept = ("type", "status", "reason", "lastTransitionTime", "observedGeneration")
     return [
-        {key: one[key] for key in kept if key in one} | ({"message": _said(one)} if one.get("message") else {})
+        {key: one[key] for key in kept if key in one} | ({"message": _scrubbed_message(one)} if one.get("message") else {})
         for one in value
         if isinstance(one, dict)
     ]
 
 
-def _said(condition: dict[str, Any]) -> Json:
+def _scrubbed_message(condition: dict[str, Any]) -> Json:
     """Return the scrubbed message of a condition by kube-scheduler or Lading; other messages only if they mention Lading."""
     ours = condition.get("type") == "PodScheduled" or str(condition.get("type")).startswith(PREFIX)
     return scrubbed(condition["message"]) if ours else _message(condition["message"])
@@ -204,7 +204,7 @@ def config_map(value: Json) -> Json:
     return keep(value, {**_IDENTITY, "metadata": META}) | {"data": kept}
 
 
-_TELL: Final = ("lading", "kube-scheduler")
+_EVENT_SOURCES: Final = ("lading", "kube-scheduler")
 
 
 def event(value: Json, *, ours: bool) -> Json:
@@ -216,15 +216,15 @@ def event(value: Json, *, ours: bool) -> Json:
         **_verbatim("reason type count firstTimestamp lastTimestamp eventTime"),
         "source": _verbatim("component host"),
         "reportingComponent": verbatim,
-        "message": scrubbed if ours or _tells(value) else _message,
+        "message": scrubbed if ours or _is_relevant(value) else _message,
     }
     return keep(value, shape)
 
 
-def _tells(value: Mapping[str, Any]) -> bool:
+def _is_relevant(value: Mapping[str, Any]) -> bool:
     source = value.get("source") or {}
     component = f"{source.get('component', '')} {value.get('reportingComponent', '')}"
-    return any(one in component for one in _TELL) or value.get("reason") == "FailedScheduling"
+    return any(one in component for one in _EVENT_SOURCES) or value.get("reason") == "FailedScheduling"
 
 
 CLUSTER_ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "clusterroles")
@@ -245,7 +245,7 @@ class Section:
     kind: str
     resource: Resource
     redact: Redact
-    says: str  # description of the file for the dump's README
+    description: str  # description of the file for the dump's README
     _: KW_ONLY
     own_namespace: bool = False  # True: only objects in Lading's namespace
     name: str = ""  # name of the only object to dump; empty: all objects of the kind
@@ -261,8 +261,8 @@ def _of_deploy(one: Json) -> Json | None:
 
 
 _OPEN: Final = _by(OPEN)
-_DEPLOYMENT_SAYS: Final = "central and kube-scheduler; environment values and volume sources removed"
-_CONFIG_SAYS: Final = "their configuration; keys whose names say secret, token or key redacted"
+_DEPLOYMENT_CONTENT: Final = "central and kube-scheduler; environment values and volume sources removed"
+_CONFIG_CONTENT: Final = "their configuration; keys whose names say secret, token or key redacted"
 
 SECTIONS: Final = (
     Section("nodedevices", REPORTS, _by(NODE_DEVICES), "what nodes report: devices, grants, problems"),
@@ -276,8 +276,8 @@ SECTIONS: Final = (
     Section("rolebindings", ROLE_BINDINGS, _OPEN, "who has them", own_namespace=True),
     Section("leases", LEASES, _OPEN, "who leads", own_namespace=True),
     Section("endpointslices", ENDPOINT_SLICES, _OPEN, "where our Services point", own_namespace=True),
-    Section("deployments", DEPLOYMENTS, _by(DEPLOYMENT), _DEPLOYMENT_SAYS, own_namespace=True),
-    Section("configmaps", CONFIG_MAPS, config_map, _CONFIG_SAYS, own_namespace=True),
+    Section("deployments", DEPLOYMENTS, _by(DEPLOYMENT), _DEPLOYMENT_CONTENT, own_namespace=True),
+    Section("configmaps", CONFIG_MAPS, config_map, _CONFIG_CONTENT, own_namespace=True),
 )
 redact_pod: Final = _by(POD)
 
@@ -331,6 +331,6 @@ devices, and the logs of lading-central and its kube-scheduler.
 
 
 def render_readme(*, version: str, at: str, context: str, files: Mapping[str, str], failures: Sequence[str]) -> str:
-    rows = "\n".join(f"| `{name}` | {says} |" for name, says in files.items())
+    rows = "\n".join(f"| `{name}` | {description} |" for name, description in files.items())
     failed = "\n".join(f"- {one}" for one in failures) or "Nothing."
     return README.format(version=version, at=at, context=context, files=rows, failures=failed)

@@ -25,8 +25,8 @@ from kubectl_lading.installation.control_checks import NAME_LABEL, SCHEDULER
 from kubectl_lading.installation.read_installation import read_installation, replica_path
 from kubectl_lading.installation.status_view import view_status
 from kubectl_lading.objects import Unread
+from kubectl_lading.terminal.format import count
 from kubectl_lading.terminal.progress import Progress
-from kubectl_lading.terminal.words import count
 from lading import __version__
 from lading.errors import ConfigError, LadingError
 from lading.kube.client import KubeClient, ListPage
@@ -126,14 +126,14 @@ class Dump:
         self._namespace = flags.lading_namespace
         self._central = Central(client, flags)
         self._named = named_central(client, flags)
-        self._says: dict[str, str] = {}  # description of each file, for the README
+        self._descriptions: dict[str, str] = {}  # description of each file, for the README
         self._log: list[str] = []
 
     async def run(self) -> None:
         with Progress("dumping") as progress:
             await self._status()
             for n, section in enumerate(SECTIONS):
-                progress.say("kinds of objects", n)
+                progress.show_count("kinds of objects", n)
                 await self._section(section)
             pods = await self._pods(progress)
             await self._events(frozenset(pod["metadata"].get("uid", "") for pod in pods), progress)
@@ -147,21 +147,21 @@ class Dump:
             version=__version__,
             at=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
             context=f"context {self._flags.context}" if self._flags.context else "the current context",
-            files=self._says,
+            files=self._descriptions,
             failures=self.failures,
         )
         self._folder.write("README.md", readme.encode())
         return self._folder.pack()
 
-    def _write(self, name: str, says: str, content: bytes) -> None:
+    def _write(self, name: str, description: str, content: bytes) -> None:
         self._folder.write(name, content)
-        self._says[self._folder.names[-1]] = says
+        self._descriptions[self._folder.names[-1]] = description
 
     def _failed(self, what: str, error: Exception | str) -> None:
-        words = scrub(f"{what}: {error}")
+        text = scrub(f"{what}: {error}")
         self.forbidden |= isinstance(error, ForbiddenError)
-        self.failures.append(words)
-        self._log.append(f"failed: {words}")
+        self.failures.append(text)
+        self._log.append(f"failed: {text}")
 
     async def _status(self) -> None:
         try:
@@ -190,13 +190,13 @@ class Dump:
             ours = (one.get("involvedObject") or {}).get("namespace") == self._namespace
             return event(one, ours=ours) if is_about(one, uids, self._namespace) else None
 
-        says = "Events of these pods, of NodeDevices, and of our namespace"
-        await self._list("events", says, self._client.list_pages(EVENTS.path()), redacted, progress=progress)
+        description = "Events of these pods, of NodeDevices, and of our namespace"
+        await self._list("events", description, self._client.list_pages(EVENTS.path()), redacted, progress=progress)
 
     async def _section(self, section: Section) -> None:
         path = section.resource.path(self._namespace if section.own_namespace else "", section.name)
         pages = self._single(path) if section.name else self._client.list_pages(path)
-        await self._list(section.kind, section.says, pages, section.redact)
+        await self._list(section.kind, section.description, pages, section.redact)
 
     async def _single(self, path: str) -> AsyncGenerator[ListPage, None]:
         yield ListPage(items=[msgspec.Raw(await self._client.get(path))], resource_version="", first=True)
@@ -204,7 +204,7 @@ class Dump:
     async def _list(
         self,
         kind: str,
-        says: str,
+        description: str,
         pages: AsyncGenerator[ListPage, None],
         redact: Redact,
         *,
@@ -226,19 +226,19 @@ class Dump:
                             if kept is not None:
                                 kept.append(one)
                         if progress is not None:
-                            progress.say(kind, items.count)
+                            progress.show_count(kind, items.count)
         except (KubeError, msgspec.DecodeError) as e:
             self._failed(file, e)
-            self._says[file] = f"{says} (not all)"
+            self._descriptions[file] = f"{description} (not all)"
         else:
-            self._says[file] = f"{says} ({items.count})"
+            self._descriptions[file] = f"{description} ({items.count})"
             self._log.append(f"{file}: {items.count} objects")
 
     # ---- daemons
 
     async def _daemons(self, pods: Sequence[Json], progress: Progress) -> None:
         for n, pod in enumerate(pods):
-            progress.say("pods' logs", n)
+            progress.show_count("pods' logs", n)
             name, labels = pod["metadata"]["name"], pod["metadata"].get("labels") or {}
             if labels.get(NAME_LABEL) not in (CENTRAL, SCHEDULER):
                 continue
@@ -255,16 +255,16 @@ class Dump:
         query = {"container": container, "tailLines": str(LOG_LINES), "timestamps": "true"}
         query |= {"previous": "true"} if previous else {}
         name = f"logs/{pod}/{container}{'.previous' if previous else ''}.log"
-        says = f"the newest {LOG_LINES} lines{' of its life before' if previous else ''}"
-        await self._page(name, says, PODS.path(self._namespace, pod, "log"), query)
+        description = f"the newest {LOG_LINES} lines{' of its life before' if previous else ''}"
+        await self._page(name, description, PODS.path(self._namespace, pod, "log"), query)
 
-    async def _page(self, name: str, says: str, path: str, query: dict[str, str] | None = None) -> None:
+    async def _page(self, name: str, description: str, path: str, query: dict[str, str] | None = None) -> None:
         try:
             body = await self._client.get(path, query=query, timeout_s=LOG_TIMEOUT_S)
         except KubeError as e:
             self._failed(name, e)
             return
-        self._write(name, says, scrub(body.decode(errors="replace")).encode())
+        self._write(name, description, scrub(body.decode(errors="replace")).encode())
         self._log.append(f"{name}: {len(body)} bytes")
 
     # ---- what only central knows
@@ -273,22 +273,22 @@ class Dump:
         if not await self._answer("central/cluster.json", "what central sees: GET /v1/cluster", "/v1/cluster"):
             return
         for n, pod in enumerate(waiting[:WHYS]):
-            progress.say("reasons", n)
+            progress.show_count("reasons", n)
             where = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
             if not await self._answer(f"central/why/{where}.json", "why this pod waits", f"/v1/why/{where}"):
                 return
         if len(waiting) > WHYS:
             self._failed("central/why", f"{len(waiting)} pods wait; central was asked about {WHYS}")
 
-    async def _answer(self, name: str, says: str, path: str) -> bool:
+    async def _answer(self, name: str, description: str, path: str) -> bool:
         """Write central's answer to a file. Return whether central can be asked."""
         try:
-            said = await self._central.answer(path)
+            text = await self._central.answer(path)
         except ConfigError as e:
-            said = Unread(why=e.message)
-        match said:
-            case Unread(why=why):
-                self._failed(name, why)
+            text = Unread(why=e.message)
+        match text:
+            case Unread(why=reason):
+                self._failed(name, reason)
                 return False
             case None:
                 self._log.append(f"{name}: central knows nothing of it")
@@ -298,7 +298,7 @@ class Dump:
                 except msgspec.DecodeError as e:
                     self._failed(name, e)
                 else:
-                    self._write(name, says, content)
+                    self._write(name, description, content)
         return True
 
 

@@ -20,7 +20,7 @@ from lading.kube.resource import Resource
 
 MANAGER: Final = "kubectl-lading"
 _FIRST: Final = ("Namespace", "CustomResourceDefinition")
-Tell = Callable[[str, int], None]
+Announce = Callable[[str, int], None]
 
 
 class What(StrEnum):
@@ -62,7 +62,9 @@ async def read(client: KubeClient, path: str) -> Any | None:
         return None
 
 
-async def apply(client: KubeClient, objects: Sequence[Manifest], *, dry_run: bool, force: bool, tell: Tell) -> list[Done]:
+async def apply(
+    client: KubeClient, objects: Sequence[Manifest], *, dry_run: bool, force: bool, announce: Announce
+) -> list[Done]:
     """Apply the objects in the given order. Raise KubeError; LadingError if another client has set a field, or if rights are
     missing."""
     done = []
@@ -77,11 +79,11 @@ async def apply(client: KubeClient, objects: Sequence[Manifest], *, dry_run: boo
             except ForbiddenError as e:
                 raise LadingError(e.message, hint="installing needs the rights of cluster-admin") from e
         done.append(_done(one, what))
-        tell("objects", len(done))
+        announce("objects", len(done))
     return done
 
 
-async def delete(client: KubeClient, objects: Sequence[Manifest], *, dry_run: bool, tell: Tell) -> list[Done]:
+async def delete(client: KubeClient, objects: Sequence[Manifest], *, dry_run: bool, announce: Announce) -> list[Done]:
     """Delete the objects in the opposite of the given order. An object that does not exist is no error."""
     done = []
     for one in reversed(objects):
@@ -92,7 +94,7 @@ async def delete(client: KubeClient, objects: Sequence[Manifest], *, dry_run: bo
             except NotFoundError:
                 there = False
         done.append(_done(one, What.DELETED if there else What.ABSENT))
-        tell("objects", len(done))
+        announce("objects", len(done))
     return done
 
 

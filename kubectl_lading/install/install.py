@@ -103,13 +103,13 @@ async def bring(client: KubeClient, objects: list[Manifest], options: Options) -
     spaces = [one for one in objects if one["kind"] == "Namespace"]
     others = [one for one in objects if one["kind"] != "Namespace"]
     with Progress("installing") as progress:
-        done = await apply(client, spaces, dry_run=options.dry_run, force=options.force, tell=progress.say)
+        done = await apply(client, spaces, dry_run=options.dry_run, force=options.force, announce=progress.show_count)
         missing = await find_missing(client, read_key_id(find_deploy()))
         rest = in_order([*missing, *others])
-        done += await apply(client, rest, dry_run=options.dry_run, force=options.force, tell=progress.say)
+        done += await apply(client, rest, dry_run=options.dry_run, force=options.force, announce=progress.show_count)
     if options.dry_run or not options.wait:
         return done, []
-    return done, await await_ready(client, objects, timeout_s=options.timeout_s, tell=_tell)
+    return done, await await_ready(client, objects, timeout_s=options.timeout_s, announce=_print)
 
 
 async def remove(client: KubeClient, objects: list[Manifest], options: Options) -> tuple[list[Done], list[str]]:
@@ -124,15 +124,15 @@ async def remove(client: KubeClient, objects: list[Manifest], options: Options) 
         )
     left: dict[str, str] = {}
     if not options.dry_run and (chosen := await find_chosen(client)):
-        left = await clean(client, chosen, timeout_s=options.timeout_s, tell=_tell)
+        left = await clean(client, chosen, timeout_s=options.timeout_s, announce=_print)
         if left and not options.force:
             for node in left:
                 await label(client, node, chosen[node])
-            why = "; ".join(f"{node}: {said}" for node, said in left.items())
-            raise LadingError(f"cannot clean these nodes, which go on as before: {why}", hint="--force leaves their files")
+            reason = "; ".join(f"{node}: {message}" for node, message in left.items())
+            raise LadingError(f"cannot clean these nodes, which go on as before: {reason}", hint="--force leaves their files")
     with Progress("removing") as progress:
-        done = await delete(client, objects, dry_run=options.dry_run, tell=progress.say)
-    return done, [f"stays on {node}: /var/lib/lading, /run/lading: {why}" for node, why in left.items()]
+        done = await delete(client, objects, dry_run=options.dry_run, announce=progress.show_count)
+    return done, [f"stays on {node}: /var/lib/lading, /run/lading: {reason}" for node, reason in left.items()]
 
 
 def with_images(objects: list[Manifest], images: dict[str, str]) -> list[Manifest]:
@@ -162,5 +162,5 @@ def render_done(done: list[Done]) -> Table:
     return table(("KIND", "NAMESPACE", "NAME", "WHAT"), rows)
 
 
-def _tell(words: str) -> None:
-    click.echo(printable(words), err=True)
+def _print(message: str) -> None:
+    click.echo(printable(message), err=True)

@@ -49,29 +49,29 @@ async def clean(
     nodes: Mapping[str, str],
     *,
     timeout_s: float,
-    tell: Callable[[str], None],
+    announce: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> dict[str, str]:
     """Have a DaemonSet clean the nodes. Remove the label of clean nodes; return why others are not clean, by node. `nodes`: the
     label's current value, by node."""
-    asked = {node: "proxy-removed" if value in _PROXY else "removed" for node, value in nodes.items()}
-    for node, value in asked.items():
+    requests = {node: "proxy-removed" if value in _PROXY else "removed" for node, value in nodes.items()}
+    for node, value in requests.items():
         await label(client, node, value)
-    until, left = clock() + timeout_s, {node: f"{_REMOVERS[value]} has not run" for node, value in asked.items()}
+    until, left = clock() + timeout_s, {node: f"{_REMOVERS[value]} has not run" for node, value in requests.items()}
     while left:
         for pod in await read_all(client, PODS.path(NODES_NAMESPACE), dict[str, Any]):
             node = pod.get("spec", {}).get("nodeName", "")
             name = pod["metadata"].get("labels", {}).get("app.kubernetes.io/name")
-            if node in left and name == _REMOVERS[asked[node]]:
+            if node in left and name == _REMOVERS[requests[node]]:
                 if _is_ready(pod):
                     await label(client, node, None)
                     del left[node]
                 else:
-                    left[node] = _said(pod) or left[node]
+                    left[node] = _termination_message(pod) or left[node]
         if not left or clock() + _AGAIN_S > until:
             break
-        tell(f"waiting: {len(left)} nodes are being cleaned")
+        announce(f"waiting: {len(left)} nodes are being cleaned")
         await sleep(_AGAIN_S)
     return left
 
@@ -86,7 +86,7 @@ def _is_ready(pod: Any) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-def _said(pod: Any) -> str:
+def _termination_message(pod: Any) -> str:
     """Return the termination message of the init container that removes Lading, if any."""
     for status in pod.get("status", {}).get("initContainerStatuses", []):
         for state in ("state", "lastState"):

@@ -39,19 +39,19 @@ async def await_ready(
     objects: Sequence[Manifest],
     *,
     timeout_s: float,
-    tell: Callable[[str], None],
+    announce: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> list[str]:
-    """Wait until all pods are ready. Return the objects that are not ready at the timeout, as text. `tell` gets changes of
+    """Wait until all pods are ready. Return the objects that are not ready at the timeout, as text. `announce` gets changes of
     them."""
-    until, told = clock() + timeout_s, ""
+    until, notified = clock() + timeout_s, ""
     while True:
-        found = {one["metadata"]["name"]: find_lack(await read(client, path_of(one))) for one in objects if pod_spec(one)}
-        lacking = [f"{name}: {lack}" for name, lack in found.items() if lack]
+        result = {one["metadata"]["name"]: find_lack(await read(client, path_of(one))) for one in objects if pod_spec(one)}
+        lacking = [f"{name}: {lack}" for name, lack in result.items() if lack]
         if not lacking or clock() + AGAIN_S > until:
             return lacking
-        if (words := "; ".join(lacking)) != told:
-            tell(f"waiting: {words}")
-            told = words
+        if (text := "; ".join(lacking)) != notified:
+            announce(f"waiting: {text}")
+            notified = text
         await sleep(AGAIN_S)

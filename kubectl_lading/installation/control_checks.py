@@ -12,7 +12,7 @@ from typing import Final
 from central.request.parse import managed_resources
 from kubectl_lading.installation.installation import Installation, Part, Replica, checks, several, unreadable
 from kubectl_lading.objects import Crd, Deployment, Lease, Unread
-from kubectl_lading.terminal.words import count, listed
+from kubectl_lading.terminal.format import count, listed
 from lading import nodedevices
 from lading.checks.model import Finding, degraded, note
 from lading.versions import Support, judge_api_server, judge_scheduler
@@ -55,15 +55,15 @@ def api_server_version(now: Installation) -> Iterator[Finding]:
 def resource_served(now: Installation) -> Iterator[Finding]:
     mend = "kubectl apply --server-side -k deploy/crds"
     match now.crd:
-        case Unread(why=why):
-            yield unreadable("the CustomResourceDefinition of NodeDevices", why)
+        case Unread(why=message):
+            yield unreadable("the CustomResourceDefinition of NodeDevices", message)
         case None:
             yield degraded("there is no resource NodeDevices: nodes have nowhere to report to", mend=mend)
         case Crd() as crd:
             version = crd.version(nodedevices.VERSION)
             if not crd.established:
-                why = next((one.message for one in crd.status.conditions or () if one.status == "False"), "")
-                yield degraded("NodeDevices is not established", mend=mend, why=why)
+                message = next((one.message for one in crd.status.conditions or () if one.status == "False"), "")
+                yield degraded("NodeDevices is not established", mend=mend, reason=message)
             if version is None or not version.served:
                 yield degraded(f"{nodedevices.VERSION} of NodeDevices is not served", mend=mend)
 
@@ -73,14 +73,14 @@ def policies_there(now: Installation) -> Iterator[Finding]:
         yield unreadable("the admission policies", now.policies.why)
         return
     missing = [name for name in POLICIES if name not in now.policies]
-    why = "pods can go around central; on the nodes the signature still counts"
+    reason = "pods can go around central; on the nodes the signature still counts"
     what = f"admission (policy|policies) of {len(POLICIES)} missing"
-    yield from several(missing, what, why=why, mend=_ADMISSION)
+    yield from several(missing, what, reason=reason, mend=_ADMISSION)
     for name, policy in sorted(now.policies.items()):
         for warning in policy.warnings:
             yield degraded(
                 f"admission policy {name} does not type-check: {warning.field_ref}: {' '.join(warning.warning.split())[:200]}",
-                why="its failurePolicy is Fail: what it cannot judge is denied",
+                reason="its failurePolicy is Fail: what it cannot judge is denied",
                 mend=_ADMISSION,
             )
 
@@ -93,14 +93,14 @@ def policies_bound(now: Installation) -> Iterator[Finding]:
         return
     denying = {one.spec.policy_name for one in now.bindings if "Deny" in one.spec.validation_actions}
     idle = [name for name in POLICIES if name in now.policies and name not in denying]
-    why = "no binding of it has the action Deny"
-    yield from several(idle, "admission (policy denies|policies deny) nothing", why=why, mend=_ADMISSION)
+    reason = "no binding of it has the action Deny"
+    yield from several(idle, "admission (policy denies|policies deny) nothing", reason=reason, mend=_ADMISSION)
 
 
 def central_deployed(now: Installation) -> Iterator[Finding]:
     if now.named is not None and now.named.silent:
         mend = "is it the URL of lading-central? Without --central this looks for its Deployment"
-        yield degraded(f"central does not answer at {now.named.url}", why=now.named.silent, mend=mend)
+        yield degraded(f"central does not answer at {now.named.url}", reason=now.named.silent, mend=mend)
     elif now.central is None and now.replicas:
         yield note(f"central runs without the Deployment {now.namespace}/{CENTRAL} of deploy/central")
     elif now.central is not None or now.named is None:
@@ -111,15 +111,15 @@ def scheduler_deployed(now: Installation) -> Iterator[Finding]:
     yield from _deployed(now, now.scheduler, SCHEDULER)
 
 
-def _deployed(now: Installation, found: Deployment | Unread | None, name: str) -> Iterator[Finding]:
+def _deployed(now: Installation, deployment: Deployment | Unread | None, name: str) -> Iterator[Finding]:
     of = f"-n {now.namespace}"
-    match found:
-        case Unread(why=why):
-            yield unreadable(f"Deployment {now.namespace}/{name}", why)
+    match deployment:
+        case Unread(why=reason):
+            yield unreadable(f"Deployment {now.namespace}/{name}", reason)
         case None:
             yield degraded(
                 f"not installed as a Deployment: there is no {now.namespace}/{name}",
-                why="while no replica leads, no pod gets devices" if name == CENTRAL else "",
+                reason="while no replica leads, no pod gets devices" if name == CENTRAL else "",
                 mend=_INSTALL[name],
             )
         case Deployment() as one:
@@ -135,20 +135,22 @@ def _deployed(now: Installation, found: Deployment | Unread | None, name: str) -
 
 def central_leads(now: Installation) -> Iterator[Finding]:
     logs = _logs(now, "lease")
-    why = "while no replica leads, no pod gets devices"
+    reason = "while no replica leads, no pod gets devices"
     match now.lease:
         case Unread(why=cause):
             yield unreadable(f"Lease {now.namespace}/{CENTRAL}", cause)
         case None if not now.has_central:
             return  # `central_deployed` reports that no replica runs, unless --central answered
         case None:
-            yield degraded("no replica leads: central's Lease is not there", why=why, mend=logs)
+            yield degraded("no replica leads: central's Lease is not there", reason=reason, mend=logs)
         case Lease() as lease:
             age = lease.age_s(now.at)
             if not lease.holder or age is None:
-                yield degraded("no replica leads: central's Lease has no holder", why=why, mend=logs)
+                yield degraded("no replica leads: central's Lease has no holder", reason=reason, mend=logs)
             elif age > _TERMS_LATE * max(lease.spec.lease_duration_seconds, 1):
-                yield degraded(f"no replica leads: {lease.holder} renewed central's Lease {age:.0f} s ago", why=why, mend=logs)
+                yield degraded(
+                    f"no replica leads: {lease.holder} renewed central's Lease {age:.0f} s ago", reason=reason, mend=logs
+                )
             elif age < -_CLOCK_OFF_S:
                 yield note(f"the clock of this machine is {-age:.0f} s behind that of {lease.holder}", mend="timedatectl")
 
@@ -170,7 +172,7 @@ def central_announced(now: Installation) -> Iterator[Finding]:
     elif leader is not None and leader.status.pod_ip not in addresses:
         yield degraded(
             f"Service {CENTRAL} points at {listed(addresses)}; {leader.metadata.name} leads, and is {leader.status.pod_ip}",
-            why="kube-scheduler asks a replica that answers 503",
+            reason="kube-scheduler asks a replica that answers 503",
             mend=logs,
         )
 
@@ -182,13 +184,13 @@ def central_answers(now: Installation) -> Iterator[Finding]:
             yield degraded(f"{name} is not ready: {condition}", mend=f"kubectl -n {now.namespace} logs {name}")
     silent = {name: one.why for name, one in now.replicas.items() if isinstance(one, Unread)}
     if silent:
-        name, why = min(silent.items())
-        yield note(f"{count(len(silent), 'replica')} of central could not be asked: {name}: {why}")
+        name, reason = min(silent.items())
+        yield note(f"{count(len(silent), 'replica')} of central could not be asked: {name}: {reason}")
     elif answers and sum(one.leads for one in answers.values()) != 1:
         leading = [name for name, one in answers.items() if one.leads]
         yield degraded(
             f"{len(leading)} replicas of central lead and answer{': ' + listed(leading) if leading else ''}",
-            why="for some seconds after a start or a change of leaders no replica does",
+            reason="for some seconds after a start or a change of leaders no replica does",
             mend=_logs(now, "lease", "leader"),
         )
 
@@ -198,7 +200,7 @@ def central_bindings(now: Installation) -> Iterator[Finding]:
     if bindings > _MANY_BINDINGS:
         yield degraded(
             f"{bindings} Bindings are under way or unclear",
-            why="their devices stay reserved until a read says how they ended",
+            reason="their devices stay reserved until a read says how they ended",
             mend=_logs(now, "bind.unclear"),
         )
 
@@ -210,7 +212,7 @@ def scheduler_asks_central(now: Installation) -> Iterator[Finding]:
     elif config is not None and (missing := sorted(managed_resources() - config.asks_central)):
         yield degraded(
             f"kube-scheduler does not ask central about {listed(missing)}",
-            why="no extender with a filter and a bind manages them: such a pod is bound without devices, or never",
+            reason="no extender with a filter and a bind manages them: such a pod is bound without devices, or never",
             mend="kubectl apply --server-side -k deploy/scheduler",
         )
 
@@ -224,10 +226,10 @@ def scheduler_version(now: Installation) -> Iterator[Finding]:
         yield degraded(judged.why, mend=mend)
 
 
-def _logs(now: Installation, *words: str) -> str:
+def _logs(now: Installation, *text: str) -> str:
     """Return a command that searches the logs of all replicas of central for `words`; only a hint if central runs outside the
     cluster."""
-    sought = f"grep {words[0]}" if len(words) == 1 else f"grep {' '.join(f'-e {word}' for word in words)}"
+    sought = f"grep {text[0]}" if len(text) == 1 else f"grep {' '.join(f'-e {word}' for word in text)}"
     if not now.has_central:
         return f"look at central's log, where it runs: {sought}"
     return f"kubectl -n {now.namespace} logs -l {NAME_LABEL}={CENTRAL} --prefix --tail=-1 | {sought}"

@@ -12,7 +12,7 @@ from typing import Final
 from kubectl_lading.installation.control_checks import NAME_LABEL
 from kubectl_lading.installation.installation import Installation, Part, checks, several, unreadable
 from kubectl_lading.objects import DaemonSet, Unread
-from kubectl_lading.terminal.words import age, listed
+from kubectl_lading.terminal.format import age, listed
 from lading.checks.model import Finding, degraded, note
 from lading.versions import go_together
 from lading.vocabulary import NODES_NAMESPACE, NOT_READY
@@ -36,20 +36,20 @@ _INSTALL: Final = "kubectl apply --server-side -k deploy/node (docs/nodes.md)"
 
 
 def daemonsets_deployed(now: Installation) -> Iterator[Finding]:
-    for name, found in now.daemonsets.items():
-        if isinstance(found, Unread):
-            yield unreadable(f"DaemonSet {NODES_NAMESPACE}/{name}", found.why)
+    for name, daemonset in now.daemonsets.items():
+        if isinstance(daemonset, Unread):
+            yield unreadable(f"DaemonSet {NODES_NAMESPACE}/{name}", daemonset.why)
         else:
-            yield from _rolled_out(now, name, found)
+            yield from _rolled_out(now, name, daemonset)
     missing = [name for name in (HOOKS, GUARD) if name not in now.daemonsets]
     if len(missing) == 1:
-        yield degraded(f"there is no DaemonSet {NODES_NAMESPACE}/{missing[0]}", why=_WHY[missing[0]], mend=_INSTALL)
+        yield degraded(f"there is no DaemonSet {NODES_NAMESPACE}/{missing[0]}", reason=_WHY[missing[0]], mend=_INSTALL)
     elif not missing and not _nodes(now, HOOKS):
         yield note(f"no node has the label {FRONT_END}={_ITS_LABEL[HOOKS]}", mend=f"kubectl label node NODE {FRONT_END}=nri")
 
 
-def _rolled_out(now: Installation, name: str, found: DaemonSet) -> Iterator[Finding]:
-    ready, wanted = found.status.number_ready, found.status.desired_number_scheduled
+def _rolled_out(now: Installation, name: str, daemonset: DaemonSet) -> Iterator[Finding]:
+    ready, wanted = daemonset.status.number_ready, daemonset.status.desired_number_scheduled
     of = f"kubectl -n {NODES_NAMESPACE}"
     silent = {node for node in _nodes(now, name) if not now.nodes[node].ready}  # `nodes_reachable` reports them
     if ready < wanted - len(silent):
@@ -57,10 +57,10 @@ def _rolled_out(now: Installation, name: str, found: DaemonSet) -> Iterator[Find
         where = [_with_age(now, node) if name == HOOKS else node for node in lacking]
         yield degraded(
             f"{ready} of {wanted} pods of {name} are ready{': not on ' + listed(where) if where else ''}",
-            why=_WHY[name],
+            reason=_WHY[name],
             mend=f"{of} get pods -o wide -l {NAME_LABEL}={name}; {of} logs POD --all-containers --prefix",
         )
-    if found.rolling:
+    if daemonset.rolling:
         yield degraded(f"a rollout of {name} is under way", mend=f"{of} rollout status daemonset/{name}")
 
 
@@ -88,7 +88,7 @@ def daemonsets_in_step(now: Installation) -> Iterator[Finding]:
         if tag and not go_together(tag, now.cli):
             yield degraded(
                 f"the image of {listed(names)} is {tag}: it does not go with this kubectl-lading {now.cli}",
-                why="parts are at most one minor version apart",
+                reason="parts are at most one minor version apart",
                 mend="kubectl lading preflight",
             )
     if len(images(now)) > 1:
@@ -98,11 +98,11 @@ def daemonsets_in_step(now: Installation) -> Iterator[Finding]:
 
 def images(now: Installation) -> dict[str, list[str]]:
     """Return the names of the DaemonSets by the tag of their image."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for name, one in now.daemonsets.items():
         if isinstance(one, DaemonSet):
-            found.setdefault(one.tag, []).append(name)
-    return found
+            result.setdefault(one.tag, []).append(name)
+    return result
 
 
 def nodes_chosen_report(now: Installation) -> list[Finding]:
@@ -110,7 +110,7 @@ def nodes_chosen_report(now: Installation) -> list[Finding]:
     return several(
         sorted(silent) if HOOKS in now.daemonsets else [],
         f"(node runs|nodes run) {HOOKS} and do not report",
-        why="central assigns no devices there",
+        reason="central assigns no devices there",
         mend=f"kubectl -n {NODES_NAMESPACE} logs daemonset/{HOOKS} -c hooks | grep report; is report = true in hooks.toml?",
     )
 
@@ -119,7 +119,7 @@ def nodes_untainted(now: Installation) -> list[Finding]:
     return several(
         [name for name, node in sorted(now.nodes.items()) if any(taint.key == NOT_READY for taint in node.spec.taints)],
         f"(node has|nodes have) the taint {NOT_READY}",
-        why="no pod is placed there until its front end is ready: the plugin and the guard connected, the ledger compared",
+        reason="no pod is placed there until its front end is ready: the plugin and the guard connected, the ledger compared",
         mend="kubectl describe node {0}; curl -s http://127.0.0.1:9441/readyz, on the node",
     )
 

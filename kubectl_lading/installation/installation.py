@@ -27,7 +27,7 @@ from kubectl_lading.objects import (
     Report,
     Unread,
 )
-from kubectl_lading.terminal.words import listed
+from kubectl_lading.terminal.format import listed
 from lading.checks.model import Check, Finding, degraded, unknown
 
 T = TypeVar("T")
@@ -117,8 +117,8 @@ class Installation:
     @property
     def central_version(self) -> str:
         """Return central's version as a replica reports it, else the tag of its image; "" if neither is known."""
-        said = [one.version for one in self.replicas.values() if isinstance(one, Replica) and one.version]
-        return said[0] if said else self.central.tag if isinstance(self.central, Deployment) else ""
+        text = [one.version for one in self.replicas.values() if isinstance(one, Replica) and one.version]
+        return text[0] if text else self.central.tag if isinstance(self.central, Deployment) else ""
 
 
 class Part(StrEnum):
@@ -141,16 +141,16 @@ def checks(part: Part, *decide: Callable[[Installation], Iterable[Finding]]) -> 
 
 
 def several(
-    names: Sequence[str], what: str, *, mend: str = "", why: str = "", say: Callable[..., Finding] = degraded
+    names: Sequence[str], what: str, *, mend: str = "", reason: str = "", finding: Callable[..., Finding] = degraded
 ) -> list[Finding]:
     """Return one finding about all of `names`; none without names. "(node is|nodes are) not reachable" becomes "2 nodes are not
     reachable: n1, n2". `{0}` in `mend` stands for the first name."""
     if not names:
         return []
-    numbered = _CHOICE.sub(lambda found: found[1] if len(names) == 1 else found[2], what)
-    return [say(f"{len(names)} {numbered}: {listed(names)}", mend=mend.format(*names), why=why)]
+    numbered = _CHOICE.sub(lambda result: result[1] if len(names) == 1 else result[2], what)
+    return [finding(f"{len(names)} {numbered}: {listed(names)}", mend=mend.format(*names), reason=reason)]
 
 
-def unreadable(what: str, why: str) -> Finding:
+def unreadable(what: str, reason: str) -> Finding:
     mend = "an administrator can bind you the rights of deploy/rbac/reader.yaml"
-    return unknown(f"cannot read {what}", mend=mend, why=why)
+    return unknown(f"cannot read {what}", mend=mend, reason=reason)

@@ -15,7 +15,7 @@ from typing import Final
 
 from kubectl_lading.installation.installation import Installation, Part, checks, several
 from kubectl_lading.objects import Report
-from kubectl_lading.terminal.words import count, listed
+from kubectl_lading.terminal.format import count, listed
 from lading.checks.model import Finding, degraded, note
 from lading.nodedevices import is_other_boot
 from lading.versions import go_together
@@ -30,11 +30,11 @@ def nodes_report(now: Installation) -> Iterator[Finding]:
     yield from several(
         now.workload.unreported,
         "(node has|nodes have) pods with devices and no report",
-        why="central assigns no devices there, and does not see what its ledger holds",
+        reason="central assigns no devices there, and does not see what its ledger holds",
         mend=_DOCTOR,
     )
     mend = "kubectl delete nodedevices {0}, if that node is gone for good"
-    yield from several(sorted(now.reports.keys() - now.nodes.keys()), "(report|reports) of no node", mend=mend, say=note)
+    yield from several(sorted(now.reports.keys() - now.nodes.keys()), "(report|reports) of no node", mend=mend, finding=note)
 
 
 def versions_in_step(now: Installation) -> Iterator[Finding]:
@@ -48,16 +48,16 @@ def versions_in_step(now: Installation) -> Iterator[Finding]:
         if far:
             yield degraded(
                 f"lading-hooks {version} on {listed(nodes)} does not go with {' nor '.join(far)}",
-                why="parts are at most one minor version apart",
+                reason="parts are at most one minor version apart",
                 mend="kubectl lading preflight",
             )
     if len(reporters) > 1:
         shown = ", ".join(f"{version} on {count(number, 'node')}" for version, number in sorted(reporters.items()))
-        yield note(f"nodes run different versions of lading-hooks: {shown}", why="this is normal during an upgrade")
+        yield note(f"nodes run different versions of lading-hooks: {shown}", reason="this is normal during an upgrade")
     if now.central_version and not go_together(now.central_version, now.cli):
         yield degraded(
             f"central {now.central_version} does not go with this kubectl-lading {now.cli}",
-            why="kubectl lading may compute other results than central",
+            reason="kubectl lading may compute other results than central",
             mend=f"install kubectl-lading {now.central_version}",
         )
 
@@ -66,7 +66,7 @@ def nodes_reconciled(now: Installation) -> list[Finding]:
     return several(
         sorted(name for name, report in now.reports.items() if not report.status.reconciled),
         "(node does|nodes do) not know yet who holds which devices",
-        why="no devices are assigned there",
+        reason="no devices are assigned there",
         mend="normal for some seconds after a start; otherwise: curl -s http://127.0.0.1:9441/readyz, on the node",
     )
 
@@ -75,7 +75,7 @@ def nodes_reachable(now: Installation) -> list[Finding]:
     return several(
         sorted(name for name in now.reporting if not now.nodes[name].ready),
         "(node with devices is|nodes with devices are) not reachable",
-        why="devices that pods hold there stay held, and no others are assigned",
+        reason="devices that pods hold there stay held, and no others are assigned",
         mend="kubectl describe node {0}",
     )
 
@@ -86,7 +86,7 @@ def nodes_rebooted(now: Installation) -> list[Finding]:
     return several(
         [name for name, (reported, current) in boots.items() if is_other_boot(reported, current)],
         "(node has|nodes have) not reported since the last boot",
-        why="the report is from before the reboot",
+        reason="the report is from before the reboot",
         mend="systemctl status lading-hooks; journalctl -t lading-hooks -p err, on the node",
     )
 
@@ -106,30 +106,30 @@ def devices_healthy(now: Installation) -> Iterator[Finding]:
     yield from several(
         [f"{name}: {device}" for name, devices in unhealthy.items() for device in devices],
         f"(device is|devices are) unhealthy on {count(len(unhealthy), 'node')}",
-        why="they are not given to any pod",
+        reason="they are not given to any pod",
         mend=f"kubectl lading node {next(iter(unhealthy), '')}",
     )
     gpus = [(name, gpu) for name, report in sorted(now.reports.items()) for gpu in report.status.gpus]
     used = [f"{name}: {gpu.uuid} ({gpu.used_by})" for name, gpu in gpus if gpu.used_by]
-    why = "they are not given to any pod meanwhile"
-    yield from several(used, "(GPU is|GPUs are) used without a grant", why=why, say=note)
+    reason = "they are not given to any pod meanwhile"
+    yield from several(used, "(GPU is|GPUs are) used without a grant", reason=reason, finding=note)
     dirty = [f"{name}: {gpu.uuid} ({gpu.dirty})" for name, gpu in gpus if gpu.dirty]
-    why = "they wait until they are clean, and are given to no pod before"
-    yield from several(dirty, "(GPU is|GPUs are) dirty", why=why, say=note)
+    reason = "they wait until they are clean, and are given to no pod before"
+    yield from several(dirty, "(GPU is|GPUs are) dirty", reason=reason, finding=note)
 
 
 def _unhealthy(report: Report) -> list[str]:
     named = [(str(gpu.uuid), gpu.unhealthy) for gpu in report.status.gpus]
     named += [(pf.bdf, pf.unhealthy) for pf in report.status.pfs]
     named += [(vf.bdf, vf.unhealthy) for pf in report.status.pfs for vf in pf.vfs]
-    return [f"{name} ({why})" for name, why in named if why]
+    return [f"{name} ({reason})" for name, reason in named if reason]
 
 
 def pods_assigned(now: Installation) -> list[Finding]:
     return several(
         now.workload.unassigned,
         "(pod asks|pods ask) for devices and (was|were) bound without an assignment",
-        why="the node refuses such a pod, or it runs without its devices",
+        reason="the node refuses such a pod, or it runs without its devices",
         mend="delete the pod, and create it with schedulerName: lading and no nodeName",
     )
 
@@ -145,7 +145,7 @@ def pods_granted(now: Installation) -> list[Finding]:
     return several(
         now.workload.ungranted,
         "(pod runs|pods run) with devices of which the node reports nothing",
-        why="kubelet goes past the proxy there, or lading-hooks does not report",
+        reason="kubelet goes past the proxy there, or lading-hooks does not report",
         mend=_DOCTOR,
     )
 
@@ -154,14 +154,14 @@ def pods_started(now: Installation) -> list[Finding]:
     pods = now.workload.unstarted
     what = "(pod was|pods were) given devices long ago and (has|have) not started"
     mend = f"kubectl lading why {_flags(pods)}"
-    return several(pods, what, why="the devices are held meanwhile", mend=mend)
+    return several(pods, what, reason="the devices are held meanwhile", mend=mend)
 
 
 def pods_apart(now: Installation) -> list[Finding]:
     return several(
         now.workload.clashes,
         "(device is|devices are) held by several pods",
-        why="the node refuses the second one; central evicts one of them",
+        reason="the node refuses the second one; central evicts one of them",
         mend="kubectl get events -A --field-selector reason=DeviceConflict",
     )
 

@@ -14,12 +14,12 @@ from rich.console import Group, RenderableType
 from kubectl_lading.access import connect
 from kubectl_lading.flags import Flags, command
 from kubectl_lading.installation.installation import Installation
-from kubectl_lading.installation.status import EXIT, end_untold, look
+from kubectl_lading.installation.status import EXIT, end_untold, read_view
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.installation.upgrade_checks import CHECKS, count_platform
 from kubectl_lading.objects import Deployment, Unread
+from kubectl_lading.terminal.format import count
 from kubectl_lading.terminal.output import show, table, text
-from kubectl_lading.terminal.words import count
 from lading import __version__
 from lading.checks.model import Finding, Verdict, worst, worst_first
 from lading.checks.run import decide_all
@@ -83,11 +83,11 @@ async def preflight(flags: Flags, target: str) -> None:
 
     Exit status: 0 nothing is in the way, 1 something is, 2 unusable arguments, 3 cannot tell."""
     async with connect(flags) as client:
-        seen = await look(client, flags, lambda now: view_preflight(now, target))
-    if isinstance(seen, Unread):
-        end_untold(seen)
-    show(seen, flags.output, render_preflight(seen))
-    raise SystemExit(EXIT.get(seen.state, 0))
+        view = await read_view(client, flags, lambda now: view_preflight(now, target))
+    if isinstance(view, Unread):
+        end_untold(view)
+    show(view, flags.output, render_preflight(view))
+    raise SystemExit(EXIT.get(view.state, 0))
 
 
 def view_preflight(now: Installation, target: str) -> PreflightView:
@@ -99,8 +99,8 @@ def view_preflight(now: Installation, target: str) -> PreflightView:
 def _rows(now: Installation, target: str) -> list[VersionRow]:
     rows = [
         _row(part, version, number, judge_step(version, target))
-        for part, found in find_versions(now).items()
-        for version, number in sorted(found.items())
+        for part, result in find_versions(now).items()
+        for version, number in sorted(result.items())
     ]
     rows.append(_row("API server", now.api_server, 1, judge_api_server(now.api_server)))
     if isinstance(now.scheduler, Deployment) and now.scheduler.tag:

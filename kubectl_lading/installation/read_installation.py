@@ -177,12 +177,12 @@ async def _scheduler_config(client: KubeClient, namespace: str, scheduler: Maybe
         return None
     volumes = scheduler.spec.template.spec.volumes
     name = next((one.config_map.name for one in volumes if one.config_map is not None), "")
-    found = await _one(client, CONFIG_MAPS.path(namespace, name), _ConfigMap) if name else None
-    match found:
+    result = await _one(client, CONFIG_MAPS.path(namespace, name), _ConfigMap) if name else None
+    match result:
         case _ConfigMap(data=data) if data and _CONFIG_KEY in data:
             return parse_scheduler_config(data[_CONFIG_KEY])
         case Unread():
-            return found
+            return result
         case _:
             return Unread(why=f"the Deployment mounts no ConfigMap with {_CONFIG_KEY}")
 

@@ -27,12 +27,12 @@ from lading.kube.client import KubeClient
 from lading.kube.errors import KubeError
 from lading.log import printable
 
-CANNOT_TELL: Final = 3
-EXIT: Final = {Verdict.UNKNOWN: CANNOT_TELL, Verdict.DEGRADED: 1}  # other worst verdicts: 0
+UNKNOWN_STATUS: Final = 3
+EXIT: Final = {Verdict.UNKNOWN: UNKNOWN_STATUS, Verdict.DEGRADED: 1}  # other worst verdicts: 0
 AGAIN_S: Final = 2.0  # seconds between two checks of --wait; each lists all pods
 
 
-Look = Callable[[], Awaitable[StatusView | Unread]]
+ReadView = Callable[[], Awaitable[StatusView | Unread]]
 V = TypeVar("V")
 
 
@@ -52,25 +52,25 @@ async def status(flags: Flags, wait: bool, timeout_s: float) -> None:
 
     Exit status: 0 all is well, 1 degraded, 2 unusable arguments, 3 cannot tell."""
     async with connect(flags) as client:
-        seen = await wait_until_well(
-            lambda: look(client, flags, view_status),
+        observed = await wait_until_well(
+            lambda: read_view(client, flags, view_status),
             timeout_s=timeout_s if wait else 0.0,
-            tell=lambda words: click.echo(words, err=True),
+            announce=lambda message: click.echo(message, err=True),
         )
-    if isinstance(seen, Unread):
-        end_untold(seen)
-    show(seen, flags.output, render_status(seen), *([render_nodes(seen)] if flags.output is Output.WIDE else []))
-    raise SystemExit(EXIT.get(seen.state, 0))
+    if isinstance(observed, Unread):
+        end_untold(observed)
+    show(observed, flags.output, render_status(observed), *([render_nodes(observed)] if flags.output is Output.WIDE else []))
+    raise SystemExit(EXIT.get(observed.state, 0))
 
 
 def end_untold(unread: Unread) -> NoReturn:
     """Exit with status 3, because the cluster itself cannot be read."""
     click.echo(f"error: cannot tell: {printable(unread.why)}", err=True)
     click.echo("hint:  kubectl get nodes,pods -A, with the same --context and --kubeconfig, has to work", err=True)
-    raise SystemExit(CANNOT_TELL)
+    raise SystemExit(UNKNOWN_STATUS)
 
 
-async def look(client: KubeClient, flags: Flags, view: Callable[[Installation], V]) -> V | Unread:
+async def read_view(client: KubeClient, flags: Flags, view: Callable[[Installation], V]) -> V | Unread:
     """Return a view of the installation; `Unread` if the cluster itself cannot be read."""
     try:
         return view(await read_installation(client, flags.lading_namespace, named_central(client, flags)))
@@ -79,32 +79,32 @@ async def look(client: KubeClient, flags: Flags, view: Callable[[Installation], 
 
 
 async def wait_until_well(
-    look: Look,
+    read_view: ReadView,
     *,
     timeout_s: float,
-    tell: Callable[[str], None],
+    announce: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> StatusView | Unread:
-    """Check again until all is well, or until the timeout. Return the last result. `tell` gets a line about the open findings
-    whenever they change."""
+    """Check again until all is well, or until the timeout. Return the last result. `announce` gets a line about the open
+    findings whenever they change."""
     until = clock() + timeout_s
-    told = ""
+    notified = ""
     while True:
-        seen = await look()
-        if (isinstance(seen, StatusView) and seen.state not in EXIT) or clock() + AGAIN_S > until:
-            return seen
-        waits = awaited(seen)
-        if waits != told:
-            tell(f"waiting: {waits}")
-            told = waits
+        view = await read_view()
+        if (isinstance(view, StatusView) and view.state not in EXIT) or clock() + AGAIN_S > until:
+            return view
+        waits = awaited(view)
+        if waits != notified:
+            announce(f"waiting: {waits}")
+            notified = waits
         await sleep(AGAIN_S)
 
 
-def awaited(seen: StatusView | Unread) -> str:
-    if isinstance(seen, Unread):
-        return seen.why
-    return "; ".join(f"{one.group}: {one.what}" for one in seen.findings if one.verdict in EXIT)
+def awaited(view: StatusView | Unread) -> str:
+    if isinstance(view, Unread):
+        return view.why
+    return "; ".join(f"{one.group}: {one.what}" for one in view.findings if one.verdict in EXIT)
 
 
 # ---- for people

@@ -14,7 +14,7 @@ import msgspec
 from kubectl_lading.installation import control_checks, daemonset_checks, node_checks
 from kubectl_lading.installation.installation import Installation, Part, SchedulerConfig
 from kubectl_lading.objects import DaemonSet, Deployment, Lease, Unread
-from kubectl_lading.terminal.words import age, count, listed
+from kubectl_lading.terminal.format import age, count, listed
 from lading import nodedevices
 from lading.checks.model import Finding, Verdict, worst, worst_first
 from lading.checks.run import decide_all
@@ -110,14 +110,14 @@ def _node(now: Installation, name: str) -> NodeStatusView:
     )
 
 
-def _daemonset(now: Installation, found: DaemonSet) -> DaemonSetView:
+def _daemonset(now: Installation, daemonset: DaemonSet) -> DaemonSetView:
     return DaemonSetView(
-        name=found.metadata.name,
-        image=found.image,
-        desired=found.status.desired_number_scheduled,
-        updated=found.status.updated_number_scheduled,
-        ready=found.status.number_ready,
-        not_ready_on=tuple(daemonset_checks.not_ready_on(now, found.metadata.name)),
+        name=daemonset.metadata.name,
+        image=daemonset.image,
+        desired=daemonset.status.desired_number_scheduled,
+        updated=daemonset.status.updated_number_scheduled,
+        ready=daemonset.status.number_ready,
+        not_ready_on=tuple(daemonset_checks.not_ready_on(now, daemonset.metadata.name)),
     )
 
 
@@ -154,35 +154,37 @@ def _admission(now: Installation) -> str:
 
 
 def _central(now: Installation) -> str:
-    words = [_replicas(now.central)]
+    text = [_replicas(now.central)]
     if now.named is not None and not now.named.silent:
-        words.append(f"answers at {now.named.url}")
+        text.append(f"answers at {now.named.url}")
     if isinstance(now.lease, Lease) and now.lease.holder:
         age = now.lease.age_s(now.at)
-        words.append(f"{now.lease.holder} leads" + (f", renewed {max(age, 0):.0f} s ago" if age is not None else ""))
+        text.append(f"{now.lease.holder} leads" + (f", renewed {max(age, 0):.0f} s ago" if age is not None else ""))
     bindings = sum(one.bindings_open or 0 for one in now.replicas.values() if not isinstance(one, Unread))
-    words += [f"{count(bindings, 'Binding')} under way"] if bindings else []
-    return "; ".join(filter(None, words))
+    text += [f"{count(bindings, 'Binding')} under way"] if bindings else []
+    return "; ".join(filter(None, text))
 
 
 def _scheduler(now: Installation) -> str:
     profiles = now.scheduler_config.profiles if isinstance(now.scheduler_config, SchedulerConfig) else ()
-    said = f"profile{'s' * (len(profiles) != 1)} {listed(profiles)}" if profiles else ""
-    return "; ".join(filter(None, (_replicas(now.scheduler), said)))
+    text = f"profile{'s' * (len(profiles) != 1)} {listed(profiles)}" if profiles else ""
+    return "; ".join(filter(None, (_replicas(now.scheduler), text)))
 
 
-def _replicas(found: Deployment | Unread | None) -> str:
-    return f"{found.status.ready_replicas} of {found.spec.replicas} ready" if isinstance(found, Deployment) else ""
+def _replicas(deployment: Deployment | Unread | None) -> str:
+    return (
+        f"{deployment.status.ready_replicas} of {deployment.spec.replicas} ready" if isinstance(deployment, Deployment) else ""
+    )
 
 
 def _daemonsets(now: Installation) -> str:
     states = {one.metadata.name: one.status for one in now.daemonsets.values() if isinstance(one, DaemonSet)}
-    said = [
+    text = [
         f"{name} {status.number_ready} of {status.desired_number_scheduled} ready"
         for name, status in states.items()
         if status.desired_number_scheduled
     ]
-    return "; ".join(said) or ("on no node" if states else "none")
+    return "; ".join(text) or ("on no node" if states else "none")
 
 
 def _nodes(now: Installation) -> str:

@@ -17,7 +17,7 @@ from kubectl_lading.installation import control_checks, daemonset_checks, node_c
 from kubectl_lading.installation.installation import Installation, Part, checks, several
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.objects import Crd, Deployment, Unread
-from kubectl_lading.terminal.words import count, listed
+from kubectl_lading.terminal.format import count, listed
 from lading import nodedevices
 from lading.checks.model import Finding, degraded, note, unknown
 from lading.versions import Judgement, Support, find_skews, go_together, judge_kubelet, judge_runtime, judge_step
@@ -27,32 +27,32 @@ from lading.vocabulary import CENTRAL
 def parts_in_step(now: Installation) -> Iterator[Finding]:
     versions = find_versions(now)
     running = {
-        f"{part} {version}": version for part, found in versions.items() for version in found if part != "kubectl-lading"
+        f"{part} {version}": version for part, result in versions.items() for version in result if part != "kubectl-lading"
     }
     for skew in find_skews(running):
         yield degraded(
             f"{skew.parts[0]} and {skew.parts[1]} are more than one minor version apart",
-            why="these versions were not tested together",
+            reason="these versions were not tested together",
             mend="bring the older one to the minor version between them first",
         )
 
 
 def steps_allowed(now: Installation) -> Iterator[Finding]:
-    for part, found in find_versions(now).items():
+    for part, result in find_versions(now).items():
         if part == "kubectl-lading":
             continue
-        for version in sorted(found):
+        for version in sorted(result):
             judged = judge_step(version, now.target)
-            words = f"{part}: {judged.why}"
+            text = f"{part}: {judged.why}"
             match judged.support:
                 case Support.NONE:
                     yield degraded(
-                        words, mend=f"kubectl lading preflight --to {judged.via}" if judged.via else "its release notes"
+                        text, mend=f"kubectl lading preflight --to {judged.via}" if judged.via else "its release notes"
                     )
                 case Support.LIMITED:
-                    yield note(words, mend="keep /var/lib/lading/node.db of each node until you are sure")
+                    yield note(text, mend="keep /var/lib/lading/node.db of each node until you are sure")
                 case Support.UNKNOWN:
-                    yield unknown(words)
+                    yield unknown(text)
                 case Support.FULL:
                     pass
 
@@ -77,7 +77,7 @@ def resource_current(now: Installation) -> Iterator[Finding]:
     if missing:
         yield degraded(
             f"the resource NodeDevices lacks {count(len(missing), 'field')} of {now.cli}: {listed(missing)}",
-            why="the API server drops what a newer lading-hooks writes there",
+            reason="the API server drops what a newer lading-hooks writes there",
             mend="kubectl apply --server-side -k deploy/crds, before the nodes",
         )
     served = {one.name for one in crd.spec.versions if one.served}
@@ -100,12 +100,12 @@ def runtimes(now: Installation) -> Iterator[Finding]:
 
 
 def _platform(judged: Judgement, nodes: list[str], *, mend: str) -> Iterator[Finding]:
-    words = f"{judged.why} ({count(len(nodes), 'node')}: {listed(nodes)})"
+    text = f"{judged.why} ({count(len(nodes), 'node')}: {listed(nodes)})"
     match judged.support:
         case Support.NONE:
-            yield degraded(words, mend=mend)
+            yield degraded(text, mend=mend)
         case Support.LIMITED | Support.UNKNOWN:
-            yield note(words)
+            yield note(text)
         case Support.FULL:
             pass
 
@@ -114,7 +114,7 @@ def disks(now: Installation) -> list[Finding]:
     return several(
         [name for name in now.reporting if now.nodes[name].is_true("DiskPressure")],
         "(node has|nodes have) too little disk",
-        why="the new version is installed beside the old one, and the ledger is written on every grant",
+        reason="the new version is installed beside the old one, and the ledger is written on every grant",
         mend="kubectl describe node {0}; df -h /opt/lading /var/lib/lading, on the node",
     )
 
@@ -124,7 +124,7 @@ def vfs_back(now: Installation) -> list[Finding]:
     return several(
         sorted(f"{name} {vf.bdf} ({vf.unhealthy})" for name, vf in vfs if vf.unhealthy),
         "(VF|VFs) could not be attached or released, or are unhealthy",
-        why="only the running version knows how far the operation got",
+        reason="only the running version knows how far the operation got",
         mend="journalctl -t lading-hooks LADING_EVENT=vf.attach-failed + LADING_EVENT=vf.release-failed, on the node",
     )
 
@@ -138,22 +138,22 @@ def replicas_spare(now: Installation) -> Iterator[Finding]:
 
 
 def bindings_settled(now: Installation) -> Iterator[Finding]:
-    said = [one.bindings_open for one in now.replicas.values() if not isinstance(one, Unread)]
-    if not any(one is not None for one in said):
+    text = [one.bindings_open for one in now.replicas.values() if not isinstance(one, Unread)]
+    if not any(one is not None for one in text):
         yield note(
             "no replica of central says whether Bindings are under way",
-            why="the next leader settles an unclear one; only the wait for it is longer",
+            reason="the next leader settles an unclear one; only the wait for it is longer",
         )
-    elif bindings := sum(one or 0 for one in said):
+    elif bindings := sum(one or 0 for one in text):
         yield note(f"{count(bindings, 'Binding')} under way or unclear", mend="ask again: it takes seconds")
 
 
 def _of_nodes(now: Installation, component: str) -> dict[str, list[str]]:
     """Return the reporting nodes by the version of a component: a field of NodeInfo, such as `kubelet_version`."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for name in now.reporting:
-        found.setdefault(getattr(now.nodes[name].status.node_info, component), []).append(name)
-    return found
+        result.setdefault(getattr(now.nodes[name].status.node_info, component), []).append(name)
+    return result
 
 
 def count_platform(now: Installation) -> dict[str, Counter[str]]:

@@ -40,7 +40,7 @@ def summarise(cluster: Cluster, now: datetime) -> Workload:
         unhealthy=_named(pod for pod in there if (health := pod.status.healthy) is not None and health.status == "False"),
         ungranted=_named(pod for pod in bound if _is_ungranted(pod, cluster, granted, now)),
         unstarted=_named(unstarted),
-        clashes=tuple(_in_words(clash, names) for clash in cluster.ledger.conflicts()),
+        clashes=tuple(_as_text(clash, names) for clash in cluster.ledger.conflicts()),
         unreported=tuple(sorted({pod.spec.node_name for pod in bound} - set(cluster.reports))),
         problems=tuple(cluster.problems),
     )
@@ -60,7 +60,7 @@ def _is_ungranted(pod: Pod, cluster: Cluster, granted: set[PodUid], now: datetim
     return report is not None and report.status.reconciled and node in cluster.nodes and cluster.nodes[node].ready
 
 
-def _in_words(clash: Clash, names: Mapping[PodUid, str]) -> str:
+def _as_text(clash: Clash, names: Mapping[PodUid, str]) -> str:
     return f"{clash.device} on {clash.node} ({' and '.join(names.get(uid, uid) for uid in clash.pods)})"
 
 

@@ -25,9 +25,9 @@ from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
 from kubectl_lading.flags import Flags, Scope, command
 from kubectl_lading.objects import FullPod
+from kubectl_lading.terminal.format import count, listed
 from kubectl_lading.terminal.output import pairs, show, text
 from kubectl_lading.terminal.progress import Progress
-from kubectl_lading.terminal.words import count, listed
 from lading.kube.client import KubeClient
 from lading.kube.errors import NotFoundError
 from lading.kube.resource import PODS
@@ -37,7 +37,7 @@ ROUNDS: Final = 8  # maximum rounds of planning; each leaves out the pods that t
 _NAMED: Final = 2  # maximum pods named for one reason why they may not be moved
 _POD: Final = msgspec.json.Decoder(FullPod)
 
-NOT_LOOKED_AT: Final = (
+NOT_CONSIDERED: Final = (
     f"Tried: up to {MOST_MOVES} pods of one node for each. Not looked at: volumes, ports and affinity between pods, which are "
     "kube-scheduler's, and cpu and memory where a Node does not say what it has."
 )
@@ -98,13 +98,13 @@ async def _advise(client: KubeClient, cluster: Cluster, waiting: Sequence[Pendin
         moved = [move.pod.uid for opening in openings for move in opening.moves]
         beside = [uid for uid in _beside(cluster, openings) if uid in movable and uid not in movers]
         movers |= await _movers(client, [movable[uid] for uid in beside])
-        may_not = forbidden(_known(moved, movers), budgets)
+        may_not = forbidden(_movable(moved, movers), budgets)
         may_not |= {uid: "it has ended" for uid in moved if uid not in movers}
         if not may_not:
             break
-        for pod in _known([uid for uid in beside if uid not in may_not], movers):
+        for pod in _movable([uid for uid in beside if uid not in may_not], movers):
             may_not |= forbidden([pod], budgets)
-        stay |= {f"{movable[uid].namespace}/{movable[uid].name}": why for uid, why in may_not.items()}
+        stay |= {f"{movable[uid].namespace}/{movable[uid].name}": reason for uid, reason in may_not.items()}
         movable = {uid: pod for uid, pod in movable.items() if uid not in may_not}
     else:
         openings = [_without(opening, may_not) for opening in openings]
@@ -118,28 +118,28 @@ def _beside(cluster: Cluster, openings: Sequence[Opening]) -> list[PodUid]:
     return [record.uid for name in nodes for record in cluster.ledger.bound_on(name)]
 
 
-def _known(uids: Sequence[PodUid], movers: Mapping[PodUid, FullPod]) -> list[FullPod]:
+def _movable(uids: Sequence[PodUid], movers: Mapping[PodUid, FullPod]) -> list[FullPod]:
     return [movers[uid] for uid in uids if uid in movers]
 
 
 def read_movable(cluster: Cluster) -> dict[PodUid, Pending]:
     """Return the requests of the bound pods by uid, without pods that are being deleted or whose request became invalid."""
-    found = {}
+    result = {}
     for pod in cluster.pods:
         record = cluster.ledger.pod(pod.metadata.uid)
-        asked = parse_request(pod) if record is not None and record.holds is not None and not record.deleting else None
-        if isinstance(asked, DeviceRequest):
-            found[pod.metadata.uid] = pending_of(pod, asked)
-    return found
+        requested = parse_request(pod) if record is not None and record.holds is not None and not record.deleting else None
+        if isinstance(requested, DeviceRequest):
+            result[pod.metadata.uid] = pending_of(pod, requested)
+    return result
 
 
 async def _plan(cluster: Cluster, waiting: Sequence[Pending], movable: Mapping[PodUid, Pending]) -> list[Opening]:
     openings = []
     with Progress("looking for moves") as progress:
-        for steps, found in enumerate(plan_openings(cluster.scheduler, waiting, movable, allows=cluster.allows)):
-            if found is not None:
-                openings.append(found)
-            progress.say(f"of {len(waiting)} pods, {steps} steps", len(openings))
+        for steps, opening in enumerate(plan_openings(cluster.scheduler, waiting, movable, allows=cluster.allows)):
+            if opening is not None:
+                openings.append(opening)
+            progress.show_count(f"of {len(waiting)} pods, {steps} steps", len(openings))
             await asyncio.sleep(0)
     return openings
 
@@ -152,8 +152,8 @@ def _without(opening: Opening, may_not: Mapping[PodUid, str]) -> Opening:
 
 async def _movers(client: KubeClient, pods: Sequence[Pending]) -> dict[PodUid, FullPod]:
     """Return the objects of the pods by uid, without pods that no longer exist."""
-    found = await asyncio.gather(*(_mover(client, pod) for pod in pods))
-    return {one.metadata.uid: one for one in found if one is not None}
+    result = await asyncio.gather(*(_mover(client, pod) for pod in pods))
+    return {one.metadata.uid: one for one in result if one is not None}
 
 
 async def _mover(client: KubeClient, pod: Pending) -> FullPod | None:
@@ -194,11 +194,11 @@ def _view(opening: Opening, movers: Mapping[PodUid, FullPod]) -> OpeningView:
 def forbidden(pods: Sequence[FullPod], budgets: Budgets) -> dict[PodUid, str]:
     """Return by uid why a pod may not be moved together with the pods before it: a budget of 1 allows the first of 2 pods."""
     taken: Counter[BudgetKey] = Counter()
-    found = {}
+    result = {}
     for pod in pods:
-        if why := pod.why_bound_to_its_node or budgets.refuse(pod.metadata.namespace, pod.metadata.labels, taken):
-            found[pod.metadata.uid] = why
-    return found
+        if reason := pod.why_bound_to_its_node or budgets.refuse(pod.metadata.namespace, pod.metadata.labels, taken):
+            result[pod.metadata.uid] = reason
+    return result
 
 
 def notes(pod: FullPod) -> Iterator[str]:
@@ -237,7 +237,7 @@ def draw(advice: Advice) -> RenderableType:
     if opened:
         lines.append(text(HOW, "dim"))
     if advice.openings:
-        lines.append(text(NOT_LOOKED_AT, "dim"))
+        lines.append(text(NOT_CONSIDERED, "dim"))
     return Group(*lines)
 
 
@@ -250,10 +250,10 @@ def _opening(opening: OpeningView) -> Iterator[RenderableType]:
 
 def _who_stays(stay: Mapping[str, str]) -> Iterator[tuple[str, Text]]:
     by_reason: dict[str, list[str]] = {}
-    for name, why in stay.items():
-        by_reason.setdefault(why, []).append(name)
-    for why, names in by_reason.items():
-        yield listed(names, _NAMED), text(why)
+    for name, reason in stay.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        yield listed(names, _NAMED), text(reason)
 
 
 def _closed(opening: OpeningView) -> Text:
@@ -266,8 +266,8 @@ def _name(opening: OpeningView) -> str:
 
 def _move(move: MoveView) -> Text:
     to = f"to {move.to}" if move.to != move.node else f"to other devices of {move.to}"
-    said = "; ".join((f"priority {move.priority}", *move.notes))
-    return Text.assemble(text(f"{move.namespace}/{move.pod} {to} "), text(f"({said})", "dim"))
+    message = "; ".join((f"priority {move.priority}", *move.notes))
+    return Text.assemble(text(f"{move.namespace}/{move.pod} {to} "), text(f"({message})", "dim"))
 
 
 def _summary(openings: Sequence[OpeningView]) -> str:

@@ -46,15 +46,15 @@ def parse_object(document: Mapping[str, Any], source: str, *, namespace: str) ->
 async def read_gang_objects(client: KubeClient) -> list[GangObjects]:
     """Return the cluster's objects that define gangs. A kind that the user may not read is empty, after a warning. Raises
     KubeError."""
-    found: list[GangObjects] = []
+    gang_objectses: list[GangObjects] = []
     for kind in GANG_KINDS:
         resource = kind.resource
         warning = _UNREAD.format(plural=resource.plural, group=resource.group)
         try:
-            found.append((kind, await read_permitted(client, resource.path(), PodGroup, warning) or ()))
+            gang_objectses.append((kind, await read_permitted(client, resource.path(), PodGroup, warning) or ()))
         except NotFoundError:
             continue
-    return found
+    return gang_objectses
 
 
 def add_objects(starts: Starts, objects: Sequence[GangObjects]) -> None:

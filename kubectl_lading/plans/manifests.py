@@ -60,18 +60,18 @@ def admit(pod: Pod, wanted: Wanted, classes: Iterable[PriorityClass] | None) -> 
         return _with(pod, wanted.priority or 0, wanted.preemption_policy or "")
     by_name = {one.metadata.name: one for one in classes}
     name = wanted.priority_class_name or ""
-    found = by_name.get(name) if name else _default(by_name.values())
-    if found is None:
+    result = by_name.get(name) if name else _default(by_name.values())
+    if result is None:
         near = get_close_matches(name, by_name, n=1)
         return RefusedPod(pod=pod, why=f"there is no PriorityClass {name}" + (f"; there is {near[0]}" if near else ""))
-    whose = f"PriorityClass {found.metadata.name}" if found.metadata.name else "no PriorityClass"
-    policy = found.preemption_policy or LOWER
-    if wanted.priority is not None and wanted.priority != found.value:
-        return RefusedPod(pod=pod, why=f"priority {wanted.priority} is written in it, and with {whose} it has {found.value}")
+    whose = f"PriorityClass {result.metadata.name}" if result.metadata.name else "no PriorityClass"
+    policy = result.preemption_policy or LOWER
+    if wanted.priority is not None and wanted.priority != result.value:
+        return RefusedPod(pod=pod, why=f"priority {wanted.priority} is written in it, and with {whose} it has {result.value}")
     if wanted.preemption_policy is not None and wanted.preemption_policy != policy:
         written = wanted.preemption_policy
         return RefusedPod(pod=pod, why=f"preemptionPolicy {written} is written in it, and with {whose} it has {policy}")
-    return _with(pod, found.value, policy)
+    return _with(pod, result.value, policy)
 
 
 def _default(classes: Iterable[PriorityClass]) -> PriorityClass:
@@ -177,12 +177,12 @@ def _checked(count: object, source: str) -> int:
 
 def _pod(written: Mapping[str, Any], source: str, name: str, namespace: str) -> Draft:
     metadata = _map(written, "metadata", source)
-    words = {
+    text = {
         part: {key: value for key, value in _map(metadata, part, source).items() if value is not None}
         for part in ("annotations", "labels")
     }
     kept = {
-        "metadata": {"name": name, "namespace": namespace, **words},
+        "metadata": {"name": name, "namespace": namespace, **text},
         "spec": dict(_map(written, "spec", source)),
     }
     wanted = _converted(kept["spec"], Wanted, source, f"pod {name}")
@@ -209,7 +209,7 @@ def _written_name(document: Mapping[str, Any]) -> str:
 
 def _map(written: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
     """Return the mapping at the key; empty if it is absent or null."""
-    found = written.get(key)
-    if found is not None and not isinstance(found, dict):
-        raise ConfigError(f"cannot use {source}: {key} is no map: {found!r}")
-    return found or {}
+    result = written.get(key)
+    if result is not None and not isinstance(result, dict):
+        raise ConfigError(f"cannot use {source}: {key} is no map: {result!r}")
+    return result or {}

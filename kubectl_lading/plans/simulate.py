@@ -26,13 +26,13 @@ from kubectl_lading.plans.gang_objects import add_objects, read_gang_objects
 from kubectl_lading.plans.manifests import PriorityClass, admit, parse_manifest
 from kubectl_lading.plans.trial import Trial, Trials, Verdict
 from kubectl_lading.pods.waiting import SENTENCES
+from kubectl_lading.terminal.format import count
 from kubectl_lading.terminal.output import of_nodes, pairs, show, text, under, warn
 from kubectl_lading.terminal.progress import collect
-from kubectl_lading.terminal.words import count
 from lading.errors import ConfigError
 from lading.kube.resource import Resource
 
-NOT_LOOKED_AT: Final = (
+NOT_CONSIDERED: Final = (
     "Not looked at: quotas, volumes, ports and affinity between pods; the room that evictions would make for others; what "
     "central is binding at this moment."
 )
@@ -103,7 +103,7 @@ def draw(simulation: Simulation, *, wide: bool) -> RenderableType:
         skipped = ", ".join(simulation.passed_over)
         lines.append(text(f"Skipped, because they create no pods, or an unknown number: {skipped}.", "warn"))
     placed = sum(bool(trial.node) for trial in simulation.pods)
-    lines.append(text(f"{placed} of {count(len(simulation.pods), 'pod')} would be placed now. {NOT_LOOKED_AT}", "dim"))
+    lines.append(text(f"{placed} of {count(len(simulation.pods), 'pod')} would be placed now. {NOT_CONSIDERED}", "dim"))
     return Group(*lines)
 
 
@@ -123,19 +123,19 @@ def _trial(alike: Sequence[Trial], verdicts: Sequence[Verdict], *, wide: bool) -
         yield text(f"{name}{': each' if len(alike) > 1 else ''} {problem}", "head")
         yield pairs([*([(trial.code, text(trial.problem, "bad"))] if trial.code else []), *notes])
         return
-    asks = [("asks", text(trial.asks))]
+    rows = [("asks", text(trial.asks))]
     if trial.gang:
-        asks.append(("gang", text(f"{trial.gang}, with which it starts")))
+        rows.append(("gang", text(f"{trial.gang}, with which it starts")))
     if trial.priority:
-        asks.append(("priority", text(str(trial.priority))))
+        rows.append(("priority", text(str(trial.priority))))
     if not trial.node:
         fits = "it fits" if len(alike) == 1 else "they fit"
         yield text(f"{name} would wait: {fits} on no node", "head")
-        yield pairs([*asks, *_reasons(trial, verdicts, wide=wide), *_preemption(trial), *notes])
+        yield pairs([*rows, *_reasons(trial, verdicts, wide=wide), *_preemption(trial), *notes])
         return
     yield Text.assemble(text(f"{name} would go to ", "head"), text(trial.node, "good"))
-    devices = [pair for container, some in trial.containers.items() for pair in under(container, some.in_words())]
-    yield pairs([*asks, *devices, *_distances(trial), *notes])
+    devices = [pair for container, some in trial.containers.items() for pair in under(container, some.as_text())]
+    yield pairs([*rows, *devices, *_distances(trial), *notes])
 
 
 def _reasons(trial: Trial, verdicts: Sequence[Verdict], *, wide: bool) -> Iterator[tuple[str, Text]]:
@@ -157,10 +157,10 @@ def _reasons(trial: Trial, verdicts: Sequence[Verdict], *, wide: bool) -> Iterat
 def _preemption(trial: Trial) -> Iterator[tuple[str, Text]]:
     """Yield the pod's preemption; without victims only for a pod with a priority, of which a user would expect one."""
     if trial.preemption is not None and (trial.preemption.victims or trial.priority):
-        yield "preemption", text(trial.preemption.in_words())
+        yield "preemption", text(trial.preemption.as_text())
 
 
 def _distances(trial: Trial) -> Iterable[tuple[str, Text]]:
     if trial.pairs:
         return under("distance", (f"{pair.one} to {pair.other}: {pair.said}" for pair in trial.pairs), "dim")
-    return under("distance", (f"{count(number, 'pair')}: {said}" for said, number in trial.distances.items()), "dim")
+    return under("distance", (f"{count(number, 'pair')}: {message}" for message, number in trial.distances.items()), "dim")

@@ -100,11 +100,11 @@ class Trials:
         """Make the pods members of their gangs. Return the pods of the same gang, for each pod that starts with its gang."""
         gangs, members = self._cluster.scheduler.gangs, dict[GangKey, list[Pod]]()
         for pod in pods:
-            asked = parse_request(pod)
+            requested = parse_request(pod)
             self._feed.changed(pod)
-            if isinstance(asked, DeviceRequest) and (found := gangs.of(pod.metadata.uid)) is not None:
-                self._cluster.pending.add(pending_of(pod, asked))
-                members.setdefault(found[0].key, []).append(pod)
+            if isinstance(requested, DeviceRequest) and (membership := gangs.of(pod.metadata.uid)) is not None:
+                self._cluster.pending.add(pending_of(pod, requested))
+                members.setdefault(membership[0].key, []).append(pod)
         starting = {key: some for key, some in members.items() if self._cluster.scheduler.waits_for_gang(some[0].metadata.uid)}
         return {pod.metadata.uid: some for some in starting.values() for pod in some}
 
@@ -112,10 +112,10 @@ class Trials:
         """Yield the trials of the pods of one gang, placed by a plan as central would do."""
         cluster = self._cluster
         gangs = cluster.scheduler.gangs
-        found = gangs.of(pods[0].metadata.uid)
-        if found is None:
+        membership = gangs.of(pods[0].metadata.uid)
+        if membership is None:
             raise AssertionError("a pod that was made a member of a gang is one")
-        gang, _ = found
+        gang, _ = membership
         for member in gang.waiting():
             if (pending := cluster.pending.get(member.uid)) is not None:
                 gangs.calls.record(member.uid, EVERYWHERE, self._able(pending))
@@ -155,13 +155,13 @@ class Trials:
         return Trial(namespace=metadata.namespace, pod=metadata.name, problem=problem)
 
     def _try(self, pod: Pod) -> Trial:
-        blank, asked = self._blank(pod), parse_request(pod)
-        if asked is None:
+        blank, requested = self._blank(pod), parse_request(pod)
+        if requested is None:
             problem = "asks for no device of lading.dev/: any scheduler may take it anywhere"
             return msgspec.structs.replace(blank, problem=problem)
-        if isinstance(asked, MalformedRequest):
-            return msgspec.structs.replace(blank, problem=asked.message, code=OfPod.REQUEST_MALFORMED.value)
-        pending = pending_of(pod, asked)
+        if isinstance(requested, MalformedRequest):
+            return msgspec.structs.replace(blank, problem=requested.message, code=OfPod.REQUEST_MALFORMED.value)
+        pending = pending_of(pod, requested)
         blank, cluster = self._blank(pod, pending), self._cluster
         able = self._able(pending)
         cluster.scheduler.filter(pod, able)
@@ -197,28 +197,30 @@ class Trials:
         kind = pending.shape, pending.priority, pending.may_preempt, pending.node_rules
         if kind not in self._nowhere:
             self._nowhere[kind] = self._explained(blank, pending, frozenset(able))
-        known, said = self._nowhere[kind]
-        why = msgspec.structs.replace(said, namespace=pending.namespace, name=pending.name, uid=pending.uid)
-        return msgspec.structs.replace(known, namespace=blank.namespace, pod=blank.pod, notes=blank.notes, why=why)
+        known, text = self._nowhere[kind]
+        reason = msgspec.structs.replace(text, namespace=pending.namespace, name=pending.name, uid=pending.uid)
+        return msgspec.structs.replace(known, namespace=blank.namespace, pod=blank.pod, notes=blank.notes, why=reason)
 
     def _explained(self, blank: Trial, pending: Pending, able: frozenset[str]) -> tuple[Trial, Why]:
         cluster = self._cluster
-        why = judge_rules(cluster, pending, why_pending(cluster.scheduler, pending, 0.0))
-        away = tuple(node.node for node in why.nodes if node.reason == NOT_ALLOWED)
-        lacks = tuple(node.node for node in why.nodes if node.reason == FITS and node.node not in able)
-        later = [node.node for node in why.nodes if node.reason in LATER and node.node in able]
+        reason = judge_rules(cluster, pending, why_pending(cluster.scheduler, pending, 0.0))
+        away = tuple(node.node for node in reason.nodes if node.reason == NOT_ALLOWED)
+        lacks = tuple(node.node for node in reason.nodes if node.reason == FITS and node.node not in able)
+        later = [node.node for node in reason.nodes if node.reason in LATER and node.node in able]
         *_, preemption = find_preemption(cluster.scheduler, pending, later)
-        numbers = tuple(self._numbers.setdefault(one, len(self._numbers)) for one in _verdicts(why.nodes))
-        found = msgspec.structs.replace(blank, verdicts=numbers, lacks_resources=lacks, not_allowed=away, preemption=preemption)
-        return found, msgspec.structs.replace(why, nodes=[])
+        numbers = tuple(self._numbers.setdefault(one, len(self._numbers)) for one in _verdicts(reason.nodes))
+        membership = msgspec.structs.replace(
+            blank, verdicts=numbers, lacks_resources=lacks, not_allowed=away, preemption=preemption
+        )
+        return membership, msgspec.structs.replace(reason, nodes=[])
 
 
 def _verdicts(nodes: Sequence[NodeWhy]) -> Iterator[Verdict]:
     alike: dict[tuple[str, str, str], list[str]] = {}
     for node in nodes:
         alike.setdefault((node.reason, node.text, node.detail), []).append(node.node)
-    for (reason, words, detail), names in alike.items():
-        yield Verdict(reason=reason, text=words, detail=detail, nodes=tuple(names))
+    for (reason, text, detail), names in alike.items():
+        yield Verdict(reason=reason, text=text, detail=detail, nodes=tuple(names))
 
 
 def _priority(pod: Pod | RefusedPod) -> int:

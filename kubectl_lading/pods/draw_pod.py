@@ -14,8 +14,8 @@ from rich.text import Text
 from kubectl_lading.pods.given import GivenGpu
 from kubectl_lading.pods.pod_report import ContainerReport, PodReport, ReportedEvent, Signature, SignatureState
 from kubectl_lading.pods.situation import Stand
+from kubectl_lading.terminal.format import NONE, age, count, short_bdf, short_uuid
 from kubectl_lading.terminal.output import Cell, facts, now, table, text
-from kubectl_lading.terminal.words import NONE, age, count, short_bdf, short_uuid
 
 MOST_PAIRS: Final = 12  # maximum pairs of devices shown for one container; of more, only counts by distance are shown
 _STANDS: Final = {Stand.RUNNING: "good", Stand.REFUSED: "bad", Stand.MALFORMED: "bad"}
@@ -69,8 +69,8 @@ def _facts(report: PodReport) -> Iterator[tuple[str, str | Text]]:
 
 
 def _signature(signature: Signature) -> Text:
-    words, style = _SIGNED[signature.state]
-    return text(words.format(key_id=signature.key_id), style)
+    message, style = _SIGNED[signature.state]
+    return text(message.format(key_id=signature.key_id), style)
 
 
 # ---- devices
@@ -118,8 +118,8 @@ def _distances(one: ContainerReport, *, wide: bool) -> Iterator[tuple[Cell, ...]
             name = ""
         return
     kinds = Counter(("GPU" if _is_gpu(pair.other) else "VF", pair.said) for pair in one.pairs)
-    for (kind, said), number in sorted(kinds.items()):
-        yield name, f"{count(number, 'pair')} of GPU and {kind}", said
+    for (kind, message), number in sorted(kinds.items()):
+        yield name, f"{count(number, 'pair')} of GPU and {kind}", message
         name = ""
 
 
@@ -134,8 +134,8 @@ def _short(device: str) -> str:
 # ---- Events and conditions
 
 
-def _event(said: ReportedEvent) -> tuple[Cell, ...]:
-    ago = age(now() - datetime.fromisoformat(said.last).timestamp()) if said.last else NONE
-    times = f" (x{said.times})" if said.times > 1 else ""
-    kind = text(said.type, "warn" if said.type == "Warning" else "")
-    return f"{ago}{times}", kind, said.reason, said.source or NONE, said.message
+def _event(event: ReportedEvent) -> tuple[Cell, ...]:
+    ago = age(now() - datetime.fromisoformat(event.last).timestamp()) if event.last else NONE
+    times = f" (x{event.times})" if event.times > 1 else ""
+    kind = text(event.type, "warn" if event.type == "Warning" else "")
+    return f"{ago}{times}", kind, event.reason, event.source or NONE, event.message

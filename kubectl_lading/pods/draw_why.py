@@ -17,8 +17,8 @@ from central.view.helps import Ending, NodeHelp
 from kubectl_lading.pods.given import Given
 from kubectl_lading.pods.situation import PodRefusal, Situation
 from kubectl_lading.pods.waiting import NEVER, SENTENCES, Wait
+from kubectl_lading.terminal.format import age, count, gib, listed, pod_name
 from kubectl_lading.terminal.output import indented, of_nodes, pairs, text, under
-from kubectl_lading.terminal.words import age, count, gib, listed, pod_name
 
 MOST_NODES: Final = 4  # maximum rows of nodes for one reason
 MOST_SETS: Final = 2  # maximum sets of pods whose end would suffice, for one node
@@ -47,7 +47,7 @@ def _lines(answer: WhyView, wide: bool) -> Iterator[RenderableType]:
     if wait is not None:
         yield pairs([("asks", text(wait.why.asks)), *_kube_scheduler(situation), *_state(wait)])
     if answer.devices:
-        yield pairs([pair for name, given in answer.devices.items() for pair in under(name, given.in_words())])
+        yield pairs([pair for name, given in answer.devices.items() for pair in under(name, given.as_text())])
     for refusal in situation.refusals:
         yield from _refusal(refusal)
     if situation.waits_for:
@@ -76,11 +76,11 @@ def _state(wait: Wait) -> Iterator[tuple[str, Text]]:
     if wait.why.state == "reserved":
         yield "now", text(f"its devices are reserved on node {wait.why.node}, and it is being bound", "good")
     if wait.why.gang is not None:
-        yield "gang", text(wait.why.gang.in_words(), "warn")
+        yield "gang", text(wait.why.gang.as_text(), "warn")
     if wait.why.quota:
         yield "now", text(f"its quota refuses it, on every node: {wait.why.quota}", "warn")
     if wait.why.line is not None:
-        yield "line", text(wait.why.line.in_words())
+        yield "line", text(wait.why.line.as_text())
     if wait.why.making_room_on:
         yield "now", text(f"central evicts pods of lower priority on node {wait.why.making_room_on} for it", "good")
     if wait.why.keeping_room_on:
@@ -146,38 +146,38 @@ def _table(wait: Wait, nodes: Sequence[NodeWhy], wide: bool) -> RenderableType:
     """Return the table of one reason's nodes; nodes with the same text share a row."""
     rows: dict[tuple[str, tuple[str, str]], list[str]] = {}
     for node in nodes:
-        rows.setdefault((node.detail, _ends_in_words(wait.help_on(node.node), wide)), []).append(node.node)
+        rows.setdefault((node.detail, _ends_as_text(wait.help_on(node.node), wide)), []).append(node.node)
     shown = list(rows.items()) if wide else list(rows.items())[:MOST_NODES]
     made: list[tuple[str, Text]] = []
     for (detail, (ends, style)), names in shown:
-        said = [text(detail)] if detail or not ends else []
-        made += of_nodes(names, [*said, *([text(ends, style)] if ends else [])], wide=wide)
+        message = [text(detail)] if detail or not ends else []
+        made += of_nodes(names, [*message, *([text(ends, style)] if ends else [])], wide=wide)
     left = sum(len(names) for names in rows.values()) - sum(len(names) for _, names in shown)
     if left:
         made.append((f"and {left} more", text("-o wide names them", "dim")))
     return pairs(made, style="")
 
 
-def _ends_in_words(found: NodeHelp | None, wide: bool) -> tuple[str, str]:
+def _ends_as_text(node_help: NodeHelp | None, wide: bool) -> tuple[str, str]:
     """Return a text about the pods whose end would help on the node, and its style."""
-    if found is None or not (found.together or found.stay):
+    if node_help is None or not (node_help.together or node_help.stay):
         return "", ""
-    if found.stay:
-        return f"held by pods of DaemonSets, or static ones, which do not end: {_listed(found.stay, wide)}", "warn"
-    return _fits_when(found, wide), "good"
+    if node_help.stay:
+        return f"held by pods of DaemonSets, or static ones, which do not end: {_listed(node_help.stay, wide)}", "warn"
+    return _fits_when(node_help, wide), "good"
 
 
-def _fits_when(found: NodeHelp, wide: bool) -> str:
-    if found.any_of:
-        of = len(found.any_of)
-        number = "one" if found.together == 1 else f"any {found.together}"
-        return f"fits when {number} of these {of} end{'s' * (found.together == 1)}: {_listed(found.any_of, wide)}"
-    sets = found.sets if wide else found.sets[:MOST_SETS]
-    left = found.more + len(found.sets) - len(sets)
+def _fits_when(node_help: NodeHelp, wide: bool) -> str:
+    if node_help.any_of:
+        of = len(node_help.any_of)
+        number = "one" if node_help.together == 1 else f"any {node_help.together}"
+        return f"fits when {number} of these {of} end{'s' * (node_help.together == 1)}: {_listed(node_help.any_of, wide)}"
+    sets = node_help.sets if wide else node_help.sets[:MOST_SETS]
+    left = node_help.more + len(node_help.sets) - len(sets)
     more = f"; or {left} other sets" if left > 1 else "; or one other set" if left else ""
-    if found.together == 1:
+    if node_help.together == 1:
         return f"fits when {_ending(sets[0][0])} ends"
-    return f"fits when these {found.together} end: {'; or '.join(_listed(one, wide) for one in sets)}{more}"
+    return f"fits when these {node_help.together} end: {'; or '.join(_listed(one, wide) for one in sets)}{more}"
 
 
 def _listed(pods: Sequence[Ending], wide: bool) -> str:
@@ -193,10 +193,10 @@ def _ending(one: Ending) -> str:
 
 
 def _what_would_help(wait: Wait) -> Iterator[RenderableType]:
-    said = list(_helps(wait))
-    if said:
+    message = list(_helps(wait))
+    if message:
         yield text("")
-        yield pairs(said)
+        yield pairs(message)
 
 
 def _helps(wait: Wait) -> Iterator[tuple[str, Text]]:
@@ -207,9 +207,9 @@ def _helps(wait: Wait) -> Iterator[tuple[str, Text]]:
     if wait.why.preempts:
         yield "preemption", text(f"evicts {wait.why.preempts}")
     elif wait.preemption is not None:
-        yield "preemption", text(wait.preemption.in_words())
-    for why, pods in wait.why.protected.items():
-        yield "protected", text(f"{count(pods, 'pod')} of lower priority: {why}")
+        yield "preemption", text(wait.preemption.as_text())
+    for reason, pods in wait.why.protected.items():
+        yield "protected", text(f"{count(pods, 'pod')} of lower priority: {reason}")
     some_would = any(one.together for one in wait.helps) or wait.not_looked_at
     if some_would and not wait.why.reasons.get(FITS):
         yield "moves", text("kubectl lading defrag says which pods could go elsewhere to make room")

@@ -14,7 +14,7 @@ from central.assignment.annotation import OwnAssignment, parse_own
 from central.assignment.model import PlacedContainer
 from central.request.pod import Pod, roles_of
 from central.search.topology import distance, nvlinks
-from kubectl_lading.terminal.words import DISTANCES, count, gib
+from kubectl_lading.terminal.format import DISTANCES, count, gib
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import Gpu, NodeDevices, Pf
 from lading.vocabulary import ASSIGNMENT
@@ -53,7 +53,7 @@ class Given(msgspec.Struct, frozen=True, omit_defaults=True):
     gpus: tuple[GivenGpu, ...] = ()
     vfs: tuple[GivenVf, ...] = ()
 
-    def in_words(self) -> Iterator[str]:
+    def as_text(self) -> Iterator[str]:
         for gpu in self.gpus:
             kept_by = f", {', '.join(gpu.kept_by)}" if gpu.kept_by else ""
             yield (f"{' and '.join(gpu.share)} of " if gpu.share else "") + f"{gpu.mig or gpu.uuid} ({gpu.bdf}){kept_by}"
@@ -98,8 +98,8 @@ def pairs_of(report: NodeDevices, placed: PlacedContainer) -> Iterator[Pair]:
     gpus = {gpu.uuid: cards[gpu.uuid] for gpu in placed.gpus if gpu.uuid in cards}
     for one, other in combinations(gpus.values(), 2):
         links = nvlinks(one, other)
-        said = count(links, "NVLink") if links else DISTANCES[distance(one.place, other.place)]
-        yield Pair(one=one.uuid, other=other.uuid, said=said)
+        text = count(links, "NVLink") if links else DISTANCES[distance(one.place, other.place)]
+        yield Pair(one=one.uuid, other=other.uuid, said=text)
     for gpu in gpus.values():
         for vf in placed.vfs:
             if vf.pf in ports:

@@ -33,8 +33,8 @@ def list_pods(cluster: Cluster, views: Sequence[NodeView], namespace: str = "") 
 
 def waits(pod: Pod) -> bool:
     """Return whether the pod requests devices, validly or not, is not bound, and is neither deleted nor ended."""
-    gone = pod.spec.node_name or pod.metadata.deletion_timestamp or pod.ended
-    return not gone and parse_request(pod) is not None
+    unplaceable = pod.spec.node_name or pod.metadata.deletion_timestamp or pod.ended
+    return not unplaceable and parse_request(pod) is not None
 
 
 def view_waiting(pod: Pod) -> PodView:
@@ -45,17 +45,21 @@ def view_waiting(pod: Pod) -> PodView:
         uid=metadata.uid,
         state=PodState.WAITING,
         created=parse_seconds(metadata.creation_timestamp),
-        asks=_asks(pod),
+        asks=_request_as_text(pod),
     )
 
 
 def _with_request(view: PodView, pod: Pod | None) -> PodView:
-    return view if pod is None else msgspec.structs.replace(view, asks=_asks(pod))
+    return view if pod is None else msgspec.structs.replace(view, asks=_request_as_text(pod))
 
 
-def _asks(pod: Pod) -> str:
+def _request_as_text(pod: Pod) -> str:
     """Describe the pod's device request as text; empty for a pod whose devices are named by hand."""
-    asked = parse_request(pod)
-    if asked is None:
+    requested = parse_request(pod)
+    if requested is None:
         return ""
-    return OfPod.REQUEST_MALFORMED.value if isinstance(asked, MalformedRequest) else describe_request(pending_of(pod, asked))
+    return (
+        OfPod.REQUEST_MALFORMED.value
+        if isinstance(requested, MalformedRequest)
+        else describe_request(pending_of(pod, requested))
+    )

@@ -49,10 +49,10 @@ async def pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
     known = load_public_keys(dict(map(_read_key, keys)))
     namespace, name = find_pod(flags, name)
     async with connect(flags) as client:
-        found = await read_pod(client, namespace, name)
-        devices = await _read_report(client, found.spec.node_name) if found.spec.node_name else None
-        events = await read_events(client, found)
-    report = report_pod(found, devices, events, known)
+        result = await read_pod(client, namespace, name)
+        devices = await _read_report(client, result.spec.node_name) if result.spec.node_name else None
+        events = await read_events(client, result)
+    report = report_pod(result, devices, events, known)
     show(report, flags.output, *draw_pod(report, wide=flags.output is Output.WIDE))
 
 

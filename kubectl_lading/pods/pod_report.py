@@ -86,8 +86,8 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
 def report_pod(
     pod: FullPod, devices: NodeDevices | None, events: Sequence[PodEvent], keys: Mapping[str, Ed25519PublicKey]
 ) -> PodReport:
-    metadata, asked = pod.metadata, parse_request(pod)
-    situation = read_situation(pod, asked, events)
+    metadata, requested = pod.metadata, parse_request(pod)
+    situation = read_situation(pod, requested, events)
     text = metadata.annotations.get(ASSIGNMENT)
     own = parse_own(text, roles_of(pod), namespace=metadata.namespace) if text is not None else None
     placed: Mapping[str, PlacedContainer] = {}
@@ -105,10 +105,10 @@ def report_pod(
         stand=situation.stand,
         said=situation.said,
         asks=""
-        if asked is None
-        else asked.message
-        if isinstance(asked, MalformedRequest)
-        else describe_request(pending_of(pod, asked)),
+        if requested is None
+        else requested.message
+        if isinstance(requested, MalformedRequest)
+        else describe_request(pending_of(pod, requested)),
         by_hand={key: value for key, value in metadata.annotations.items() if is_manual(key)},
         without_effect=tuple(key for key in metadata.annotations if is_manual(key) and not _has_container(pod, key)),
         node=pod.spec.node_name,
@@ -119,7 +119,7 @@ def report_pod(
         healthy_said=healthy.message if healthy else "",
         reported=devices is not None,
         containers=tuple(_containers(pod, placed, devices)),
-        events=tuple(_said(event) for event in events),
+        events=tuple(_report_event(event) for event in events),
     )
 
 
@@ -195,7 +195,7 @@ def _as_placed(given: PlacedContainer, grant: Grant | None, devices: NodeDevices
     return PlacedContainer(gpus=tuple(gpus), vfs=tuple(vfs))
 
 
-def _said(event: PodEvent) -> ReportedEvent:
+def _report_event(event: PodEvent) -> ReportedEvent:
     return ReportedEvent(
         type=event.type,
         reason=event.reason,

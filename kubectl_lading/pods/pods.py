@@ -16,8 +16,8 @@ from kubectl_lading.access import connect, find_scope
 from kubectl_lading.cluster import Cluster, follow, read_cluster
 from kubectl_lading.flags import Choice, Flags, Output, Scope, command
 from kubectl_lading.pods.listed import list_pods
+from kubectl_lading.terminal.format import NONE, age, count, use_as_text
 from kubectl_lading.terminal.output import Cell, Rows, now, show, table, text, warn
-from kubectl_lading.terminal.words import NONE, age, count, use_in_words
 from kubectl_lading.where.nodes import view_nodes
 from lading.errors import ConfigError
 
@@ -37,7 +37,7 @@ WIDE: Final = (
     ("HELD", "(wide) Memory and percent of compute that it was given; 100% is one card."),
     ("USED", "(wide) Memory in use and how busy its cards are, without cards that it shares: use is reported by card."),
 )
-_GONE: Final = "gone"
+_DELETED: Final = "gone"
 _STYLES: Final = {PodState.WAITING: "warn", PodState.STARTING: "warn", PodState.HOLDING: "good", PodState.IDLE: "warn"}
 
 
@@ -57,14 +57,14 @@ async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
         raise ConfigError(f"cannot watch as {flags.output}", hint="leave -w or -o out")
     namespace = find_scope(flags)
 
-    def look(cluster: Cluster) -> list[PodView]:
+    def read_pods(cluster: Cluster) -> list[PodView]:
         listed = list_pods(cluster, view_nodes(cluster), namespace)
         return [one for one in listed if not states or one.state in states]
 
     async with connect(flags) as client:
         cluster = await read_cluster(client)
         warn(*cluster.problems)
-        listed = look(cluster)
+        listed = read_pods(cluster)
         rows = Rows(_heads(flags), [_row(one, flags) for one in listed])
         if not watch:
             show(PodsView(tuple(listed), tuple(cluster.problems)), flags.output, draw(listed, flags))
@@ -72,19 +72,19 @@ async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
         rows.print_all()
         last = {one.uid: one for one in listed}
         async for later in follow(client):
-            last = print_changes(last, look(later), lambda one, state: rows.print(_row(one, flags, state)))
+            last = print_changes(last, read_pods(later), lambda one, state: rows.print(_row(one, flags, state)))
 
 
 def print_changes(
-    last: dict[str, PodView], listed: Sequence[PodView], tell: Callable[[PodView, str], None]
+    last: dict[str, PodView], listed: Sequence[PodView], announce: Callable[[PodView, str], None]
 ) -> dict[str, PodView]:
     """Print the pods that are new, changed or deleted since `last`; return the current pods by uid."""
     present = {one.uid: one for one in listed}
     for one in listed:
         if one != last.get(one.uid):
-            tell(one, one.state.value)
+            announce(one, one.state.value)
     for uid in last.keys() - present.keys():
-        tell(last[uid], _GONE)
+        announce(last[uid], _DELETED)
     return present
 
 
@@ -102,7 +102,7 @@ def _heads(flags: Flags) -> tuple[str, ...]:
 
 
 def _row(one: PodView, flags: Flags, state: str = "") -> list[Cell]:
-    wide = [held_in_words(one.holds), used_in_words(one.holds)] if flags.output is Output.WIDE else []
+    wide = [held_as_text(one.holds), used_as_text(one.holds)] if flags.output is Output.WIDE else []
     return [*([one.namespace] if flags.all_namespaces else []), *_cells(one, state), *wide, one.asks or NONE]
 
 
@@ -112,22 +112,22 @@ def _cells(one: PodView, state: str) -> Iterator[Cell]:
     yield ",".join(one.nodes) or NONE
     yield str(one.holds.gpus or NONE)
     yield str(one.holds.vfs or NONE)
-    yield idle_in_words(one.holds)
+    yield idle_as_text(one.holds)
     yield age(now() - one.created) if one.created else NONE
 
 
-def idle_in_words(share: ShareView) -> str | Text:
+def idle_as_text(share: ShareView) -> str | Text:
     if not share.gpus_reported:
         return NONE
-    said = f"{share.gpus_idle}/{share.gpus_reported}"
-    return text(said, "warn") if share.gpus_idle else said
+    message = f"{share.gpus_idle}/{share.gpus_reported}"
+    return text(message, "warn") if share.gpus_idle else message
 
 
-def held_in_words(share: ShareView) -> str:
-    return use_in_words(share.held_mib, share.held_percent) if share.gpus else NONE
+def held_as_text(share: ShareView) -> str:
+    return use_as_text(share.held_mib, share.held_percent) if share.gpus else NONE
 
 
-def used_in_words(share: ShareView) -> str:
+def used_as_text(share: ShareView) -> str:
     shared = f"{count(share.gpus_shared, 'card')} shared" if share.gpus_shared else ""
-    known = use_in_words(share.used_mib, share.busy_percent)
+    known = use_as_text(share.used_mib, share.busy_percent)
     return " + ".join(filter(None, (known if known != NONE or not shared else "", shared)))

@@ -51,8 +51,8 @@ class PodEvent(Wire, frozen=True):
     @property
     def last(self) -> str:
         """Return the time of the last occurrence in RFC 3339, which sorts as text."""
-        seen = self.series.last_observed_time if self.series else None
-        return seen or self.last_timestamp or self.event_time or self.first_timestamp or ""
+        observed = self.series.last_observed_time if self.series else None
+        return observed or self.last_timestamp or self.event_time or self.first_timestamp or ""
 
     @property
     def times(self) -> int:
@@ -77,10 +77,10 @@ async def read_pod(client: KubeClient, namespace: str, name: str) -> FullPod:
 async def _called(client: KubeClient, name: str) -> list[str]:
     """Return the pods of that name in all namespaces; none if the user may not list pods of all namespaces."""
     try:
-        found = await _names(client, f"{PODS.path()}?fieldSelector=metadata.name={quote(name, safe='')}")
+        result = await _names(client, f"{PODS.path()}?fieldSelector=metadata.name={quote(name, safe='')}")
     except ForbiddenError:
         return []
-    return [one for one in found if one.endswith(f"/{name}")]
+    return [one for one in result if one.endswith(f"/{name}")]
 
 
 async def _names(client: KubeClient, path: str) -> list[str]:
@@ -95,5 +95,5 @@ async def read_events(client: KubeClient, pod: FullPod) -> list[PodEvent]:
         f"you may not read Events of namespace {namespace}, so what was said of the pod there is left out: "
         "ClusterRole lading-reader (deploy/rbac/reader.yaml) gives that right"
     )
-    found = await read_permitted(client, path, PodEvent, without) or ()
-    return sorted((one for one in found if one.involved_object.uid == uid), key=lambda one: one.last)
+    result = await read_permitted(client, path, PodEvent, without) or ()
+    return sorted((one for one in result if one.involved_object.uid == uid), key=lambda one: one.last)

@@ -63,74 +63,74 @@ class Situation(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str = ""
 
 
-def read_situation(pod: FullPod, asked: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent]) -> Situation:
+def read_situation(pod: FullPod, requested: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent]) -> Situation:
     """Return the pod's situation. `events`: the pod's Events, the oldest first."""
     if pod.ended:
-        words = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
-        return Situation(stand=Stand.ENDED, said=f"has ended: {pod.status.phase}" + (f": {words}" if words else ""))
+        text = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
+        return Situation(stand=Stand.ENDED, said=f"has ended: {pod.status.phase}" + (f": {text}" if text else ""))
     if pod.spec.node_name:
-        return _on_its_node(pod, asked, events)
-    return _unbound(pod, asked)
+        return _on_its_node(pod, requested, events)
+    return _unbound(pod, requested)
 
 
 # ---- bound
 
 
-def _on_its_node(pod: FullPod, asked: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent]) -> Situation:
+def _on_its_node(pod: FullPod, requested: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent]) -> Situation:
     node, unstarted = pod.spec.node_name, _unstarted(pod)
     runs = pod.status.phase == "Running" and not unstarted
-    refusals = () if runs else tuple(_refusals(pod, asked, events, {name for name, _ in unstarted}))
+    refusals = () if runs else tuple(_refusals(pod, requested, events, {name for name, _ in unstarted}))
     if refusals:
         return Situation(stand=Stand.REFUSED, said=f"is refused on node {node}", node=node, refusals=refusals)
     if runs:
         healthy = pod.status.healthy
         unhealthy = healthy.message if healthy is not None and healthy.status == "False" else ""
-        said = f"runs on node {node}" + (", with devices that became unhealthy" if unhealthy else "")
-        return Situation(stand=Stand.RUNNING, said=said, node=node, hint=unhealthy)
-    waits = tuple(f"{name}: {why}" for name, why in unstarted)
+        text = f"runs on node {node}" + (", with devices that became unhealthy" if unhealthy else "")
+        return Situation(stand=Stand.RUNNING, said=text, node=node, hint=unhealthy)
+    waits = tuple(f"{name}: {reason}" for name, reason in unstarted)
     return Situation(stand=Stand.STARTING, said=f"is bound to node {node}, and starts there", node=node, waits_for=waits)
 
 
 def _unstarted(pod: FullPod) -> list[tuple[str, str]]:
     """Return the waiting containers with their reasons. Leave out containers that are only starting if others have another
     reason."""
-    found = []
+    result = []
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         if (waiting := status.state.waiting) is not None:
-            words = ": ".join(filter(None, (waiting.reason, waiting.message)))
-            found.append((status.name, words))
-    return [one for one in found if one[1] not in _ONLY_STARTING] or found
+            text = ": ".join(filter(None, (waiting.reason, waiting.message)))
+            result.append((status.name, text))
+    return [one for one in result if one[1] not in _ONLY_STARTING] or result
 
 
 def _refusals(
-    pod: FullPod, asked: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent], unstarted: set[str]
+    pod: FullPod, requested: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent], unstarted: set[str]
 ) -> Iterator[PodRefusal]:
     """Yield the newest refusal of each container. The state of a container is newer than its Events."""
     by_container: dict[str, PodRefusal] = {}
     for event in events:
         named = _CONTAINER.search(event.involved_object.field_path)
-        if found := _parse(event.message, named[1] if named else "", times=event.times, last=event.last):
-            by_container[found.container] = found
+        if result := _parse(event.message, named[1] if named else "", times=event.times, last=event.last):
+            by_container[result.container] = result
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = status.state.waiting
-        if waiting is not None and (found := _parse(waiting.message, status.name)):
-            told = [known for name in (status.name, "") if (known := by_container.get(name)) and known.code == found.code]
-            times, last = (told[0].times, told[0].last) if told else (1, "")
-            by_container[status.name] = msgspec.structs.replace(found, times=times, last=last)
-    if not by_container and isinstance(asked, DeviceRequest) and ASSIGNMENT not in pod.metadata.annotations:
+        if waiting is not None and (result := _parse(waiting.message, status.name)):
+            notified = [known for name in (status.name, "") if (known := by_container.get(name)) and known.code == result.code]
+            times, last = (notified[0].times, notified[0].last) if notified else (1, "")
+            by_container[status.name] = msgspec.structs.replace(result, times=times, last=last)
+    if not by_container and isinstance(requested, DeviceRequest) and ASSIGNMENT not in pod.metadata.annotations:
         message = "the pod asks for devices and was bound without an assignment: by another scheduler, or by hand"
         yield _refusal(Reason.ASSIGNMENT_MISSING, message)
-    of_containers = {found.code for name, found in by_container.items() if name}
-    for name, found in by_container.items():
-        if (name in unstarted or not unstarted) if name else found.code not in of_containers:
-            yield found
+    of_containers = {result.code for name, result in by_container.items() if name}
+    for name, result in by_container.items():
+        if (name in unstarted or not unstarted) if name else result.code not in of_containers:
+            yield result
 
 
 def _parse(text: str, container: str, *, times: int = 1, last: str = "") -> PodRefusal | None:
-    found = _REFUSAL.search(text)
-    if found is None or found[1] not in set(Reason):
+    match = _REFUSAL.search(text)
+    if match is None or match[1] not in set(Reason):
         return None
-    return _refusal(Reason(found[1]), found[2].strip(), container=container, times=times, last=last)
+    return _refusal(Reason(match[1]), match[2].strip(), container=container, times=times, last=last)
 
 
 def _refusal(code: Reason, message: str, *, container: str = "", times: int = 1, last: str = "") -> PodRefusal:
@@ -140,7 +140,7 @@ def _refusal(code: Reason, message: str, *, container: str = "", times: int = 1,
 # ---- not bound
 
 
-def _unbound(pod: FullPod, asked: DeviceRequest | MalformedRequest | None) -> Situation:
+def _unbound(pod: FullPod, requested: DeviceRequest | MalformedRequest | None) -> Situation:
     scheduled = pod.condition(SCHEDULED)
     says = scheduled.message if scheduled is not None and scheduled.status != "True" else ""
     if pod.spec.scheduling_gates:
@@ -150,11 +150,11 @@ def _unbound(pod: FullPod, asked: DeviceRequest | MalformedRequest | None) -> Si
             said=f"is gated: no scheduler looks at it until its schedulingGates are gone: {gates}",
             hint="a queue (Kueue, for one) removes its gate when it admits the pod",
         )
-    if isinstance(asked, MalformedRequest):
+    if isinstance(requested, MalformedRequest):
         code = OfPod.REQUEST_MALFORMED.value
-        refusal = PodRefusal(code=code, message=asked.message, fix=FIXES[code])
+        refusal = PodRefusal(code=code, message=requested.message, fix=FIXES[code])
         return Situation(stand=Stand.MALFORMED, said="has an invalid device request", refusals=(refusal,), scheduler_says=says)
-    if asked is None:
+    if requested is None:
         by_hand = any(map(is_manual, pod.metadata.annotations))
         what = "names its devices by hand, which the node looks at" if by_hand else "asks for no device of lading.dev/"
         return Situation(stand=Stand.NO_DEVICES, said=f"{what}: Lading does not keep it from being bound", scheduler_says=says)

@@ -21,9 +21,9 @@ from kubectl_lading.access import connect, find_scope
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Choice, Flags, Scope, command, refuse
 from kubectl_lading.pods.listed import list_pods
-from kubectl_lading.pods.pods import held_in_words, idle_in_words, used_in_words
+from kubectl_lading.pods.pods import held_as_text, idle_as_text, used_as_text
+from kubectl_lading.terminal.format import NONE, pod_name
 from kubectl_lading.terminal.output import Cell, show, table, text, warn
-from kubectl_lading.terminal.words import NONE, pod_name
 from kubectl_lading.where.nodes import view_nodes
 
 COLUMNS: Final = (
@@ -148,10 +148,10 @@ def _cells(of: Of, row: TopRow) -> list[Cell]:
     share = row.share
     return [
         text(row.name, "head") if row.name == _ALL else row.name,
-        *(said for head, said in numbers.items() if head not in _LEFT_OUT[of]),
+        *(message for head, message in numbers.items() if head not in _LEFT_OUT[of]),
         str(share.gpus or NONE),
         str(share.vfs or NONE),
-        held_in_words(share),
-        used_in_words(share),
-        idle_in_words(share),
+        held_as_text(share),
+        used_as_text(share),
+        idle_as_text(share),
     ]

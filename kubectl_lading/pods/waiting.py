@@ -25,7 +25,7 @@ from central.state.pending import Pending
 from central.view.helps import Ending, NodeHelp, find_helps
 from kubectl_lading.cluster import NOT_ALLOWED, Cluster
 from kubectl_lading.pods.situation import FIXES
-from kubectl_lading.terminal.words import pod_name
+from kubectl_lading.terminal.format import pod_name
 from lading.amounts import format_mib
 from lading.vocabulary import PodUid
 
@@ -37,7 +37,7 @@ class Preemption(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str = ""
     victims: tuple[Ending, ...] = ()
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         if not self.victims:
             return f"none: {self.said}"
         victims = ", ".join(f"{pod_name(one)} (priority {one.priority})" for one in self.victims)
@@ -56,8 +56,8 @@ def find_preemption(
         yield Preemption(said=f"no pod that holds devices has a lower priority than its {pod.priority}")
         return
     best, protection = None, Protection(budgets=budgets)
-    for found in plans(scheduler, pod, names, protection):
-        best = found or best
+    for plan in plans(scheduler, pod, names, protection):
+        best = plan or best
         yield None
     if best is None:
         without = ", without those that disruption budgets protect," if protection.applied else ""
@@ -101,7 +101,7 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
 def explain_wait(
     cluster: Cluster,
     pod: Pending,
-    said: Why | None,
+    text: Why | None,
     *,
     most: int,
     silent: bool = False,
@@ -111,11 +111,11 @@ def explain_wait(
     """Explain why the pod waits. Yield None between two steps, and a Wait last. `said`: central's answer. `most`: maximum nodes
     for which to search pods whose end would help. `silent`: central did not answer. `stay`: pods that never end."""
     scheduler = cluster.scheduler
-    why = said or why_pending(scheduler, pod, 0.0)
-    why = judge_rules(cluster, pod, why)
-    why = msgspec.structs.replace(why, nodes=[_beside_devices(scheduler, pod, node) for node in why.nodes])
+    reason = text or why_pending(scheduler, pod, 0.0)
+    reason = judge_rules(cluster, pod, reason)
+    reason = msgspec.structs.replace(reason, nodes=[_beside_devices(scheduler, pod, node) for node in reason.nodes])
     yield None
-    later = [node.node for node in why.nodes if node.reason in LATER and cluster.allows(pod, node.node)]
+    later = [node.node for node in reason.nodes if node.reason in LATER and cluster.allows(pod, node.node)]
     helps = []
     for one in find_helps(scheduler, pod, later, stay=stay):
         helps.append(one)
@@ -124,52 +124,52 @@ def explain_wait(
             break
     demand = scheduler.demand(pod.request)
     preemption = None
-    if not (why.gang or why.preempts or why.making_room_on or why.keeping_room_on or why.reasons.get(FITS)):
-        for found in find_preemption(scheduler, pod, later, budgets):
-            preemption = found
+    if not (reason.gang or reason.preempts or reason.making_room_on or reason.keeping_room_on or reason.reasons.get(FITS)):
+        for result in find_preemption(scheduler, pod, later, budgets):
+            preemption = result
             yield None
     yield Wait(
-        why=why,
-        from_central=said is not None,
+        why=reason,
+        from_central=text is not None,
         helps=tuple(helps),
         not_looked_at=max(0, len(later) - len(helps)),
-        scattered=tuple(_scattered(scheduler, pod, why.nodes, demand)),
+        scattered=tuple(_scattered(scheduler, pod, reason.nodes, demand)),
         preemption=preemption,
-        fixes=dict(_fixes(scheduler, pod, why, silent=silent)),
+        fixes=dict(_fixes(scheduler, pod, reason, silent=silent)),
     )
 
 
-def judge_rules(cluster: Cluster, pod: Pending, why: Why) -> Why:
+def judge_rules(cluster: Cluster, pod: Pending, reason: Why) -> Why:
     """Return `why` with reason NOT_ALLOWED for nodes with fitting devices where kube-scheduler does not let the pod go."""
-    away = {node.node for node in why.nodes if node.reason == FITS and not cluster.allows(pod, node.node)}
+    away = {node.node for node in reason.nodes if node.reason == FITS and not cluster.allows(pod, node.node)}
     if not away:
-        return why
+        return reason
     nodes = [
         msgspec.structs.replace(node, reason=NOT_ALLOWED, text=SENTENCES[NOT_ALLOWED]) if node.node in away else node
-        for node in why.nodes
+        for node in reason.nodes
     ]
-    return msgspec.structs.replace(why, nodes=nodes, reasons=dict(Counter(node.reason for node in nodes)))
+    return msgspec.structs.replace(reason, nodes=nodes, reasons=dict(Counter(node.reason for node in nodes)))
 
 
-def _fixes(scheduler: Scheduler, pod: Pending, why: Why, *, silent: bool) -> Iterator[tuple[str, str]]:
-    for reason in why.reasons:
+def _fixes(scheduler: Scheduler, pod: Pending, cause: Why, *, silent: bool) -> Iterator[tuple[str, str]]:
+    for reason in cause.reasons:
         if reason in FIXES:
             yield reason, FIXES[reason]
         elif reason == NOT_ALLOWED:
             yield reason, "kubectl describe node NODE shows its labels and taints; kubectl uncordon NODE ends a cordon."
-    fitting = [node.node for node in why.nodes if node.reason == FITS]
+    fitting = [node.node for node in cause.nodes if node.reason == FITS]
     own = scheduler.ledger.without(pod.uid)
     if fitting:
         able = any(own.capacity(name).has_resources(pod.cpu_memory) for name in fitting)
-        yield FITS, _fix_of_fitting(why, able=able, silent=silent)
+        yield FITS, _fix_of_fitting(cause, able=able, silent=silent)
 
 
-def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
+def _fix_of_fitting(reason: Why, *, able: bool, silent: bool) -> str:
     """Return advice for a pod that waits although devices are free on some nodes. `able`: one of these nodes has enough cpu and
     memory, as far as known."""
-    if why.state == "reserved":
+    if reason.state == "reserved":
         return "nothing: it is being bound."
-    if why.gang is not None:
+    if reason.gang is not None:
         return 'nothing: the pod starts together with its gang; see the line "gang".'
     if not able:
         return "ask for less cpu or memory, or wait until pods end there."
@@ -183,16 +183,16 @@ def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
 
 def _beside_devices(scheduler: Scheduler, pod: Pending, node: NodeWhy) -> NodeWhy:
     """Return the node's entry. If its devices are free, add the missing cpu or memory to the detail."""
-    capacity, asked = scheduler.ledger.without(pod.uid).capacity(node.node), pod.cpu_memory
-    if node.reason != FITS or capacity.has_resources(asked):
+    capacity, requested = scheduler.ledger.without(pod.uid).capacity(node.node), pod.cpu_memory
+    if node.reason != FITS or capacity.has_resources(requested):
         return node
     lacks = (
-        [f"{asked.cpu_milli / 1000:g} cpu asked, {capacity.cpu_milli / 1000:g} left"]
-        if asked.cpu_milli > capacity.cpu_milli
+        [f"{requested.cpu_milli / 1000:g} cpu asked, {capacity.cpu_milli / 1000:g} left"]
+        if requested.cpu_milli > capacity.cpu_milli
         else []
     )
-    if asked.memory_mib > capacity.memory_mib:
-        lacks.append(f"{format_mib(asked.memory_mib)} of its memory asked, {format_mib(capacity.memory_mib)} left")
+    if requested.memory_mib > capacity.memory_mib:
+        lacks.append(f"{format_mib(requested.memory_mib)} of its memory asked, {format_mib(capacity.memory_mib)} left")
     return msgspec.structs.replace(node, detail=f"but {'; '.join(lacks)}")
 
 

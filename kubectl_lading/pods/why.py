@@ -32,13 +32,13 @@ from kubectl_lading.pods.listed import waits
 from kubectl_lading.pods.read_pod import read_events, read_pod
 from kubectl_lading.pods.situation import SCHEDULER, Stand, read_situation
 from kubectl_lading.pods.waiting import NEVER, Wait, explain_wait
+from kubectl_lading.terminal.format import NONE, age, count
 from kubectl_lading.terminal.output import Cell, now, show, table, text, warn
 from kubectl_lading.terminal.progress import collect
-from kubectl_lading.terminal.words import NONE, age, count
 from lading.kube.client import KubeClient
 
-LOOKED_AT: Final = 20  # maximum nodes for which pods whose end would help are searched
-LOOKED_AT_WIDE: Final = 1000  # the same maximum with -o wide, json or yaml
+SEARCHED_NODES: Final = 20  # maximum nodes for which pods whose end would help are searched
+SEARCHED_NODES_WIDE: Final = 1000  # the same maximum with -o wide, json or yaml
 
 
 COLUMNS: Final = (
@@ -69,11 +69,11 @@ async def _why(flags: Flags, pod: str) -> None:
     namespace, name = find_pod(flags, pod)
     async with connect(flags) as client:
         own = await read_pod(client, namespace, name)
-        asked = parse_request(own)
-        situation = read_situation(own, asked, await read_events(client, own))
+        requested = parse_request(own)
+        situation = read_situation(own, requested, await read_events(client, own))
         wait = (
-            await _wait(client, flags, own, asked)
-            if situation.stand is Stand.WAITING and isinstance(asked, DeviceRequest)
+            await _wait(client, flags, own, requested)
+            if situation.stand is Stand.WAITING and isinstance(requested, DeviceRequest)
             else None
         )
     answer = WhyView(
@@ -92,23 +92,23 @@ async def _why_all(flags: Flags) -> None:
     namespace = find_scope(flags)
     async with connect(flags) as client:
         cluster = await read_deciding(client, Central(client, flags))
-        found = await collect("looking at all nodes", "pods", explain_waiting(cluster, namespace))
+        result = await collect("looking at all nodes", "pods", explain_waiting(cluster, namespace))
     warn(*cluster.problems)
-    show(WaitingView(tuple(found)), flags.output, *draw_waiting(found, everywhere=not namespace))
+    show(WaitingView(tuple(result)), flags.output, *draw_waiting(result, everywhere=not namespace))
 
 
-async def _wait(client: KubeClient, flags: Flags, own: FullPod, asked: DeviceRequest) -> Wait:
+async def _wait(client: KubeClient, flags: Flags, own: FullPod, requested: DeviceRequest) -> Wait:
     metadata, central = own.metadata, Central(client, flags)
-    cluster, said, budgets = await asyncio.gather(
+    cluster, message, budgets = await asyncio.gather(
         read_deciding(client, central), central.why(metadata.namespace, metadata.name), read_budgets(client)
     )
-    pod = cluster.pending.get(metadata.uid) or pending_of(own, asked)
+    pod = cluster.pending.get(metadata.uid) or pending_of(own, requested)
     steps = explain_wait(
         cluster,
         pod,
-        said if isinstance(said, Why) and said.uid == pod.uid else None,
-        most=LOOKED_AT if flags.output is Output.TABLE else LOOKED_AT_WIDE,
-        silent=isinstance(said, Unread),
+        message if isinstance(message, Why) and message.uid == pod.uid else None,
+        most=SEARCHED_NODES if flags.output is Output.TABLE else SEARCHED_NODES_WIDE,
+        silent=isinstance(message, Unread),
         stay=frozenset(one.metadata.uid for one in cluster.pods if one.why_bound_to_its_node),
         budgets=Budgets.of(budgets or ()),
     )
@@ -140,7 +140,7 @@ class WaitingView(msgspec.Struct, frozen=True):
 def explain_waiting(cluster: Cluster, namespace: str = "") -> Iterator[WaitingPod]:
     """Yield the waiting pods of `namespace` (empty: all), in the order in which they get devices. Each distinct request is
     checked once."""
-    found = [pod for pod in cluster.pods if waits(pod) and namespace in ("", pod.metadata.namespace)]
+    result = [pod for pod in cluster.pods if waits(pod) and namespace in ("", pod.metadata.namespace)]
     tenants = cluster.scheduler.tenants
     tenants.catch_up()
 
@@ -148,14 +148,14 @@ def explain_waiting(cluster: Cluster, namespace: str = "") -> Iterator[WaitingPo
         metadata = pod.metadata
         return -pod.spec.priority, tenants.part(metadata.namespace), metadata.creation_timestamp or "", metadata.uid
 
-    for pod in sorted(found, key=place):
+    for pod in sorted(result, key=place):
         yield _explain(cluster, pod)
 
 
 def _explain(cluster: Cluster, pod: Pod) -> WaitingPod:
-    asked, metadata = parse_request(pod), pod.metadata
-    stand, said = _stand(pod, asked)
-    pending = pending_of(pod, asked) if isinstance(asked, DeviceRequest) else None
+    requested, metadata = parse_request(pod), pod.metadata
+    stand, message = _stand(pod, requested)
+    pending = pending_of(pod, requested) if isinstance(requested, DeviceRequest) else None
     return WaitingPod(
         namespace=metadata.namespace,
         pod=metadata.name,
@@ -165,16 +165,16 @@ def _explain(cluster: Cluster, pod: Pod) -> WaitingPod:
         created=parse_seconds(metadata.creation_timestamp),
         asks=describe_request(pending) if pending else "",
         reasons=cluster.count_reasons(pending) if pending and stand is Stand.WAITING else {},
-        said=said,
+        said=message,
     )
 
 
-def _stand(pod: Pod, asked: DeviceRequest | MalformedRequest | None) -> tuple[Stand, str]:
+def _stand(pod: Pod, requested: DeviceRequest | MalformedRequest | None) -> tuple[Stand, str]:
     """Return the state of an unbound pod that requests devices, as `read_situation` does, and its reason as text."""
     if pod.spec.scheduling_gates:
         return Stand.GATED, f"gated: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
-    if isinstance(asked, MalformedRequest):
-        return Stand.MALFORMED, asked.message
+    if isinstance(requested, MalformedRequest):
+        return Stand.MALFORMED, requested.message
     if pod.spec.scheduler_name != SCHEDULER:
         return Stand.OTHER_SCHEDULER, f"names the scheduler {pod.spec.scheduler_name or 'default-scheduler'}, not {SCHEDULER}"
     return Stand.WAITING, ""
@@ -191,10 +191,10 @@ def draw_waiting(pods: Sequence[WaitingPod], *, everywhere: bool) -> Iterator[Re
 
 def _row(one: WaitingPod, *, everywhere: bool) -> list[Cell]:
     since = age(now() - one.created) if one.created else NONE
-    return [*([one.namespace] if everywhere else []), one.pod, since, str(one.priority), _said(one), one.asks or NONE]
+    return [*([one.namespace] if everywhere else []), one.pod, since, str(one.priority), _describe(one), one.asks or NONE]
 
 
-def _said(one: WaitingPod) -> Text:
+def _describe(one: WaitingPod) -> Text:
     """Return why the pod waits: the number of nodes by reason. Fitting nodes come first, nodes that can never fit last."""
     if one.stand is Stand.MALFORMED:  # only `why POD` shows the message
         return text(one.stand.value, "bad")

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kubectl_lading.flags import Output
-from kubectl_lading.terminal.words import counts_in_words, listed
+from kubectl_lading.terminal.format import counts_as_text, listed
 from lading.log import printable
 
 Cell = str | Text
@@ -30,7 +30,7 @@ _NARROW: Final = 16  # minimum width, in columns, of a cell whose text continues
 STYLES: Final = {"head": "bold", "good": "green", "warn": "yellow", "bad": "red", "dim": "bright_black"}
 
 
-COUNTS: Final = Text(f"GPUS, VFS: {counts_in_words()}", style=STYLES["dim"])
+COUNTS: Final = Text(f"GPUS, VFS: {counts_as_text()}", style=STYLES["dim"])
 MOST_NAMES: Final = 6  # maximum node names shown for one text; more nodes are counted
 _LONGEST: Final = 32  # maximum width of a subject, in columns
 _DEEP: Final = 2
@@ -64,9 +64,9 @@ def safe(cell: Cell) -> Text:
     return cell if isinstance(cell, Text) else Text(printable(cell))
 
 
-def text(words: str, style: str = "") -> Text:
+def text(message: str, style: str = "") -> Text:
     """Return `words` with control characters escaped. `style`: a key of STYLES."""
-    return Text(printable(words), style=STYLES.get(style, ""))
+    return Text(printable(message), style=STYLES.get(style, ""))
 
 
 def show(value: object, output: Output, *tables: RenderableType) -> None:
@@ -78,10 +78,10 @@ def show(value: object, output: Output, *tables: RenderableType) -> None:
             click.echo(yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True), nl=False)
         case Output.TABLE | Output.WIDE:
             out = console()
-            with out.capture() as said:
+            with out.capture() as message:
                 for one in tables:
                     out.print(one, crop=False)
-            click.echo("\n".join(line.rstrip(" ") for line in said.get().splitlines()), color=out.is_terminal)
+            click.echo("\n".join(line.rstrip(" ") for line in message.get().splitlines()), color=out.is_terminal)
 
 
 def plain(value: object) -> Any:
@@ -129,9 +129,9 @@ class Rows:
             line.append(" " * (max(0, wide - cell.cell_len) + _GAP))
         line.rstrip()
         out = console()
-        with out.capture() as said:
+        with out.capture() as message:
             out.print(line, crop=False, overflow="ignore", no_wrap=True)
-        click.echo(said.get(), nl=False, color=out.is_terminal)
+        click.echo(message.get(), nl=False, color=out.is_terminal)
 
 
 def pairs(rows: Sequence[tuple[str, Text]], *, style: str = "dim") -> RenderableType:
@@ -140,8 +140,8 @@ def pairs(rows: Sequence[tuple[str, Text]], *, style: str = "dim") -> Renderable
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=all(len(name) <= _LONGEST for name, _ in rows), overflow="fold", max_width=_LONGEST)
     grid.add_column(overflow="fold")
-    for name, said in rows:
-        grid.add_row(text(name, style), said)
+    for name, message in rows:
+        grid.add_row(text(name, style), message)
     return indented(grid)
 
 
@@ -150,25 +150,25 @@ def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, words in rows:
-        grid.add_row(text(name, "dim"), words if isinstance(words, Text) else text(words))
+    for name, message in rows:
+        grid.add_row(text(name, "dim"), message if isinstance(message, Text) else text(message))
     return grid
 
 
-def under(name: str, said: Iterable[str], style: str = "") -> list[tuple[str, Text]]:
+def under(name: str, message: Iterable[str], style: str = "") -> list[tuple[str, Text]]:
     """Return a row for each text; only the first has the subject's name."""
-    return [("" if number else name, text(one, style)) for number, one in enumerate(said)]
+    return [("" if number else name, text(one, style)) for number, one in enumerate(message)]
 
 
-def of_nodes(names: Sequence[str], said: Sequence[Text], *, wide: bool) -> list[tuple[str, Text]]:
+def of_nodes(names: Sequence[str], texts: Sequence[Text], *, wide: bool) -> list[tuple[str, Text]]:
     """Return rows with one text about several nodes. More than MOST_NAMES nodes are counted, and named below the text: with
     `wide` all, else some."""
     named = listed(names, len(names) if wide else MOST_NAMES)
-    if not any(one.plain for one in said):
+    if not any(one.plain for one in texts):
         return [("on", text(named))]
     few = len(names) <= MOST_NAMES
     left = ", ".join(names) if few else f"{len(names)} nodes"
-    rows = [("" if number else left, one) for number, one in enumerate(said)]
+    rows = [("" if number else left, one) for number, one in enumerate(texts)]
     return rows if few else [*rows, ("", text(named, "dim"))]
 
 

@@ -49,7 +49,7 @@ class Progress:
         if self._status is not None:
             self._status.stop()
 
-    def say(self, what: str, count: int) -> None:
+    def show_count(self, what: str, count: int) -> None:
         self._counts[what] = count
         if self._status is not None:
             self._status.update(self._line)
@@ -76,7 +76,7 @@ async def collect(text: str, what: str, steps: Iterable[T]) -> list[T]:
     with Progress(text) as progress:
         for one in steps:
             made.append(one)
-            progress.say(what, len(made))
+            progress.show_count(what, len(made))
             await asyncio.sleep(0)
     return made
 
@@ -84,10 +84,10 @@ async def collect(text: str, what: str, steps: Iterable[T]) -> list[T]:
 class Patience:
     """Report slow answers of the API server, on a running loop. `server`: URL of the API server."""
 
-    def __init__(self, server: str, *, after_s: float = SILENT_S, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, server: str, *, after_s: float = SILENT_S, announce: Callable[[str], None] | None = None) -> None:
         self._server = server
         self._after_s = after_s
-        self._tell = tell or (lambda words: click.echo(words, err=True))
+        self._print = announce or (lambda text: click.echo(text, err=True))
         self._open: dict[object, str] = {}  # names of the calls in progress, the oldest first
         self._due: asyncio.TimerHandle | None = None
 
@@ -107,15 +107,15 @@ class Patience:
                 self._listen(self._after_s)
 
     def _listen(self, silent_s: float, since_s: float = 0.0) -> None:
-        self._due = asyncio.get_running_loop().call_later(silent_s - since_s, self._say, silent_s)
+        self._due = asyncio.get_running_loop().call_later(silent_s - since_s, self._print_waiting, silent_s)
 
     def _stop(self) -> None:
         if self._due is not None:
             self._due.cancel()
             self._due = None
 
-    def _say(self, silent_s: float) -> None:
+    def _print_waiting(self, silent_s: float) -> None:
         first, *others = self._open.values()
         more = f", and {len(others)} more" if others else ""
-        self._tell(printable(f"waiting: {self._server} has not answered for {silent_s:g} s: {first}{more}"))
+        self._print(printable(f"waiting: {self._server} has not answered for {silent_s:g} s: {first}{more}"))
         self._listen(2 * silent_s, silent_s)

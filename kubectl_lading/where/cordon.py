@@ -24,8 +24,8 @@ from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.completion import complete_nodes
 from kubectl_lading.flags import Flags, command
 from kubectl_lading.run import not_found
+from kubectl_lading.terminal.format import pod_name
 from kubectl_lading.terminal.output import show, table, text
-from kubectl_lading.terminal.words import pod_name
 from kubectl_lading.where.device_names import Device, Kind, devices_of, find_device
 from lading.cordon import EVERYTHING, Cordon
 from lading.errors import ConfigError, LadingError
@@ -93,8 +93,8 @@ async def uncordon(flags: Flags, devices: tuple[str, ...], node: str, everything
     await _edit(flags, devices, node, everything=everything, dry_run=dry_run, cordons=False)
 
 
-async def _edit(flags: Flags, words: Sequence[str], node: str, *, everything: bool, dry_run: bool, cordons: bool) -> None:
-    if everything == bool(words) or (everything and not node):
+async def _edit(flags: Flags, args: Sequence[str], node: str, *, everything: bool, dry_run: bool, cordons: bool) -> None:
+    if everything == bool(args) or (everything and not node):
         raise ConfigError("cannot tell which devices are meant", hint="name some, or all of a node: --all --node NAME")
     async with connect(flags) as client:
         cluster = await read_cluster(client)
@@ -103,7 +103,7 @@ async def _edit(flags: Flags, words: Sequence[str], node: str, *, everything: bo
                 raise not_found("node", node, list(cluster.reports))
             devices = [one for one in devices_of(cluster.reports[node]) if one.kind in (Kind.GPU, Kind.PF)]
         else:
-            devices = list(dict.fromkeys(find_device(word, cluster.reports, node=node) for word in words))
+            devices = list(dict.fromkeys(find_device(word, cluster.reports, node=node) for word in args))
         changes = []
         for name, some in groupby(sorted(devices, key=lambda one: one.node), key=lambda one: one.node):
             of_node = list(some)
@@ -163,11 +163,11 @@ def _vfs_below(reports: Mapping[str, NodeDevices], device: Device) -> set[str]:
 
 
 def draw(changes: Sequence[Change]) -> Table | Text:
-    rows = [(one.node, one.device, _said(one), ", ".join(one.held_by) or "no pod") for one in changes]
+    rows = [(one.node, one.device, _describe(one), ", ".join(one.held_by) or "no pod") for one in changes]
     return table([head for head, _ in COLUMNS], rows)
 
 
-def _said(change: Change) -> Text:
+def _describe(change: Change) -> Text:
     now = "cordoned" if change.cordoned else "in service"
     if change.cordoned == change.before:
         return text(f"{now}, as before", "dim")

@@ -59,20 +59,20 @@ def devices_of(report: NodeDevices) -> Iterator[Device]:
 
 def find_device(word: str, reports: Mapping[str, NodeDevices], *, node: str = "") -> Device:
     """Return the device that `word` names. `node`: its node, if `word` does not contain one."""
-    found, named = _called(word, reports, node)
-    if not found:
+    result, named = _called(word, reports, node)
+    if not result:
         raise _none(named, "device", reports)
-    return _only(word, found, "device")
+    return _only(word, result, "device")
 
 
 def find_card(word: str, reports: Mapping[str, NodeDevices]) -> Device:
     """Return the GPU that `word` names, also by one of its MIG instances."""
-    found, named = _called(word, reports)
-    if not found:
+    result, named = _called(word, reports)
+    if not result:
         raise _none(named, "GPU", reports)
-    cards = [_card_of(device, reports) for device in found if device.kind in (Kind.GPU, Kind.MIG)]
+    cards = [_card_of(device, reports) for device in result if device.kind in (Kind.GPU, Kind.MIG)]
     if not cards:
-        nic = found[0]
+        nic = result[0]
         hint = f"kubectl lading node {nic.node} shows its GPUs"
         raise LadingError(f"cannot find GPU {word}: it is a {nic.kind} of node {nic.node}", hint=hint)
     return _only(word, list(dict.fromkeys(cards)), "GPU")
@@ -82,11 +82,11 @@ def _card_of(device: Device, reports: Mapping[str, NodeDevices]) -> Device:
     return next(one for one in devices_of(reports[device.node]) if one.name == (device.of or device.name))
 
 
-def _only(word: str, found: Sequence[Device], what: str) -> Device:
-    if len(found) > 1:
-        names = [f"{one.node}/{one.bdf if _is_address(word) else one.name}" for one in found]
-        raise LadingError(f"cannot tell which {what} {word} is: {len(found)} are called so", hint=f"write {_either(names)}")
-    return found[0]
+def _only(word: str, devices: Sequence[Device], what: str) -> Device:
+    if len(devices) > 1:
+        names = [f"{one.node}/{one.bdf if _is_address(word) else one.name}" for one in devices]
+        raise LadingError(f"cannot tell which {what} {word} is: {len(devices)} are called so", hint=f"write {_either(names)}")
+    return devices[0]
 
 
 def _called(word: str, reports: Mapping[str, NodeDevices], node: str = "") -> tuple[list[Device], str]:

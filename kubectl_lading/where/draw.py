@@ -12,8 +12,8 @@ from typing import Final
 from rich.text import Text
 
 from central.view.model import DeviceState, GpuView, GroupView, HolderView, MigView, NodeView, PfView, VfView
+from kubectl_lading.terminal.format import NONE, count, gib, of_gib, pod_name, short_bdf, short_uuid, use_of
 from kubectl_lading.terminal.output import text
-from kubectl_lading.terminal.words import NONE, count, gib, of_gib, pod_name, short_bdf, short_uuid, use_of
 
 _GAP: Final = 2
 _BAR: Final = 8  # length of a bar, in columns
@@ -156,10 +156,10 @@ def _gpu_holders(gpu: GpuView) -> Iterator[Text]:
             yield text(f"{pod_name(one)}{amount}{isolation}{_unsure(one)}")
 
 
-def _why(why: str, which: str = "") -> Iterator[Text]:
+def _why(reason: str, which: str = "") -> Iterator[Text]:
     """Yield the reason why no new pod gets a device; nothing if there is no reason."""
-    if why:
-        yield text(f"! {which}{why}", "warn" if why == "cordoned" else "bad")
+    if reason:
+        yield text(f"! {which}{reason}", "warn" if reason == "cordoned" else "bad")
 
 
 def _held(gpu: GpuView) -> Text:
@@ -194,8 +194,8 @@ def _unsure(holder: HolderView) -> str:
     normal for devices named by hand."""
     if "granted" in holder.claims:
         return ""
-    words = {"bound": "not granted yet", "lingering": "ended while the node was not reachable"}
-    return f" ({', '.join(words.get(claim, claim) for claim in holder.claims)})"
+    message = {"bound": "not granted yet", "lingering": "ended while the node was not reachable"}
+    return f" ({', '.join(message.get(claim, claim) for claim in holder.claims)})"
 
 
 def _mig(instance: MigView, branch: str, below: str) -> Row:
@@ -237,5 +237,5 @@ def _why_vfs(pf: PfView) -> Iterator[Text]:
     for vf in () if pf.why else pf.vfs:
         reasons.setdefault(vf.why, []).append(short_bdf(vf.bdf))
     yield from _why(pf.why)
-    for why, bdfs in reasons.items():
-        yield from _why(why, f"{bdfs[0] if len(bdfs) == 1 else count(len(bdfs), 'VF')}: ")
+    for reason, bdfs in reasons.items():
+        yield from _why(reason, f"{bdfs[0] if len(bdfs) == 1 else count(len(bdfs), 'VF')}: ")

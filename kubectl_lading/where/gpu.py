@@ -15,8 +15,8 @@ from central.view.model import DeviceState, GpuView, HolderView, Past
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, command
+from kubectl_lading.terminal.format import DISTANCES, NONE, age, gib, pod_name, use_of
 from kubectl_lading.terminal.output import facts, now, show, table, text
-from kubectl_lading.terminal.words import DISTANCES, NONE, age, gib, pod_name, use_of
 from kubectl_lading.where.device_names import find_card
 from lading.nodedevices import NodeDevices
 
@@ -54,8 +54,8 @@ async def gpu(flags: Flags, card: str) -> None:
     nodes have that one."""
     async with connect(flags) as client:
         cluster = await read_cluster(client)
-    found = find_gpu(cluster, card)
-    show(found, flags.output, *draw_gpu(found))
+    result = find_gpu(cluster, card)
+    show(result, flags.output, *draw_gpu(result))
 
 
 def find_gpu(cluster: Cluster, word: str) -> GpuReport:
@@ -76,8 +76,8 @@ def find_gpu(cluster: Cluster, word: str) -> GpuReport:
 def _near(report: NodeDevices, uuid: str) -> Iterator[NearVf]:
     """Yield the NICs with VFs near the card, the nearest first. NICs at distance "across" are left out."""
     place = next(gpu.place for gpu in report.status.gpus if gpu.uuid == uuid)
-    apart = sorted((distance(place, pf.place), pf.bdf, pf.ibdev) for pf in report.status.pfs if pf.vfs)
-    for level, bdf, ibdev in apart:
+    pairs_of_distance = sorted((distance(place, pf.place), pf.bdf, pf.ibdev) for pf in report.status.pfs if pf.vfs)
+    for level, bdf, ibdev in pairs_of_distance:
         if level is not Distance.CROSS:
             yield NearVf(pf=bdf, ibdev=ibdev, distance=DISTANCES[level])
 
@@ -85,23 +85,23 @@ def _near(report: NodeDevices, uuid: str) -> Iterator[NearVf]:
 # ---- for people
 
 
-def draw_gpu(found: GpuReport) -> Iterator[RenderableType]:
-    gpu = found.gpu
+def draw_gpu(report: GpuReport) -> Iterator[RenderableType]:
+    gpu = report.gpu
     style = {DeviceState.FREE: "good", DeviceState.UNUSABLE: "bad"}.get(gpu.state, "")
-    yield Text.assemble(text(f"GPU {gpu.index} of node {found.node}", "head"), "  ", text(gpu.state.value, style))
-    yield facts(_facts(found))
+    yield Text.assemble(text(f"GPU {gpu.index} of node {report.node}", "head"), "  ", text(gpu.state.value, style))
+    yield facts(_facts(report))
     yield Text()
     if gpu.holders:
         yield table(("NOW", "CONTAINERS", "HELD", "USED", "BECAUSE"), [_row_of_holder(one, gpu) for one in gpu.holders])
     else:
         yield text("No pod holds it.")
-    if found.past:
+    if report.past:
         yield Text()
-        yield table(("BEFORE", "CONTAINER", "UNTIL", "FOR", "BY"), [_row_of_past(one) for one in found.past])
+        yield table(("BEFORE", "CONTAINER", "UNTIL", "FOR", "BY"), [_row_of_past(one) for one in report.past])
 
 
-def _facts(found: GpuReport) -> Iterator[tuple[str, str]]:
-    gpu = found.gpu
+def _facts(report: GpuReport) -> Iterator[tuple[str, str]]:
+    gpu = report.gpu
     yield "uuid", gpu.uuid
     yield "at", gpu.bdf + (f", module {gpu.module_id}" if gpu.module_id is not None else "")
     links = f", {gpu.nvlinks} NVLinks" if gpu.nvlinks else ""
@@ -113,7 +113,7 @@ def _facts(found: GpuReport) -> Iterator[tuple[str, str]]:
     if use := gpu.use:
         memory, busy = use_of(use)
         yield "used", f"{memory} of memory, {busy} busy, as the driver saw it {age(now() - use.at)} ago"
-    for level, group in groupby(found.near, key=lambda one: one.distance):
+    for level, group in groupby(report.near, key=lambda one: one.distance):
         yield level, ", ".join(one.ibdev or one.pf for one in group)
 
 

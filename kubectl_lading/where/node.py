@@ -15,8 +15,8 @@ from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.completion import complete_nodes
 from kubectl_lading.flags import Flags, Output, command
 from kubectl_lading.run import not_found
+from kubectl_lading.terminal.format import age, count
 from kubectl_lading.terminal.output import console, now, show, text
-from kubectl_lading.terminal.words import age, count
 from kubectl_lading.where.draw import draw_topology
 
 COLUMNS: Final = (
@@ -92,8 +92,8 @@ def _summary(view: NodeView) -> Iterator[str]:
         nics = count(len(view.pfs), f"{layers} NIC".strip())
         yield f"{nics}, {count(sums.vfs, 'VF')}: {_counted(sums.vf_counts)}"
     versions = [f"{name} {version}" for name, version in (("driver", view.driver), ("lading-hooks", view.reporter)) if version]
-    seen = max((gpu.use.at for gpu in view.gpus if gpu.use), default=0)
-    versions += [f"USED as the driver saw it {age(now() - seen)} ago"] if seen else []
+    observed = max((gpu.use.at for gpu in view.gpus if gpu.use), default=0)
+    versions += [f"USED as the driver saw it {age(now() - observed)} ago"] if observed else []
     if versions:
         yield ", ".join(versions)
     if view.isolations:

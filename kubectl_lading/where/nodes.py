@@ -18,12 +18,12 @@ from central.view.pods import used
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.terminal.format import NONE, age, count, counts, counts_as_text, of_gib, percent, use_as_text
 from kubectl_lading.terminal.output import COUNTS, Cell, now, show, table, text, warn
-from kubectl_lading.terminal.words import NONE, age, count, counts, counts_in_words, of_gib, percent, use_in_words
 
 COLUMNS: Final = (
-    ("GPUS", f"Cards: {counts_in_words()}. Held is in whole or in part; a node that assigns nothing now has no free ones."),
-    ("VFS", f"RDMA VFs: {counts_in_words()}."),
+    ("GPUS", f"Cards: {counts_as_text()}. Held is in whole or in part; a node that assigns nothing now has no free ones."),
+    ("VFS", f"RDMA VFs: {counts_as_text()}."),
     ("HELD", "Of all cards: memory that pods were given / there is, and percent of compute. A share without percent counts 0."),
     ("USED", "Memory that the driver saw in use when the node last looked, and how busy the cards were; - where not reported."),
     ("HEALTH", "What is wrong, or ok."),
@@ -83,7 +83,7 @@ def _row(name: str, views: Sequence[NodeView]) -> Iterator[Cell]:
     yield counts(sums.gpu_counts)
     yield counts(sums.vf_counts)
     yield f"{of_gib(sums.held_mib, sums.memory_mib)} {percent(sums.held_percent, sums.core_percent)}" if gpus else NONE
-    yield use_in_words(*used(gpus))
+    yield use_as_text(*used(gpus))
 
 
 def _health(view: NodeView) -> Text:
@@ -91,21 +91,21 @@ def _health(view: NodeView) -> Text:
         return text("; ".join(("no report", *view.problems)), "bad")
     unusable = Counter("GPU" for gpu in view.gpus if gpu.state is DeviceState.UNUSABLE and not gpu.cordoned)
     unusable.update("VF" for pf in view.pfs for vf in pf.vfs if vf.state is DeviceState.UNUSABLE and not pf.cordoned)
-    said = [] if view.state is NodeState.READY else [view.state.value.replace("-", " ")]
-    said += [f"{count(number, kind)} unusable" for kind, number in unusable.items()]
-    said += [count(len(view.problems), "problem")] if view.problems else []
-    if said == [NodeState.UNSCHEDULABLE.value]:
-        return text(", ".join(said + (["cordoned"] if view.cordon else [])), "warn")
-    if said:
-        return text(", ".join(said + (["cordoned"] if view.cordon else [])), "bad")
+    message = [] if view.state is NodeState.READY else [view.state.value.replace("-", " ")]
+    message += [f"{count(number, kind)} unusable" for kind, number in unusable.items()]
+    message += [count(len(view.problems), "problem")] if view.problems else []
+    if message == [NodeState.UNSCHEDULABLE.value]:
+        return text(", ".join(message + (["cordoned"] if view.cordon else [])), "warn")
+    if message:
+        return text(", ".join(message + (["cordoned"] if view.cordon else [])), "bad")
     return text("cordoned", "warn") if view.cordon else text("ok", "good")
 
 
 def _health_of_all(views: Sequence[NodeView]) -> Text:
     sums = totals(views)
-    said = [count(len(views), "node")]
-    said += [f"{sums.nodes_not_ready} not ready"] if sums.nodes_not_ready else []
-    return text(", ".join(said), "bad" if sums.nodes_not_ready else "")
+    message = [count(len(views), "node")]
+    message += [f"{sums.nodes_not_ready} not ready"] if sums.nodes_not_ready else []
+    return text(", ".join(message), "bad" if sums.nodes_not_ready else "")
 
 
 def _wide(view: NodeView, cluster: Cluster) -> Iterator[str]:
@@ -114,15 +114,15 @@ def _wide(view: NodeView, cluster: Cluster) -> Iterator[str]:
     yield view.driver or NONE
     yield view.reporter or NONE
     yield from _host(view.name, cluster)
-    seen = max((gpu.use.at for gpu in view.gpus if gpu.use), default=0)
-    yield age(now() - seen) if seen else NONE
+    observed = max((gpu.use.at for gpu in view.gpus if gpu.use), default=0)
+    yield age(now() - observed) if observed else NONE
 
 
 def _host(name: str, cluster: Cluster) -> tuple[str, str]:
     capacity = cluster.ledger.capacity(name)
     node = cluster.nodes.get(name)
     size = allocatable_of(node.status.allocatable) if node else None
-    if size is None or not capacity.resources_known:
+    if size is None or not capacity.resources_reported:
         return NONE, NONE
     cpu, all_cpu = (size.cpu_milli - capacity.cpu_milli) / 1000, size.cpu_milli / 1000
     return f"{cpu:g}/{all_cpu:g}", of_gib(size.memory_mib - capacity.memory_mib, size.memory_mib)

@@ -23,9 +23,9 @@ from kubectl_lading.cluster import read_cluster
 from kubectl_lading.flags import Flags, Output, Scope, command, refuse
 from kubectl_lading.lists import Listed, read_list
 from kubectl_lading.run import not_found
+from kubectl_lading.terminal.format import NONE
 from kubectl_lading.terminal.output import Cell, show, table, text, warn
 from kubectl_lading.terminal.progress import Progress
-from kubectl_lading.terminal.words import NONE
 from lading.amounts import format_mib
 from lading.kube.client import KubeClient
 from lading.kube.errors import ForbiddenError, NotFoundError
@@ -60,7 +60,7 @@ async def quota(flags: Flags, name: str) -> None:
     quotas = Quotas(cluster.ledger, cluster.pending)
     for dialect, listed in objects.items():
         QuotaFeed(quotas, dialect).replaced(*listed)
-    exhaust(quotas.look())
+    exhaust(quotas.scan())
     view = _only(view_quotas(quotas), name)
     show(view, flags.output, *draw(view, wide=flags.output is Output.WIDE))
 
@@ -100,11 +100,13 @@ def draw(view: QuotasView, *, wide: bool) -> list[RenderableType]:
         return [text("There are no quotas: no ElasticQuota of Koordinator or scheduler-plugins (docs/quotas.md).")]
     scales = _scales(view)
     rows = [row for one in view.quotas if not one.problem for row in _rows(one, scales, wide=wide)]
-    said: list[RenderableType] = [table(["QUOTA", *(head for head, _ in COLUMNS)], rows)] if rows else []
-    said += [text(f"{one.quota}: refused, and so are its pods: {one.problem}", "bad") for one in view.quotas if one.problem]
+    renderable_types: list[RenderableType] = [table(["QUOTA", *(head for head, _ in COLUMNS)], rows)] if rows else []
+    renderable_types += [
+        text(f"{one.quota}: refused, and so are its pods: {one.problem}", "bad") for one in view.quotas if one.problem
+    ]
     if uncounted := sorted({key for one in view.quotas for key in one.uncounted}):
-        said.append(text(f"Not counted by Lading: {', '.join(uncounted)}", "warn"))
-    return said
+        renderable_types.append(text(f"Not counted by Lading: {', '.join(uncounted)}", "warn"))
+    return renderable_types
 
 
 def _scales(view: QuotasView) -> dict[str, float]:

@@ -82,8 +82,8 @@ def ok(what: str) -> Finding:
     return Finding(verdict=Verdict.OK, what=what)
 
 
-def note(what: str, *, mend: str = "", why: str = "") -> Finding:
-    return Finding(verdict=Verdict.NOTE, what=what, mend=mend, why=why)
+def note(what: str, *, mend: str = "", reason: str = "") -> Finding:
+    return Finding(verdict=Verdict.NOTE, what=what, mend=mend, why=reason)
 
 
 def skipped(what: str, *, mend: str = "") -> Finding:
@@ -94,13 +94,13 @@ def warning(what: str, *, mend: str) -> Finding:
     return Finding(verdict=Verdict.WARNING, what=what, mend=mend)
 
 
-def unknown(what: str, *, mend: str = "", why: str = "") -> Finding:
-    return Finding(verdict=Verdict.UNKNOWN, what=what, mend=mend, why=why)
+def unknown(what: str, *, mend: str = "", reason: str = "") -> Finding:
+    return Finding(verdict=Verdict.UNKNOWN, what=what, mend=mend, why=reason)
 
 
 def failed(what: str, *, mend: str) -> Finding:
     return Finding(verdict=Verdict.FAILED, what=what, mend=mend)
 
 
-def degraded(what: str, *, mend: str, why: str = "") -> Finding:
-    return Finding(verdict=Verdict.DEGRADED, what=what, mend=mend, why=why)
+def degraded(what: str, *, mend: str, reason: str = "") -> Finding:
+    return Finding(verdict=Verdict.DEGRADED, what=what, mend=mend, why=reason)

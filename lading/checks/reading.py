@@ -27,11 +27,11 @@ class Readings:
         first caller, because the others may have more time left."""
         if name not in self._begun:
             self._begun[name] = asyncio.ensure_future(read())
-        found: T = await asyncio.shield(self._begun[name])
-        return found
+        result: T = await asyncio.shield(self._begun[name])
+        return result
 
 
-async def said_by(check: str, reading: Awaitable[T]) -> T:
+async def read_shared(check: str, reading: Awaitable[T]) -> T:
     """Return a reading that several checks need. If it fails, raise ElsewhereError: only `check` reports the cause."""
     try:
         return await reading

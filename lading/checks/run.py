@@ -27,8 +27,8 @@ async def run_checks(
     checks: Sequence[Check[S]], subject: S, *, deadline_s: float, slowness: float = 1.0
 ) -> tuple[Finding, ...]:
     """Run the checks, each for at most `deadline_s` seconds. Messages mention the node's `slowness`, a factor."""
-    found = await asyncio.gather(*(_run(check, subject, deadline_s, slowness) for check in checks))
-    return tuple(dict.fromkeys(finding for findings in found for finding in findings))  # two daemons may have equal findings
+    result = await asyncio.gather(*(_run(check, subject, deadline_s, slowness) for check in checks))
+    return tuple(dict.fromkeys(finding for findings in result for finding in findings))  # two daemons may have equal findings
 
 
 async def _run(check: Check[S], subject: S, deadline_s: float, slowness: float) -> tuple[Finding, ...]:
@@ -55,7 +55,7 @@ def _describe_error(check: str, error: Exception) -> Finding:
         return failed(f"the check failed: {type(error).__name__}: {error}", mend="report this as a bug")
     if denied := _denied(error):
         return skipped(f"not allowed: {denied}", mend="run this as root")
-    message, hint = (error.message, error.hint) if isinstance(error, LadingError) else (_in_words(error), "")
+    message, hint = (error.message, error.hint) if isinstance(error, LadingError) else (_as_text(error), "")
     return failed(message, mend=hint or f"docs/doctor.md, {check}")
 
 
@@ -63,10 +63,10 @@ def _denied(error: BaseException | None) -> str:
     """Return a text about the PermissionError that caused this error; empty if none did."""
     while error is not None:
         if isinstance(error, PermissionError):
-            return _in_words(error)
+            return _as_text(error)
         error = error.__cause__
     return ""
 
 
-def _in_words(error: OSError) -> str:
+def _as_text(error: OSError) -> str:
     return f"cannot read {error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)

@@ -20,17 +20,17 @@ class IsolationName(StrEnum):
 
 
 UNKNOWN: Final = "unknown"  # central's name for all isolations of newer nodes, so that the names are bounded
-_KNOWN: Final = {isolation.value: isolation for isolation in IsolationName}
+_NAMES: Final = {isolation.value: isolation for isolation in IsolationName}
 
 
-def known_isolations(names: Iterable[str]) -> tuple[IsolationName, ...]:
+def isolation_names(names: Iterable[str]) -> tuple[IsolationName, ...]:
     """Return those of the names that this version knows, in their order."""
-    return tuple(_KNOWN[name] for name in names if name in _KNOWN)
+    return tuple(_NAMES[name] for name in names if name in _NAMES)
 
 
 def isolation_word(name: str) -> str:
     """Return the name if this version knows it, `none` for an empty name, and `unknown` for others."""
-    return name if name in _KNOWN else UNKNOWN if name else IsolationName.NONE
+    return name if name in _NAMES else UNKNOWN if name else IsolationName.NONE
 
 
 MPS_CLIENTS: Final = 48  # maximum clients of one MPS server, from Volta on (Multi-Process Service, "Limitations")

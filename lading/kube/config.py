@@ -167,10 +167,12 @@ def choose_entries(files: tuple[Path, ...], context: str, *, explicit: bool) -> 
     source = os.pathsep.join(map(str, files))
     read = [one for path in files if (one := _read_file(path, explicit=explicit)) is not None]
     merged = merge_kubeconfigs(read)
-    found = merged.find_context(context)
-    if found is None:
+    result = merged.find_context(context)
+    if result is None:
         return Chosen(source=source, absent=not read, current=False)
-    return Chosen(source=source, context=found, cluster=merged.clusters.get(found.cluster), user=merged.users.get(found.user))
+    return Chosen(
+        source=source, context=result, cluster=merged.clusters.get(result.cluster), user=merged.users.get(result.user)
+    )
 
 
 def _read_file(path: Path, *, explicit: bool) -> Kubeconfig | None:

@@ -108,16 +108,16 @@ def parse_failure(call: str, status: int, body: bytes | msgspec.Raw, *, retry_af
     """Return the error of a failed call. `call` is its text, such as "get /api/v1/nodes"; for status 0 the body's is used;
     `retry_after` is the header of that name."""
     try:
-        said = msgspec.json.decode(body, type=_Status)
+        text = msgspec.json.decode(body, type=_Status)
     except msgspec.DecodeError:
-        said = _Status(message="an answer without a Status")  # a proxy in front of the server may answer
-    status = status or said.code
-    message = f"cannot {call}: {f'{status} {said.reason}'.rstrip()}: {said.message[:_MAX_TEXT]}"
+        text = _Status(message="an answer without a Status")  # a proxy in front of the server may answer
+    status = status or text.code
+    message = f"cannot {call}: {f'{status} {text.reason}'.rstrip()}: {text.message[:_MAX_TEXT]}"
     wait_s = float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0
-    wait_s = max(wait_s, said.details.retry_after_seconds if said.details else 0.0)
+    wait_s = max(wait_s, text.details.retry_after_seconds if text.details else 0.0)
     if status >= 500 or status == 0:
         return UnclearError(message, retry_after_s=wait_s)
-    return _BY_STATUS.get(status, RefusedError)(message, status=status, reason=said.reason, retry_after_s=wait_s)
+    return _BY_STATUS.get(status, RefusedError)(message, status=status, reason=text.reason, retry_after_s=wait_s)
 
 
 def parse_failed_status(call: str, body: bytes) -> RefusedError | UnclearError | None:

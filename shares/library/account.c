@@ -65,6 +65,7 @@ void account_launch(struct account *account, int64_t now, int64_t length, int in
   account->idle = most_of(account->idle, now + beside * SLICED_NS) + length * (1 + beside);
   if (in_turn) {
     account->credit = most_of(0, account->credit - length);
+    account->credited = now;
     account->turn_idle = account->idle;
   } else {
     int in_pause = account->paused && now + length <= account->paused + PAUSE_NS;

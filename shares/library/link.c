@@ -385,7 +385,7 @@ int64_t turn_left(struct device *device) {
 
 int64_t turn_over(struct device *device) {
   int64_t until = atomic_load(&atomic_load(&device->page)->until);
-  return until == NO_END ? 0 : server_ns() - until;
+  return !until || until == NO_END ? 0 : server_ns() - until; /* a server that is new knows of no turn */
 }
 
 void turn_want(struct device *device, int64_t length, int64_t used) {

@@ -1,6 +1,6 @@
 """Start gangs by central's own code: its ledger, scheduler, planner and keeper of gangs, on the clock of the replay.
 
-    pod of a gang ─▶ GangFeed, filter ─▶ GangKeeper.look: order, plan, patience, reservations ─▶ filter names the node
+    pod of a gang ─▶ GangFeed, filter ─▶ GangKeeper.scan: order, plan, patience, reservations ─▶ filter names the node
                   ─▶ barrier ─▶ reserve ─▶ bound
 
 This module has only the parts of kube-scheduler and of the watches. kube-scheduler asks again about requeued pods, and about
@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.controllers.gangs import GangFeed, GangKeeper
 from central.decide.gangs import GangPlanner
 from central.decide.scheduler import Reservation
@@ -42,8 +42,8 @@ class _NoEvictions:
     def protection(self) -> Protection | None:
         return None
 
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
-        raise AssertionError(f"{victim.uid} is evicted {why}")
+    async def evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool:
+        raise AssertionError(f"{victim.uid} is evicted {cause}")
 
 
 class _Member(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class ByPlan:
         self._members: dict[PodUid, _Member] = {}
         self._of: dict[int, list[PodUid]] = {}  # UIDs of a gang's members, by job
         self._alone: dict[str, dict[int, Job]] = {}  # waiting jobs of one pod, by tenant and number
-        self._to_ask: dict[PodUid, None] = {}
+        self._pending: dict[PodUid, None] = {}
         self._feed = GangFeed(self._scheduler.starts, self._scheduler.ledger, now=lambda: self._now)
         self._keeper = GangKeeper(
             self._scheduler,
@@ -95,10 +95,10 @@ class ByPlan:
     def step(self, now: float) -> None:
         self._now = now
         self._scheduler.ledger.expire(now)
-        asked, self._to_ask = self._to_ask, {}
-        for uid in asked:
+        requested, self._pending = self._pending, {}
+        for uid in requested:
             self._ask(uid)
-        complete(self._keeper.look())
+        complete(self._keeper.scan())
         for gang in self._scheduler.gangs:
             if gang.phase is Phase.PLANNED:
                 self._bind(gang, now)
@@ -107,7 +107,7 @@ class ByPlan:
     # ---- kube-scheduler's part
 
     def _requeue(self, uids: Iterable[PodUid]) -> None:
-        self._to_ask.update(dict.fromkeys(uid for uid in uids if uid in self._members))
+        self._pending.update(dict.fromkeys(uid for uid in uids if uid in self._members))
 
     def _ask(self, uid: PodUid) -> str:
         """Filter one pod, and return its node; empty if it is refused."""
@@ -133,9 +133,9 @@ class ByPlan:
     def _bind_one(self, member: _Member, node: str) -> None:
         uid = member.pod.metadata.uid
         reserved = self._scheduler.reserve(uid, node)
-        found = self._scheduler.gangs.of(uid)
-        planned = found[0].life.places.get(uid) if found is not None else None
-        if not isinstance(reserved, Reservation) or found is None or planned is None:
+        result = self._scheduler.gangs.of(uid)
+        planned = result[0].life.places.get(uid) if result is not None else None
+        if not isinstance(reserved, Reservation) or result is None or planned is None:
             raise AssertionError(f"{uid} is planned on {node}, and cannot be bound there: {reserved}")
         self._scheduler.confirm(reserved)
         taken = planned.placement.taken
@@ -148,7 +148,7 @@ class ByPlan:
             gen=reserved.gen,
             taken=taken,
             cpu_memory=reserved.pod.cpu_memory,
-            gang=found[0].key.text,
+            gang=result[0].key.text,
         )
         self._scheduler.ledger.facts.set_pod(record)
         self._scheduler.pending.remove(uid)

@@ -17,7 +17,7 @@ from simulate.gangs.model import GangStay, Rules
 from simulate.gangs.rules import ByQuota, GangByGang, OneByOne, Starter
 from simulate.model import Prior
 from simulate.product import Product, forecast_of
-from simulate.replay import TOLD, without_collections
+from simulate.replay import PROGRESS_EVERY, without_collections
 from simulate.stream import Departures
 from simulate.trace import Trace
 
@@ -49,7 +49,7 @@ def replay_gangs(
     prior: Prior = Prior.WORKLOAD,
     tell: Callable[[int], None] = lambda arrived: None,
 ) -> GangStay:
-    """Run the replay. `tell` is called with the number of arrived pods, in parts of at least TOLD."""
+    """Run the replay. `tell` is called with the number of arrived pods, in parts of at least PROGRESS_EVERY."""
     cluster = Cluster(run_order(trace.nodes, seed), tuple(dict.fromkeys(trace.pods)), trace.partition)
     product = Product(cluster, policy, forecast_of(trace, prior, pods_end=True))
     times = Times(trace, game)
@@ -67,7 +67,7 @@ def replay_gangs(
             untold += job.members
             job = next(jobs, None)
         starter.step(now)
-        if untold >= TOLD:
+        if untold >= PROGRESS_EVERY:
             tell(untold)
             untold = 0
     return books.stay(rules, seed)

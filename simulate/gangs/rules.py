@@ -122,17 +122,17 @@ class _Quota:
     left: list[int]
 
     def take(self, job: Job) -> bool:
-        asked = _asked(job)
-        if any(one > left for one, left in zip(asked, self.left, strict=True)):
+        requested = _amounts_of(job)
+        if any(one > left for one, left in zip(requested, self.left, strict=True)):
             return False
-        self.left = [left - one for one, left in zip(asked, self.left, strict=True)]
+        self.left = [left - one for one, left in zip(requested, self.left, strict=True)]
         return True
 
     def give_back(self, job: Job) -> None:
-        self.left = [left + one for one, left in zip(_asked(job), self.left, strict=True)]
+        self.left = [left + one for one, left in zip(_amounts_of(job), self.left, strict=True)]
 
 
-def _asked(job: Job) -> tuple[int, int, int]:
+def _amounts_of(job: Job) -> tuple[int, int, int]:
     return job.members * job.pod.cpu_milli, job.members * job.pod.memory_mib, job.milli
 
 

@@ -1,4 +1,5 @@
-"""Cluster tests: a real control plane, and where a test needs one a real kubelet whose CRI endpoint is the proxy's socket.
+"""Start a real control plane for cluster tests and, where a test needs one, a real kubelet whose CRI endpoint is the proxy's
+socket.
 
 They need LADING_KUBE_ASSETS: a folder with the programs of `simnode.cluster.PROGRAMS`. Those are in no package registry, so
 without the variable every test here is skipped, in CI too; those with a real Kueue also where the folder lacks what
@@ -44,8 +45,8 @@ def assets() -> Path:
 def control_plane(
     assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[ControlPlane]:
-    """etcd and an API server, with a namespace `default` that takes pods; no node, no controllers, nothing of Lading in it.
-    Tests share it: each has a namespace and names of its own."""
+    """Start etcd and an API server with a namespace `default` that accepts pods: no node, no controllers, no part of Lading.
+    All tests share it: each has a namespace and names of its own."""
     control_plane = ControlPlane(tmp_path_factory.mktemp("control-plane"), assets=assets)
     pytestconfig.stash.setdefault(LOGS, []).extend(control_plane.logs)
     with control_plane:
@@ -66,7 +67,8 @@ def applied(control_plane: ControlPlane, base: str) -> Iterator[KubeApi]:
 
 @pytest.fixture(scope="session")
 def deployed(assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
-    """A control plane with `deploy/` in it. Not the shared one: its admission policies would be felt by every other test."""
+    """Start a control plane with `deploy/` installed. It is not shared: the admission policies would affect the requests of
+    other tests."""
     control_plane = ControlPlane(tmp_path_factory.mktemp("deployed"), assets=assets)
     pytestconfig.stash.setdefault(LOGS, []).extend(control_plane.logs)
     with control_plane:
@@ -82,7 +84,7 @@ def runtime(assets: Path, pytestconfig: pytest.Config) -> Iterator[PrivateContai
 
 
 def start_runtime(version: str, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
-    """A private containerd whose version begins so."""
+    """Start a private containerd whose version begins with this text."""
     need(os.geteuid() == 0, "root")
     packages = missing_packages()
     need(not packages, f"{', '.join(packages)} (run: python -m simnode.install)")
@@ -111,7 +113,7 @@ def lading(runtime: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[
 def start_cluster(
     name: str, assets: Path, lading: LadingNode, runtime: PrivateContainerd, pytestconfig: pytest.Config
 ) -> Iterator[Cluster]:
-    """A kubelet that reaches the runtime only through the proxy, and the control plane above it. `name`: of its folder."""
+    """Start a kubelet that reaches the runtime only through the proxy, and its control plane. `name` names its folder."""
     cluster = Cluster(
         runtime.layout.folder.parent / name,
         assets=assets,
@@ -132,7 +134,7 @@ def cluster(assets: Path, lading: LadingNode, runtime: PrivateContainerd, pytest
 
 @pytest.fixture
 def pods(cluster: Cluster) -> Iterator[Pods]:
-    """Pods of one test; they are gone when it ends, so that nothing is held when the next begins."""
+    """Yield the pods of one test, and delete them at its end, so that the next test finds all devices free."""
     pods = Pods(cluster)
     yield pods
     pods.delete_all()

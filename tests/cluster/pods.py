@@ -1,4 +1,4 @@
-"""Pods as a test of the cluster makes and sees them: manifests, their states, what kubectl says of them."""
+"""Create pods and read their states, their Events, and what kubectl prints about them."""
 
 import contextlib
 import re
@@ -46,7 +46,7 @@ class Pods:
         containers: Sequence[Mapping[str, Any]] = (),
         **spec: Any,
     ) -> None:
-        """`create`, then wait until it is ready."""
+        """Create a pod, and wait until it is ready."""
         self.create(name, annotations=annotations, containers=containers, **spec)
         self.wait_ready(name)
 
@@ -58,7 +58,7 @@ class Pods:
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
     def status(self, name: str, container: str = "main") -> Any:
-        """The container's status; one that is not there yet has none, and this is empty."""
+        """Return the container's status; an empty mapping while the pod has none."""
         pod = self._cluster.api.pod(name)["status"]
         statuses = [*pod.get("initContainerStatuses", []), *pod.get("containerStatuses", [])]
         return next((s for s in statuses if s["name"] == container), {"restartCount": 0, "containerID": "", "state": {}})
@@ -67,15 +67,15 @@ class Pods:
         self._cluster.eventually(lambda: self.status(name)["restartCount"] >= count, f"{count} restarts of {name}")
 
     def wait_event(self, name: str, text: str) -> str:
-        """The first of the pod's events that contains the text."""
-        found: list[str] = []
+        """Return the first Event of the pod that contains the text, once there is one."""
+        result: list[str] = []
 
         def seen() -> bool:
-            found[:] = [event for event in self._cluster.api.pod_events(name) if text in event]
-            return bool(found)
+            result[:] = [event for event in self._cluster.api.pod_events(name) if text in event]
+            return bool(result)
 
         self._cluster.eventually(seen, f"an event of {name} with {text!r}")
-        return found[0]
+        return result[0]
 
     def sh(self, name: str, script: str, *, container: str = "main") -> list[str]:
         """Return the lines that a script prints in the container, through `kubectl exec`."""
@@ -84,7 +84,7 @@ class Pods:
         return done.stdout.splitlines()
 
     def cards(self, name: str, *, container: str = "main") -> list[str]:
-        """The GPU nodes that the container has."""
+        """Return the device nodes of GPUs in the container."""
         return self.sh(name, "ls /dev | grep -E '^nvidia[0-9]+$' | sort || true", container=container)
 
     def verbs(self, name: str, *, container: str = "main") -> list[str]:
@@ -97,23 +97,23 @@ class Pods:
 
     @contextlib.contextmanager
     def forwarded(self, name: str, port: int) -> Iterator[int]:
-        """A port of this machine that `kubectl port-forward` connects to the pod's."""
+        """Yield a port of this machine that `kubectl port-forward` connects to the pod's port."""
         command = self._cluster.kubectl_argv("port-forward", name, f":{port}")
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forward:
             try:
                 assert forward.stdout is not None
-                said = re.match(r"Forwarding from 127\.0\.0\.1:(\d+)", forward.stdout.readline())
-                assert said
-                yield int(said[1])
+                match = re.match(r"Forwarding from 127\.0\.0\.1:(\d+)", forward.stdout.readline())
+                assert match
+                yield int(match[1])
             finally:
                 forward.terminate()
 
     def forget(self, name: str) -> None:
-        """A pod that the test ends itself."""
+        """Leave the deletion of this pod to the test."""
         self._made.remove(name)
 
     def delete(self, name: str) -> None:
-        """Deletes the pod and waits until its node has ended it."""
+        """Delete the pod, and wait until its node has ended it."""
         self._cluster.api.delete_pod(name)
         self._made.remove(name)
         self._cluster.eventually(lambda: not self._there(name), f"the end of pod {name}")

@@ -1,4 +1,4 @@
-"""The admission policies of deploy/, on a real API server: what each of them denies, and what it must not.
+"""Test the admission policies of deploy/ on a real API server: which requests each of them denies, and which it must allow.
 
 Every case runs twice: while the policies are away, when each is let through, and while they are there. So a case that would be
 refused anyway (by RBAC, by the API's own validation) fails here, and a denial is the policy's. Requests are dry runs, which are
@@ -33,7 +33,7 @@ NODE_DEVICES: Final = "/apis/devices.lading.dev/v1alpha1/nodedevices"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Clients of the API server, and pods: `plain` and `asking` wait, `assigned` is bound and has an assignment."""
+    """Hold clients of the API server and pods: `plain` and `asking` wait, `assigned` is bound and has an assignment."""
 
     admin: KubeApi
     central: KubeApi
@@ -77,7 +77,7 @@ class World:
         self.admin.call("PATCH", path, {"spec": {"ephemeralContainers": [debugger]}}, content_type=MERGE)
 
     def mirror(self, annotations: Mapping[str, str], **spec: Any) -> None:
-        """A static pod, as its kubelet shows it."""
+        """Create a static pod's mirror, as its kubelet does."""
         manifest = pod("static", {"kubernetes.io/config.mirror": "x", **annotations}, nodeName=NODE, **spec)
         owner = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": self.node_uid, "controller": True}
         manifest["metadata"]["ownerReferences"] = [owner]
@@ -307,7 +307,7 @@ ALLOWED: Final[dict[str, Case]] = {
 
 @pytest.fixture(scope="module")
 def world(deployed: ControlPlane) -> World:
-    """The objects are made while the policies are there, with rights that deploy/ gives."""
+    """Create the objects while the policies are in force, with the rights that deploy/ gives."""
     api = deployed.api
     deployed.create_namespace(PRIVILEGED, labels={"lading.dev/privileged": "allowed"})
     deployed.create_namespace(COSTLY, labels={"lading.dev/costly-placement": "allowed"})
@@ -343,7 +343,7 @@ def world(deployed: ControlPlane) -> World:
 
 @pytest.fixture(scope="module", params=["away", "there"])
 def policies(request: pytest.FixtureRequest, deployed: ControlPlane, world: World) -> bool:
-    """Whether the policies are there; after a change the API server needs a moment to know."""
+    """Install or remove the policies, and wait until the API server applies the change."""
     there = bool(request.param == "there")
     verb = ["apply", "--server-side"] if there else ["delete"]
     done = deployed.kubectl(*verb, "-k", str(DEPLOY / "admission"))
@@ -369,13 +369,13 @@ def denial(case: Case, world: World) -> str | None:
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_forbidden(name: str, policies: bool, world: World) -> None:
     names, case = FORBIDDEN[name]
-    said = denial(case, world)
+    text = denial(case, world)
     if policies:
-        assert said is not None
-        assert "ValidatingAdmissionPolicy 'lading-" in said
-        assert names in said.split("denied request: ")[1]
+        assert text is not None
+        assert "ValidatingAdmissionPolicy 'lading-" in text
+        assert names in text.split("denied request: ")[1]
     else:
-        assert said is None
+        assert text is None
 
 
 @pytest.mark.parametrize("name", ALLOWED)
@@ -385,7 +385,8 @@ def test_allowed(name: str, policies: bool, world: World) -> None:
 
 @pytest.mark.parametrize("subresource", ["ephemeralcontainers", "resize"])
 def test_the_other_subresources_change_no_annotations(subresource: str, world: World) -> None:
-    """The API server drops them there; where a later version does not, the rule on pods/* denies them."""
+    """Check that annotations do not change: the API server drops them there, or, in a later version, the rule on pods/* denies
+    them."""
     path = f"/api/v1/namespaces/default/pods/assigned/{subresource}?dryRun=All"
     changed = world.admin.call("PATCH", path, {"metadata": {"annotations": {ASSIGNMENT: "{}"}}}, content_type=MERGE)
     assert changed["metadata"]["annotations"] == ASSIGNED

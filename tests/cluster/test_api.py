@@ -1,4 +1,4 @@
-"""Calls, watch and lease against a real API server: that it does what the fake one says it does."""
+"""Test calls, watches and leases against a real API server: it has to behave as the fake one does."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Reflector, Unreadable
 from central.daemon.lease import Election, KubeLease, LeaseTerms
 from central.request.pod import Pod
@@ -169,7 +169,7 @@ def test_time_that_is_over_is_unclear(server: ControlPlane) -> None:
 
 
 class Heard:
-    """A sink: names of this test's namespace, in order."""
+    """Receive the changes of a watch, and keep the names in the test's namespace, in order."""
 
     def __init__(self) -> None:
         self.told: asyncio.Queue[str] = asyncio.Queue()
@@ -183,9 +183,9 @@ class Heard:
             assert isinstance(obj, Pod)
             self.told.put_nowait(f"+{obj.metadata.name}{'@' + obj.spec.node_name if obj.spec.node_name else ''}")
 
-    def removed(self, gone: Ident, version: str) -> None:
-        if gone.namespace == NAMESPACE:
-            self.told.put_nowait(f"-{gone.name}")
+    def removed(self, deleted: Ident, version: str) -> None:
+        if deleted.namespace == NAMESPACE:
+            self.told.put_nowait(f"-{deleted.name}")
 
 
 @contextlib.asynccontextmanager
@@ -219,10 +219,10 @@ def test_list_and_watch(server: ControlPlane) -> None:
 
 
 def test_a_deeply_nested_pod_is_listed_watched_got_and_patched(server: ControlPlane) -> None:
-    """Any user who may create pods can make one; the API server stores it as it is."""
+    """Create such a pod, as any user with the right to create pods can; the API server stores it unchanged."""
     path = PODS.path(NAMESPACE, "deep")
 
-    async def look(client: KubeClient) -> None:
+    async def check(client: KubeClient) -> None:
         async with reflected(client) as heard:
             assert await heard.told.get() == "=deep"
             merged = await client.merge(path, {"metadata": {"labels": {"a": "b"}}})
@@ -236,7 +236,7 @@ def test_a_deeply_nested_pod_is_listed_watched_got_and_patched(server: ControlPl
         try:
             stored = server.kubectl("get", "pod", "deep", "-n", NAMESPACE, "--show-managed-fields", "-o", "json")
             assert stored.stdout.count('"f:a"') > 8_000
-            await look(client)
+            await check(client)
         finally:
             await client.delete(path, grace_s=0)
 
@@ -259,7 +259,8 @@ def test_a_list_in_pages(server: ControlPlane) -> None:
 
 
 def test_a_watch_from_the_future_says_nothing(server: ControlPlane) -> None:
-    """A store that was restored from a backup gives no error and no event, so the reflector has to notice the silence."""
+    """Check that the reflector notices the silence: an API server whose store was restored from a backup sends no error and no
+    event."""
 
     async def story(client: KubeClient) -> None:
         async with contextlib.aclosing(client.watch(PODS.path(), resource_version=str(10**12), watch_s=3)) as events:

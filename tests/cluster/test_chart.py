@@ -1,4 +1,4 @@
-"""The Helm chart on a real API server, and the manifests as kustomize itself renders them."""
+"""Test the Helm chart on a real API server, and the manifests as kustomize renders them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,8 +38,8 @@ def test_it_is_installed_upgraded_and_removed(empty: ControlPlane, tmp_path: Pat
     chart = build(tmp_path, date=FIRST_DATE)
     access = ("--kubeconfig", str(empty.admin_conf), "--namespace", "default")
     empty.create_namespace("default")
-    for words in (("install", "lading", chart), ("upgrade", "lading", chart, "--set", "node.maxUnavailable=3")):
-        done = run_helm(*words, *access)
+    for text in (("install", "lading", chart), ("upgrade", "lading", chart, "--set", "node.maxUnavailable=3")):
+        done = run_helm(*text, *access)
         assert done.returncode == 0, done.stderr
     assert empty.api.call("GET", NODE)["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 3
     done = run_helm("uninstall", "lading", *access)

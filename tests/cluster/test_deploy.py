@@ -1,6 +1,6 @@
-"""deploy/ on a real API server: every manifest applies, the pods that its Deployments make are admitted, each account has the
-rights that it needs and no others, and a real kube-scheduler with the rendered configuration asks an extender as it should.
-"""
+"""Test deploy/ on a real API server: every manifest applies, the pods of its Deployments are admitted, each account has the
+rights that it needs and no others, and a real kube-scheduler with the rendered configuration calls an extender as
+configured."""
 
 import json
 import threading
@@ -126,9 +126,10 @@ NO: Final = [
 ]
 
 
-def may(deployed: ControlPlane, account: str, words: str) -> bool:
-    """`verb resource[.group][/name or subresource] [-n namespace]`: what comes behind the slash is a name for leases."""
-    asked, _, namespace = words.partition(" -n ")
+def may(deployed: ControlPlane, account: str, text: str) -> bool:
+    """Return whether the account may do this: `verb resource[.group][/name or subresource] [-n namespace]`; after the slash is
+    a name for leases."""
+    asked, _, namespace = text.partition(" -n ")
     verb, _, rest = asked.partition(" ")
     what, _, part = rest.partition("/")
     resource, _, group = what.partition(".")
@@ -154,7 +155,8 @@ def test_an_account_may_not(account: str, words: str, deployed: ControlPlane) ->
 
 @dataclass
 class Extender:
-    """Answers kube-scheduler: `fits` says whether nodes pass, node `b` wins, bind binds as central. `leads`: else 503."""
+    """Answer kube-scheduler: nodes pass if `fits`, node `b` is best, and bind creates a Binding as central does. Unless
+    `leads`, answer 503."""
 
     central: KubeApi
     asked: list[tuple[str, Any]] = field(default_factory=list)
@@ -162,7 +164,7 @@ class Extender:
     leads: bool = True
 
     def answer(self, verb: str, body: Any) -> Any:
-        """None for 503."""
+        """Return the answer to a call; None stands for status 503."""
         self.asked.append((verb, body))
         match verb:
             case _ if not self.leads:
@@ -190,7 +192,8 @@ class Extender:
 
 @pytest.fixture(scope="module")
 def extender(deployed: ControlPlane) -> Iterator[Extender]:
-    """An extender, and the scheduler of deploy/ with its own account, lease and configuration, but for the address."""
+    """Start an extender, and the scheduler of deploy/ with its own account, lease and configuration, except for the extender's
+    address."""
     extender = Extender(deployed.api_of_account(SYSTEM, CENTRAL))
 
     class Handler(BaseHTTPRequestHandler):
@@ -198,9 +201,9 @@ def extender(deployed: ControlPlane) -> Iterator[Extender]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            said = extender.answer(self.path.strip("/"), body)
-            answer = json.dumps(said).encode()
-            self.send_response(503 if said is None else 200)
+            text = extender.answer(self.path.strip("/"), body)
+            answer = json.dumps(text).encode()
+            self.send_response(503 if text is None else 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
@@ -227,12 +230,12 @@ def extender(deployed: ControlPlane) -> Iterator[Extender]:
 def rendered_config(deployed: ControlPlane) -> Any:
     rendered = deployed.kubectl("kustomize", str(DEPLOY / "scheduler"))
     assert rendered.returncode == 0, rendered.stderr
-    found = next(one for one in yaml.safe_load_all(rendered.stdout) if one["kind"] == "ConfigMap")
-    return yaml.safe_load(found["data"]["config.yaml"])
+    result = next(one for one in yaml.safe_load_all(rendered.stdout) if one["kind"] == "ConfigMap")
+    return yaml.safe_load(result["data"]["config.yaml"])
 
 
 def add_node(api: KubeApi, name: str) -> None:
-    """Ready, and without the taint that the API server gives a new node."""
+    """Create a Node that is ready and does not have the taint that the API server gives a new node."""
     node = api.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
     node["spec"].pop("taints")
     node = api.call("PUT", f"/api/v1/nodes/{name}", node)
@@ -297,7 +300,7 @@ def test_no_one_leads_and_only_a_pod_that_asks_for_devices_waits(extender: Exten
 
 
 def test_a_condition_that_changes_wakes_a_pod_that_was_refused(extender: Extender, deployed: ControlPlane) -> None:
-    """kube-scheduler's own condition, PodScheduled, wakes the pod once; then it leaves it alone for 5 minutes."""
+    """Check that kube-scheduler's own write of PodScheduled requeues the pod once, and then not for 5 minutes."""
     extender.fits = False
     deployed.api.create_pod(asking("refused"))
     deployed.eventually(lambda: extender.verbs("refused") == ["filter", "filter"], "a pod that was refused twice")

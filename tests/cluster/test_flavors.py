@@ -1,4 +1,5 @@
-"""Flavors on a real API server: which amounts a container gets instead of one, and what is denied. Requests are dry runs."""
+"""Test flavors on a real API server: which amounts a container gets in place of a flavor, and what is denied. All requests are
+dry runs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -17,7 +18,7 @@ EIGHTH: Final = {"lading.dev/gpu-memory": "9Gi", "lading.dev/gpu-core": "12"}
 
 @pytest.fixture(scope="module")
 def api(control_plane: ControlPlane) -> Iterator[KubeApi]:
-    """The policies are there until the end of the module, because others share the control plane."""
+    """Install the policies until the end of the module, because other modules use the same control plane."""
     control_plane.create_namespace(NAMESPACE)
     with applied(control_plane, "flavors") as api:
         control_plane.eventually(lambda: _denies(api) and limits_of(api, {_name("half"): "1"}) == HALF, "flavors")
@@ -41,8 +42,8 @@ def limits_of(api: KubeApi, limits: Mapping[str, str]) -> dict[str, str]:
     (made,) = create(api, container("main", limits))["containers"]
     resources = made["resources"]
     assert resources["requests"] == resources["limits"]
-    found: dict[str, str] = resources["limits"]
-    return found
+    result: dict[str, str] = resources["limits"]
+    return result
 
 
 def _denies(api: KubeApi) -> bool:

@@ -1,4 +1,5 @@
-"""`kubectl lading install` on a real API server: the objects that kubectl applies, unchanged by a second run, and removed."""
+"""Run `kubectl lading install` on a real API server: it creates the objects that `kubectl apply` creates, leaves them unchanged
+in a second run, and removes them."""
 
 import json
 from collections.abc import Iterator
@@ -20,8 +21,8 @@ def empty(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Co
         yield plane
 
 
-def run(plane: ControlPlane, *words: str) -> Result:
-    return CliRunner().invoke(main, ("install", "-o", "json", *words), env={"KUBECONFIG": str(plane.admin_conf)})
+def run(plane: ControlPlane, *text: str) -> Result:
+    return CliRunner().invoke(main, ("install", "-o", "json", *text), env={"KUBECONFIG": str(plane.admin_conf)})
 
 
 def whats(done: Result) -> set[str]:

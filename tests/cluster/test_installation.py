@@ -1,5 +1,5 @@
-"""`kubectl lading status`, `preflight` and `sysdump` on a real API server with `deploy/` in it, by a person with the rights of
-deploy/rbac and no others. No daemon runs: what is found is that, and nothing may be unreadable."""
+"""Run `kubectl lading status`, `preflight` and `sysdump` on a real API server with `deploy/` installed, with the rights of
+deploy/rbac only. No daemon runs: the commands report that, and find nothing unreadable."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ SYSTEM = "lading-system"
 
 
 def sign_in(plane: ControlPlane, account: str, *roles: str) -> Path:
-    """Each role is one of the cluster and one of our namespace."""
+    """Create a user with these roles: each is a role of the cluster and of Lading's namespace."""
     made = [plane.kubectl("create", "serviceaccount", account, "-n", "default")]
     for role in roles:
         who = f"--serviceaccount=default:{account}"
@@ -31,8 +31,8 @@ def sign_in(plane: ControlPlane, account: str, *roles: str) -> Path:
     return plane.sign_in_account(account, "default", account)
 
 
-def run(config: Path, *words: str) -> Result:
-    return CliRunner().invoke(main, words, env={"KUBECONFIG": str(config)})
+def run(config: Path, *text: str) -> Result:
+    return CliRunner().invoke(main, text, env={"KUBECONFIG": str(config)})
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def reader(deployed: ControlPlane) -> Path:
     return sign_in(deployed, "looker", "lading-reader")
 
 
-def test_status_may_read_all_that_it_looks_at(reader: Path) -> None:
+def test_status_may_read_all_that_it_checks(reader: Path) -> None:
     done = run(reader, "status", "-o", "json")
     assert done.exit_code == 1, done.output
     view = msgspec.json.decode(done.stdout, type=StatusView)
@@ -57,7 +57,8 @@ def test_preflight_knows_the_resource_as_it_is_served(reader: Path) -> None:
 
 
 def test_a_report_that_changes_nothing_leaves_no_trace(deployed: ControlPlane, reader: Path) -> None:
-    """The age of a report alone therefore says nothing (`kubectl_lading.installation.node_checks`)."""
+    """Check that the age of a report says nothing by itself, for which reason `kubectl_lading.installation.node_checks` does
+    not judge it alone."""
     node = "quiet-1"
     deployed.api.call("POST", "/api/v1/nodes", {"metadata": {"name": node}})
     api = deployed.api_of(f"system:node:{node}", group="system:nodes")
@@ -95,5 +96,5 @@ def test_a_sysdump_may_read_all_that_it_wants(deployed: ControlPlane, tmp_path: 
     failures = readme.split("## What could not be read")[1].strip().splitlines()
     assert [line.split(":")[0] for line in failures] == ["- central/cluster.json"]  # no one leads
     for name, kinds in (("deployments", 2), ("clusterroles", 5), ("policies", 5), ("crd", 1)):
-        found = json.loads((tmp_path / f"dump/objects/{name}.json").read_text())["items"]
-        assert len(found) >= kinds, name
+        result = json.loads((tmp_path / f"dump/objects/{name}.json").read_text())["items"]
+        assert len(result) >= kinds, name

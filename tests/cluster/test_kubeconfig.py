@@ -1,4 +1,4 @@
-"""`kubectl lading` opens the cluster that kubectl itself opens, as the same user: the files and the requests of both.
+"""Check that `kubectl lading` uses the same cluster and user as kubectl does, from the same files, by the requests of both.
 
 It needs kubectl and no control plane: the one of LADING_KUBE_ASSETS.
 """
@@ -102,7 +102,7 @@ def test_the_entries_of_a_context_are_kubectls(
 
 @dataclass
 class Cluster:
-    """An HTTPS server that notes the identity of each request, and a proxy that notes what it was asked for."""
+    """Serve HTTPS and record the identity of each request; serve a proxy too, and record the hosts requested."""
 
     port: int = 0
     proxy_port: int = 0

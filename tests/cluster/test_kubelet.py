@@ -1,5 +1,5 @@
-"""A real kubelet behind the proxy: what its pods get, what their events say, and that nothing of Lading is felt by the
-others."""
+"""Run a real kubelet behind the proxy: check the devices and Events of its pods, and that pods without devices run as
+before."""
 
 from http.client import HTTPConnection
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.node
 
 
 def card(lading: LadingNode, index: int) -> str:
-    """A GPU's device node: its number is the driver's minor, not NVML's index."""
+    """Return a GPU's device node. Its number is the driver's minor, not NVML's index."""
     return f"nvidia{lading.node.profile.gpus[index][1].minor}"
 
 
@@ -23,8 +23,8 @@ def card(lading: LadingNode, index: int) -> str:
 
 
 def test_the_node_is_ready_through_the_proxy(cluster: Cluster, runtime: PrivateContainerd) -> None:
-    seen = cluster.api.node(cluster.node_name)["status"]["nodeInfo"]["containerRuntimeVersion"]
-    assert seen.startswith(f"containerd://{runtime.version}")
+    observed = cluster.api.node(cluster.node_name)["status"]["nodeInfo"]["containerRuntimeVersion"]
+    assert observed.startswith(f"containerd://{runtime.version}")
     assert cluster.ready()
 
 
@@ -85,7 +85,7 @@ def test_a_pod_annotated_by_hand_gets_its_devices(pods: Pods, lading: LadingNode
     assert len(env["NCCL_IB_HCA"].split(",")) == 2
 
 
-def test_a_wrong_annotation_is_told_in_the_pods_events_and_the_right_one_runs(
+def test_a_wrong_annotation_is_notified_in_the_pods_events_and_the_right_one_runs(
     cluster: Cluster, pods: Pods, lading: LadingNode
 ) -> None:
     pods.create("typo", annotations={"lading.dev/gpus": "0,12"})
@@ -101,7 +101,7 @@ def test_a_wrong_annotation_is_told_in_the_pods_events_and_the_right_one_runs(
     assert pods.cards("typo") == sorted([card(lading, 0), card(lading, 1)])
 
 
-def test_a_card_is_one_pods_until_that_pod_is_gone(pods: Pods, lading: LadingNode) -> None:
+def test_a_card_is_one_pods_until_that_pod_is_deleted(pods: Pods, lading: LadingNode) -> None:
     pods.run("first", annotations={"lading.dev/gpus": "5"})
     pods.create("second", annotations={"lading.dev/gpus": "5"})
     assert f"lading: {Reason.DEVICE_HELD}: " in pods.wait_event("second", "lading: ")
@@ -118,10 +118,10 @@ def test_an_init_container_and_the_container_after_it_share_their_pods_devices(p
         initContainers=[container("prepare", command=["sh", "-c", see])],
         containers=[container(command=["sh", "-c", f"{see}; exec pause"])],
     )
-    seen = pods.logs("prepared", container="prepare")
-    assert card(lading, 2) in seen
-    assert len(seen) == 2  # one card, one verbs device
-    assert pods.logs("prepared") == seen
+    observed = pods.logs("prepared", container="prepare")
+    assert card(lading, 2) in observed
+    assert len(observed) == 2  # one card, one verbs device
+    assert pods.logs("prepared") == observed
 
 
 def test_a_suffix_gives_devices_to_one_container_only(pods: Pods, lading: LadingNode) -> None:

@@ -1,4 +1,4 @@
-"""deploy/samples/networks.yaml on a real API server, and what a Binding makes of `k8s.v1.cni.cncf.io/networks`.
+"""Apply deploy/samples/networks.yaml to a real API server, and check how a Binding changes `k8s.v1.cni.cncf.io/networks`.
 
 Multus itself is not here: its resource definition is one with the same names, and what it would read is the pod.
 """

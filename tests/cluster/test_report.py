@@ -1,4 +1,5 @@
-"""A node's report at a real API server: the CRD takes it, kubectl shows it, and without an API server the node works as before.
+"""Test a node's report at a real API server: the CRD accepts it, kubectl prints it, and without an API server the node works as
+before.
 
 Both daemons are real, between a kubelet's calls and a runtime in memory. The reporter is the node's own user, as with kubelet's
 kubeconfig, and has the rights of deploy/rbac and no others. Who else writes a report here is a node too: admission may ask.
@@ -50,7 +51,8 @@ class Stage:
         return msgspec.convert(self.plane.api.call("GET", f"{PATH}/{NODE}")["status"], Status)
 
     def reported(self, holds: Callable[[Status], bool], what: str, *, within_s: float = 10.0) -> float:
-        """Seconds until a report says so; a poll of the inventory (1 s) and a look of the reporter are in it."""
+        """Wait until a report has this content, and return the seconds: they include a poll of the inventory (1 s) and a scan
+        of the reporter."""
         began = time.monotonic()
 
         def seen() -> bool:
@@ -62,14 +64,14 @@ class Stage:
         self.plane.eventually(seen, what, within_s=within_s)
         return time.monotonic() - began
 
-    def kubectl(self, *words: str) -> str:
-        done = self.plane.kubectl(*words)
+    def kubectl(self, *text: str) -> str:
+        done = self.plane.kubectl(*text)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def columns(self) -> dict[str, str]:
         header, row = self.kubectl("get", "nodedevices", NODE).splitlines()
-        starts = [found.start() for found in re.finditer(r"\S+", header)]
+        starts = [match.start() for match in re.finditer(r"\S+", header)]
         cells = [slice(a, b) for a, b in zip(starts, [*starts[1:], None], strict=True)]
         return {header[cell].strip(): row[cell].strip() for cell in cells}
 
@@ -79,7 +81,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(control_plane: ControlPlane, pytestconfig: pytest.Config, device_nodes: None) -> Iterator[Stage]:
-    """The daemons come first: without the CRD, the rights or the Node, as on a machine that is being set up."""
+    """Start the daemons before the CRD, the rights and the Node exist, as on a machine that is being set up."""
     kubeconfig = control_plane.sign_in("hooks", f"system:node:{NODE}", group=NODES)
     config = json.loads(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
@@ -107,7 +109,7 @@ def stage(control_plane: ControlPlane, pytestconfig: pytest.Config, device_nodes
 
 @pytest.fixture(scope="module")
 def reporting(stage: Stage) -> Stage:
-    """A cluster that is set up for it, and the first report."""
+    """Set up the cluster for reports, and wait for the first report."""
     for manifest in ("namespace.yaml", "crds/nodedevices.yaml", "rbac/reporter.yaml"):
         stage.kubectl("apply", "-f", str(DEPLOY / manifest))
     stage.plane.api.call("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
@@ -172,7 +174,7 @@ def test_grants_come_and_go(reporting: Stage) -> None:
     assert all(0 <= one.until - one.since < 60 for one in past)
 
 
-def test_what_is_in_use_is_told_and_makes_no_event(reporting: Stage) -> None:
+def test_what_is_in_use_is_reported_and_makes_no_event(reporting: Stage) -> None:
     changes = len(logged(reporting.lading.hooks, Event.INVENTORY_CHANGED))
     reporting.set_nvml(used={0: (5000, 41)})
     reporting.reported(lambda status: status.use[0].busy_percent == 40, "a busy card")

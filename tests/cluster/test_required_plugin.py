@@ -1,4 +1,4 @@
-"""The annotation for containerd's default validator on a real API server: which pods get it. Requests are dry runs."""
+"""Test the annotation for containerd's default validator on a real API server: which pods get it. All requests are dry runs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -19,7 +19,7 @@ ASSIGNED: Final = {"lading.dev/gpus": "0"}
 
 @pytest.fixture(scope="module")
 def api(control_plane: ControlPlane) -> Iterator[KubeApi]:
-    """The policy is there until the end of the module, because others share the control plane."""
+    """Install the policy until the end of the module, because other modules use the same control plane."""
     control_plane.create_namespace(NAMESPACE)
     with applied(control_plane, "required-plugin") as api:
         control_plane.eventually(lambda: annotations(api, limits=CARD) == REQUIRED, "the policy")
@@ -29,13 +29,14 @@ def api(control_plane: ControlPlane) -> Iterator[KubeApi]:
 def annotations(
     api: KubeApi, given: Mapping[str, str] | None = None, *, limits: Mapping[str, str] | None = None, init: bool = False
 ) -> dict[str, str]:
-    """The annotations of a pod as the API server would keep it; `limits` are its init container's or its container's."""
+    """Return the annotations of a pod as the API server would store it. `limits` are those of its init container or
+    container."""
     container = {"name": "main", "image": "x"}
     asking = {"name": "asks", "image": "x", "resources": {"limits": dict(limits or {})}}
     spec = {"automountServiceAccountToken": False, "containers": [container if init else asking]}
     pod = {"metadata": {"name": "new", "annotations": dict(given or {})}, "spec": {**spec, "initContainers": [asking] * init}}
-    found: dict[str, str] = api.call("POST", PODS, pod)["metadata"].get("annotations", {})
-    return found
+    result: dict[str, str] = api.call("POST", PODS, pod)["metadata"].get("annotations", {})
+    return result
 
 
 def test_a_pod_that_asks_for_devices_gets_it(api: KubeApi) -> None:

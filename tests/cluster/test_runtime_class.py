@@ -1,4 +1,5 @@
-"""The RuntimeClass of the runtime handler on a real API server: which pods get it, and where they run. All are dry runs."""
+"""Test the RuntimeClass of the runtime handler on a real API server: which pods get it, and on which nodes they run. All
+requests are dry runs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -19,7 +20,7 @@ LABEL: Final = {"lading.dev/runtime-handler": "true"}
 
 @pytest.fixture(scope="module")
 def api(control_plane: ControlPlane) -> Iterator[KubeApi]:
-    """The policy is there until the end of the module, because others share the control plane."""
+    """Install the policy until the end of the module, because other modules use the same control plane."""
     control_plane.create_namespace(NAMESPACE)
     with applied(control_plane, "runtime-class") as api:
         api.call("POST", CLASSES, {"metadata": {"name": "other"}, "handler": "other"})
@@ -39,7 +40,7 @@ def is_away(api: KubeApi) -> bool:
 def spec(
     api: KubeApi, annotations: Mapping[str, str] | None = None, *, limits: Mapping[str, str] | None = None, **more: Any
 ) -> Any:
-    """A pod as the API server would keep it."""
+    """Return the spec of a pod as the API server would store it."""
     container = {"name": "asks", "image": "x", "resources": {"limits": dict(limits or {})}}
     asked = {"automountServiceAccountToken": False, "containers": [container], **more}
     return api.call("POST", PODS, {"metadata": {"name": "new", "annotations": dict(annotations or {})}, "spec": asked})["spec"]

@@ -1,4 +1,5 @@
-"""A node's taint at a real API server, by real daemons, on a real containerd: it is there while plugin or guard is missing.
+"""Test a node's taint at a real API server, with real daemons and a real containerd: the node has it while plugin or guard is
+missing.
 
 lading-hooks is the service account lading-reporter, with a token that is bound to the node, and has no other rights; the
 admission policies of deploy/ are there.
@@ -40,20 +41,20 @@ class Stage:
     lading: LadingNode
 
     def taints(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.plane.api.node(NODE)["spec"].get("taints", [])
-        return found
+        result: list[dict[str, Any]] = self.plane.api.node(NODE)["spec"].get("taints", [])
+        return result
 
     def check(self, *, tainted: bool) -> None:
-        def look() -> None:
+        def check() -> None:
             assert (OURS in self.taints()) is tainted
             assert ask(self.lading.hooks.log, "/readyz")[0] == (503 if tainted else 200)
 
-        eventually(look)
+        eventually(check)
 
 
 @pytest.fixture(scope="module")
 def stage(deployed: ControlPlane, pytestconfig: pytest.Config) -> Iterator[Stage]:
-    """The node is registered with the taint, as kubelet does it with --register-with-taints."""
+    """Register the node with the taint, as kubelet does with --register-with-taints."""
     need(os.geteuid() == 0, "root")
     need(not missing_packages(), "containerd and runc (run: python -m simnode.install)")
     binaries = find_unpacked("2.", default_cache()) or find_unpacked("1.7.", default_cache())

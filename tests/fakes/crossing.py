@@ -77,6 +77,6 @@ def frames_of(data: bytes) -> list[bytes]:
     """Return the frames of the bytes; the last frame may be incomplete."""
     reader = FrameReader(lambda stream: True)
     reader.max_frame_size = frames.LARGEST_MAX_FRAME_SIZE
-    found = [data[start:end] for _, _, _, start, end in reader.frames(data)]
+    result = [data[start:end] for _, _, _, start, end in reader.frames(data)]
     assert not reader.buffered
-    return found
+    return result

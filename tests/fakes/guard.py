@@ -78,8 +78,8 @@ def answers_of(program: Path, data: bytes) -> tuple[list[Said], int, str]:
         received = b""
         while some := ours.recv(1 << 16):
             received += some
-        _, words = process.communicate(timeout=WAIT_S)
-        return read(received), process.returncode, words.decode()
+        _, text = process.communicate(timeout=WAIT_S)
+        return read(received), process.returncode, text.decode()
 
 
 def read(received: bytes) -> list[Said]:
@@ -130,16 +130,16 @@ class Expected:
 
     def answers(self, data: bytes) -> list[Said]:
         conversation = NriConversation()
-        found: list[Said] = []
+        saids: list[Said] = []
         try:
             for one in conversation.receive(data):
                 if isinstance(one, NriCall):
-                    found.append(self.answer(one))
+                    saids.append(self.answer(one))
                 elif one.error is not None:
                     break
         except MalformedError:
             pass
-        return found
+        return saids
 
     def answer(self, call: NriCall) -> Said:
         try:

@@ -76,10 +76,10 @@ class KubeScheduler:
         names = list(self._possible(name))
         if not names:  # then it asks no extender
             return REFUSED
-        found = self._one.leadership.scheduler.filter(self._one.shown(name), names)
-        fits = list(found.fitting)
+        result = self._one.leadership.scheduler.filter(self._one.shown(name), names)
+        fits = list(result.fitting)
         if not fits:
-            self.refusals[name] = [*found.fails.values(), *found.never.values()]
+            self.refusals[name] = [*result.fails.values(), *result.never.values()]
             return REFUSED
         best = self._one.leadership.scheduler.prioritize(self._one.shown(name), fits) if len(fits) > 1 else fits[0]
         assert best is not None
@@ -89,11 +89,11 @@ class KubeScheduler:
 
     async def _bind(self, name: str, node: str) -> None:
         try:
-            why = await self._one.bind(name, node)
+            reason = await self._one.bind(name, node)
         finally:
             del self._binding[name]
-        if why:
-            self.said[name] = why
+        if reason:
+            self.said[name] = reason
             self._due[name] = asyncio.get_running_loop().time() + RETRY_S
 
     async def end(self) -> None:

@@ -99,7 +99,7 @@ class FakeKubeServer(ApiServer):
     async def send(self, line: bytes | None) -> None:
         """Send this line to the present watches or the next watch; None ends the watch."""
         self._lines.append(line)
-        self._tell()
+        self._notify()
 
     def compact(self) -> None:
         """Discard all versions and lists so far."""
@@ -124,11 +124,11 @@ class FakeKubeServer(ApiServer):
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         call = await read_call(request)
-        seen = Request(method=call.method, path=call.path, query=call.query, headers=dict(request.headers), body=call.body)
-        self.requests.append(seen)
-        self._tell()
-        fault = self._next_fault(seen)
-        there_s, back_s = self.slowness(seen)
+        observed = Request(method=call.method, path=call.path, query=call.query, headers=dict(request.headers), body=call.body)
+        self.requests.append(observed)
+        self._notify()
+        fault = self._next_fault(observed)
+        there_s, back_s = self.slowness(observed)
         if fault is not None and fault.late_s:
             late = asyncio.get_running_loop().create_task(self._answer_late(call, fault.late_s))
             self._under_way.add(late)
@@ -153,9 +153,9 @@ class FakeKubeServer(ApiServer):
         else:
             self.late.append(200)
 
-    def _next_fault(self, seen: Request) -> Fault | None:
+    def _next_fault(self, observed: Request) -> Fault | None:
         for entry in self._faults:
-            if entry[0](seen):
+            if entry[0](observed):
                 self._faults.remove(entry)
                 return entry[1]
         return None

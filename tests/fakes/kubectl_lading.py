@@ -21,13 +21,13 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 class Cli:
     kubeconfig: Path
 
-    def run(self, *words: str, env: Mapping[str, str] | None = None) -> Result:
+    def run(self, *text: str, env: Mapping[str, str] | None = None) -> Result:
         """Run the command with its output on a pipe."""
-        return CliRunner().invoke(main, words, env={"KUBECONFIG": str(self.kubeconfig), **(env or {})})
+        return CliRunner().invoke(main, text, env={"KUBECONFIG": str(self.kubeconfig), **(env or {})})
 
-    def on_terminal(self, *words: str, columns: int) -> str:
+    def on_terminal(self, *text: str, columns: int) -> str:
         """Return the output as a terminal of that width shows it, without colours."""
-        done = self.run(*words, env={"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(columns)})
+        done = self.run(*text, env={"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(columns)})
         assert done.exit_code == 0, done.output
         return _COLOURS.sub("", done.stdout)
 

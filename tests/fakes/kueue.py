@@ -56,12 +56,12 @@ class Kueue:
         priority: int = 0,
         created: str = "2026-11-21T00:00:00Z",
         limits: Mapping[str, str] | None = None,
-        **words: Any,
+        **text: Any,
     ) -> None:
         """Create a Workload, and reserve quota for it at once. `sets`: the number of pods and the cards of each pod."""
         pod_sets = []
         for pod_set, (count, gpus) in sets.items():
-            made = pod(pod_set, limits or ({RESOURCE_GPU: str(gpus)} if gpus else {}), **words)
+            made = pod(pod_set, limits or ({RESOURCE_GPU: str(gpus)} if gpus else {}), **text)
             metadata = {key: made["metadata"][key] for key in ("labels", "annotations") if key in made["metadata"]}
             pod_sets.append({"name": pod_set, "count": count, "template": {"metadata": metadata, "spec": made["spec"]}})
         metadata = {"name": name, "namespace": NAMESPACE, "creationTimestamp": created}
@@ -77,8 +77,8 @@ class Kueue:
         return str(self.entry(name, check)["state"])
 
     def entry(self, name: str, check: str = CHECK) -> Json:
-        found: Json = next(one for one in self.json(name)["status"]["admissionChecks"] if one["name"] == check)
-        return found
+        result: Json = next(one for one in self.json(name)["status"]["admissionChecks"] if one["name"] == check)
+        return result
 
     def is_true(self, name: str, kind: str) -> bool:
         return any(one["type"] == kind and one["status"] == "True" for one in self.json(name)["status"]["conditions"])

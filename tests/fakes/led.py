@@ -101,36 +101,36 @@ class Led:
         labels: Mapping[str, str] | None = None,
         taints: Sequence[str] = (),
         cordoned: bool = False,
-        **words: Any,
+        **text: Any,
     ) -> None:
         made = node(name, allocatable=allocatable, labels=labels, taints=taints, cordoned=cordoned)
         await self.server.put(node_path(name), made)
-        await self.report(name, gpus, vfs, **words)
+        await self.report(name, gpus, vfs, **text)
 
-    async def report(self, name: str, gpus: int = 1, vfs: int = 0, **words: Any) -> None:
-        await self.server.put(devices_path(name), devices(name, gpus, vfs, **words))
+    async def report(self, name: str, gpus: int = 1, vfs: int = 0, **text: Any) -> None:
+        await self.server.put(devices_path(name), devices(name, gpus, vfs, **text))
         await self.pause()
 
-    async def put_pod(self, name: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> None:
-        await self.server.put(pod_path(name), pod(name, limits, **words))
+    async def put_pod(self, name: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> None:
+        await self.server.put(pod_path(name), pod(name, limits, **text))
         await self.pause()
 
     async def put_budget(self, name: str, labels: Mapping[str, str], allowed: int = 0) -> None:
         await self.server.put(budget_path(name), budget(name, labels, allowed))
         await self.pause()
 
-    async def put_quota(self, name: str, *, least: int = 0, most: int = 100, flat: bool = False, **words: Any) -> None:
+    async def put_quota(self, name: str, *, least: int = 0, most: int = 100, flat: bool = False, **text: Any) -> None:
         """Put a quota of cards."""
-        made = elastic_quota(name, {RESOURCE_GPU: str(least)}, {RESOURCE_GPU: str(most)}, **words)
+        made = elastic_quota(name, {RESOURCE_GPU: str(least)}, {RESOURCE_GPU: str(most)}, **text)
         await self.server.put(quota_path(name, flat=flat), made)
         await self.pause()
 
     async def remove_pod(self, name: str, *, forced: bool = False) -> None:
         """Delete it, and remove it, as its node does; `forced`: at once."""
         if not forced:
-            gone = self.json(name)
-            gone["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
-            await self.server.put(pod_path(name), gone)
+            deleted = self.json(name)
+            deleted["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
+            await self.server.put(pod_path(name), deleted)
         await self.server.remove(pod_path(name))
         await self.pause()
 
@@ -146,8 +146,8 @@ class Led:
         return self.shown(name).metadata.uid
 
     def filter(self, name: str, *names: str) -> list[str]:
-        found = self.leadership.scheduler.filter(self.shown(name), list(names or self.node_names()))
-        return list(found.fitting)
+        result = self.leadership.scheduler.filter(self.shown(name), list(names or self.node_names()))
+        return list(result.fitting)
 
     async def bind(self, name: str, node: str) -> str:
         return await self.leadership.bind(self.uid(name), node)
@@ -166,8 +166,8 @@ class Led:
     def assigned(self, name: str) -> list[str]:
         """Return the cards of a bound pod by its annotation."""
         text = self.json(name)["metadata"].get("annotations", {}).get(ASSIGNMENT, '{"containers":{}}')
-        said = msgspec.json.decode(text)
-        return [gpu["uuid"] for container in said["containers"].values() for gpu in container.get("gpus", [])]
+        message = msgspec.json.decode(text)
+        return [gpu["uuid"] for container in message["containers"].values() for gpu in container.get("gpus", [])]
 
     def bound_to(self, name: str) -> str:
         return str(self.json(name)["spec"].get("nodeName", ""))
@@ -192,7 +192,7 @@ def rare_looks() -> Iterator[None]:
     """Let the controllers look only once a second, so that a test in which many minutes pass takes less time."""
     with contextlib.ExitStack() as stack:
         for controller in (admission_checks, gangs, requeue):
-            stack.enter_context(patch.object(controller, "LOOK_S", 1.0))
+            stack.enter_context(patch.object(controller, "SCAN_S", 1.0))
         yield
 
 

@@ -41,8 +41,8 @@ def in_fresh_thread(do: Callable[[], T]) -> T:
 
 
 def id_of_thread() -> NetnsId:
-    found = Path("/proc/thread-self/ns/net").stat()
-    return NetnsId(device=found.st_dev, inode=found.st_ino)
+    result = Path("/proc/thread-self/ns/net").stat()
+    return NetnsId(device=result.st_dev, inode=result.st_ino)
 
 
 class Netns:
@@ -61,8 +61,8 @@ class Netns:
 
     @property
     def id(self) -> NetnsId:
-        found = os.fstat(self._fd)
-        return NetnsId(device=found.st_dev, inode=found.st_ino)
+        result = os.fstat(self._fd)
+        return NetnsId(device=result.st_dev, inode=result.st_ino)
 
     def close(self) -> None:
         """Close the descriptor, which ends the namespace. May be called twice."""
@@ -70,14 +70,14 @@ class Netns:
             os.close(self._fd)
             self._fd = -1
 
-    def ip(self, words: str) -> None:
-        self._run("ip", words.split())
+    def ip(self, text: str) -> None:
+        self._run("ip", text.split())
 
-    def tc(self, words: str) -> str:
-        return self._run("tc", words.split())
+    def tc(self, text: str) -> str:
+        return self._run("tc", text.split())
 
-    def show(self, words: str) -> Any:
-        return json.loads(self._run("ip", ["-json", *words.split()]) or "[]")
+    def show(self, text: str) -> Any:
+        return json.loads(self._run("ip", ["-json", *text.split()]) or "[]")
 
     def links(self) -> dict[str, Any]:
         """Return the devices by name, without the loopback device."""
@@ -92,10 +92,10 @@ class Netns:
 
         return in_fresh_thread(work)
 
-    def _run(self, program: str, words: list[str]) -> str:
-        command = ["nsenter", f"--net={self.path}", program, *words]
+    def _run(self, program: str, args: list[str]) -> str:
+        command = ["nsenter", f"--net={self.path}", program, *args]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
-        assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+        assert done.returncode == 0, f"{' '.join(args)}: {done.stderr}"
         return done.stdout
 
 

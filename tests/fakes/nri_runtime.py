@@ -52,10 +52,10 @@ class Connected:
         self._replies[stream] = reply
         self._writer.write(data)
         async with asyncio.timeout(WAIT_S):
-            found = await reply
-        if found.error is not None:
-            raise found.error
-        return answer.FromString(found.payload)
+            result = await reply
+        if result.error is not None:
+            raise result.error
+        return answer.FromString(result.payload)
 
     async def configure(self, version: str, *pods: nri.PodSandbox, parts: int = 1) -> int:
         """Configure and synchronize it, the list in so many parts. Return the events that it subscribes to."""

@@ -14,7 +14,7 @@ class Records:
         self.seen.append((event, fields))
 
     def count(self, event: Event) -> int:
-        return sum(seen is event for seen, _ in self.seen)
+        return sum(observed is event for observed, _ in self.seen)
 
     @property
     def log(self) -> Log:

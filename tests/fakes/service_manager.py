@@ -89,11 +89,11 @@ class ServiceManager:
             assert left > 0, f"no {state} in {timeout_s} s\n{tail(self.log)}"
             self._notified.settimeout(left)
             try:
-                said = self._notified.recv(4096).decode().splitlines()
+                text = self._notified.recv(4096).decode().splitlines()
             except TimeoutError:
                 continue
-            self.heard += said
-            if state in said:
+            self.heard += text
+            if state in text:
                 return
 
     def close(self) -> None:

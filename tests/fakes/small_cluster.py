@@ -47,8 +47,8 @@ def uid_of(name: str) -> PodUid:
     return PodUid(str(uuid5(NAMESPACE_DNS, name)))
 
 
-def _prefixed(words: Mapping[str, str | int]) -> dict[str, str]:
-    return {PREFIX + key.replace("_", "-"): str(value) for key, value in words.items()}
+def _prefixed(text: Mapping[str, str | int]) -> dict[str, str]:
+    return {PREFIX + key.replace("_", "-"): str(value) for key, value in text.items()}
 
 
 def _at(seconds: int) -> str:
@@ -89,10 +89,11 @@ WAITING: Final = (
 def a_quota(name: str, least: int, most: int, **labels: str) -> Json:
     """Return Koordinator's object for a quota of cards; `namespaces` is an annotation."""
     annotations = {"namespaces": labels.pop("namespaces")} if "namespaces" in labels else {}
-    said = [
-        {KOORDINATOR_PREFIX + key.replace("_", "-"): value for key, value in words.items()} for words in (labels, annotations)
+    text = [
+        {KOORDINATOR_PREFIX + key.replace("_", "-"): value for key, value in message.items()}
+        for message in (labels, annotations)
     ]
-    metadata = {"name": name, "namespace": "quotas", "labels": said[0], "annotations": said[1]}
+    metadata = {"name": name, "namespace": "quotas", "labels": text[0], "annotations": text[1]}
     spec = {"min": {RESOURCE_GPU: least}, "max": {RESOURCE_GPU: most, "nvidia.com/gpu": 8}}
     return {"metadata": metadata, "spec": spec}
 
@@ -198,10 +199,10 @@ class SmallCluster:
             status = self.status(node)
             self.set_report(node, msgspec.structs.replace(status, grants=(*status.grants, *self._grants(pod, status))))
         status = self.status("h100-1")
-        seen = [*USED, *[(0, 0)] * len(status.gpus)]
+        observed = [*USED, *[(0, 0)] * len(status.gpus)]
         used: list[Json] = [
             {"uuid": gpu.uuid, "memoryUsedMiB": mib, "busyPercent": busy}
-            for gpu, (mib, busy) in zip(status.gpus, seen, strict=False)
+            for gpu, (mib, busy) in zip(status.gpus, observed, strict=False)
         ]
         sharers = [one for one in status.grants if any(gpu.uuid == status.gpus[2].uuid for gpu in one.gpus)]
         used[2]["containers"] = [

@@ -51,14 +51,14 @@ def _lines(path: Path, name: str) -> Iterator[str]:
 
 
 def _values(lines: Iterable[str], key: str) -> list[str]:
-    found: list[str] = []
+    result: list[str] = []
     for line in lines:
         name, _, value = line.partition("=")
         if name.strip() == key:
-            found = [*found, value.strip()] if value.strip() else []
-    return found
+            result = [*result, value.strip()] if value.strip() else []
+    return result
 
 
-def _join(words: Iterable[str]) -> str:
-    quoted = (word.replace("\\", "\\\\").replace('"', '\\"') for word in words)
+def _join(text: Iterable[str]) -> str:
+    quoted = (word.replace("\\", "\\\\").replace('"', '\\"') for word in text)
     return " ".join(f'"{word}"' if " " in word or "\\" in word else word for word in quoted)

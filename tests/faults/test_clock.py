@@ -66,9 +66,9 @@ def test_a_grant_that_no_one_can_vouch_for_is_not_stuck(play: Play, jump: int) -
         async with rig.node() as node:
             node.clock = clock
             await node.reconcile()
-            gone, _ = rig.runtime.run("gone"), rig.runtime.run("other")
-            rig.create(node, "gone", gone)
-            rig.runtime.remove(gone)
+            deleted, _ = rig.runtime.run("gone"), rig.runtime.run("other")
+            rig.create(node, "gone", deleted)
+            rig.runtime.remove(deleted)
             clock.pass_on(jump)
             await node.reconcile()
             clock.pass_on(2 * GRACE_S)

@@ -200,7 +200,7 @@ def exchange(path: Path, other: Path) -> None:
         raise OSError(ctypes.get_errno(), "cannot exchange", str(path))
 
 
-def test_bad_registrations_are_said_and_the_last_good_one_stays(
+def test_bad_registrations_are_reported_and_the_last_good_one_stays(
     runtime: InMemoryRuntime, hooks: ScriptedHooks, short_folder: Path
 ) -> None:
     proxy = proxy_in(short_folder, runtime.path)
@@ -211,12 +211,12 @@ def test_bad_registrations_are_said_and_the_last_good_one_stays(
     try:
         with runtime.client(via=proxy.socket) as kubelet:
             for name, spoil in BAD.items():
-                said, back = len(logged(proxy, Event.HOOK_INVALID)), len(logged(proxy, Event.HOOK_REGISTERED))
+                text, back = len(logged(proxy, Event.HOOK_INVALID)), len(logged(proxy, Event.HOOK_REGISTERED))
                 spoil(new / good.name)
                 exchange(new / good.name, good)  # between two steps, the proxy might see none
                 remove(new / good.name)
                 spoil(beside := good.with_name(f"60-{name}.json"))
-                eventually(partial(more_said, proxy, Event.HOOK_INVALID, said + 1))
+                eventually(partial(more_said, proxy, Event.HOOK_INVALID, text + 1))
                 with kubelet.pod(name, annotations=GUARDED) as pod:
                     assert hooks.marked(runtime.created[pod.create_container().id]), name
                 remove(beside)
@@ -238,7 +238,7 @@ def test_a_proxy_that_starts_with_bad_registrations_only_serves_plain_pods(
     proxy.start()
     try:
         with runtime.client(via=proxy.socket) as kubelet:
-            assert {said["hook"] for said in logged(proxy, Event.HOOK_INVALID)} == {f"50-{name}.json" for name in BAD}
+            assert {text["hook"] for text in logged(proxy, Event.HOOK_INVALID)} == {f"50-{name}.json" for name in BAD}
             kubelet.run_pod("plain", annotations=PLAIN).create_container()
             no_registration(kubelet)
             register(short_folder, hooks.path)

@@ -84,7 +84,7 @@ def stage(pytestconfig: pytest.Config) -> Iterator[Stage]:
 
 
 @contextmanager
-def gone(server: ScriptedHooks) -> Iterator[None]:
+def stopped(server: ScriptedHooks) -> Iterator[None]:
     server.stop()
     try:
         yield
@@ -151,7 +151,7 @@ def _error(call: Call) -> bytes:
 
 
 FAULTS: Final = {
-    "gone": (gone, {Reason.HOOK_UNAVAILABLE}),
+    "gone": (stopped, {Reason.HOOK_UNAVAILABLE}),
     "hanging": (hanging, {Reason.HOOK_TIMEOUT}),
     "an-error": (saying(_error), {Reason.HOOK_UNAVAILABLE}),
     "garbage": (saying(lambda _: b"\xff" * 64), {Reason.HOOK_INVALID}),
@@ -254,7 +254,7 @@ def test_a_restart_under_load_is_not_noticed(stage: Stage) -> None:
 
 def test_it_is_in_service_soon_after_it_came_back_from_a_long_absence(stage: Stage) -> None:
     """Check that no back-off grows while the server is missing."""
-    with gone(stage.fail):
+    with stopped(stage.fail):
         failed = len(logged(stage.proxy, Event.HOOK_FAILED))
         for _ in range(2):
             with stage.pod(GUARDED) as pod, pytest.raises(CriError):

@@ -145,7 +145,7 @@ class Scene:
 
     def dropped(self) -> list[dict[str, str]]:
         """Return what the proxy says of observations that it gave up (a question that failed names its method)."""
-        return [said for said in logged(self.lading.proxy, Event.HOOK_FAILED) if "method" not in said]
+        return [text for text in logged(self.lading.proxy, Event.HOOK_FAILED) if "method" not in text]
 
     def held_by(self) -> dict[str, tuple[str, ...]]:
         """Return the cards of each pod in the ledger, by pod uid."""

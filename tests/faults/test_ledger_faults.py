@@ -236,12 +236,12 @@ def replace_by_a_copy(path: Path) -> None:
     copy.rename(path)
 
 
-@pytest.mark.parametrize("gone", [unlink, replace_by_a_copy])
-def test_a_ledger_that_is_gone_from_its_path_takes_no_grant(path: Path, gone: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("deleted", [unlink, replace_by_a_copy])
+def test_a_ledger_that_is_deleted_from_its_path_takes_no_grant(path: Path, deleted: Callable[[Path], None]) -> None:
     """Check that no grant is written once the file was deleted or replaced: such writes are lost with the daemon."""
     with Ledger.open(path) as ledger:
         held = ledger.grants()
-        gone(path)
+        deleted(path)
         with pytest.raises(StateError) as e:
             ledger.record(grant("late", devices=whole(3)))
         assert str(path) in e.value.message
@@ -301,7 +301,7 @@ def held_in(periods: tuple[Period, ...]) -> set[str]:
     return {period.pod for period in periods if period.end is None}
 
 
-def test_another_programs_lock_is_waited_for_and_then_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_programs_lock_is_waited_for_and_then_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hooks.ledger.file._BUSY_MS", 20)
     shell = sqlite3.connect(path, isolation_level=None)
     with Ledger.open(path) as ledger:

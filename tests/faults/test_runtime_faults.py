@@ -31,7 +31,7 @@ from tests.node.vf_site import states_of
 
 pytestmark = pytest.mark.node
 
-Gone = Callable[[PrivateContainerd], AbstractContextManager[None]]
+Failing = Callable[[PrivateContainerd], AbstractContextManager[None]]
 
 AT_ONCE_S: Final = 3.0  # nominally 1
 WANTS: Final = {MANUAL_GPUS: "0"}
@@ -141,11 +141,11 @@ def has_said(daemon: Daemon, event: Event) -> None:
     assert logged(daemon, event)
 
 
-@pytest.mark.parametrize("gone", [refuses_connections, without_a_socket], ids=["refuses", "no-socket"])
-def test_both_daemons_start_before_the_runtime(site: Site, own: PrivateContainerd, gone: Gone) -> None:
+@pytest.mark.parametrize("failing", [refuses_connections, without_a_socket], ids=["refuses", "no-socket"])
+def test_both_daemons_start_before_the_runtime(site: Site, own: PrivateContainerd, failing: Failing) -> None:
     """Check one channel of kubelet: it gets an error that names the socket, and an answer as soon as the runtime runs."""
     lading = site.lading
-    with gone(own):
+    with failing(own):
         lading.hooks.start()
         lading.proxy.start()
         for _ in range(3):
@@ -161,8 +161,8 @@ def test_both_daemons_start_before_the_runtime(site: Site, own: PrivateContainer
     assert site.see(container).gpus == (site.gpu(0),)
 
 
-@pytest.mark.parametrize("gone", [refuses_connections, without_a_socket], ids=["refuses", "no-socket"])
-def test_the_runtime_goes_away_and_nothing_is_released(site: Site, own: PrivateContainerd, gone: Gone) -> None:
+@pytest.mark.parametrize("failing", [refuses_connections, without_a_socket], ids=["refuses", "no-socket"])
+def test_the_runtime_goes_away_and_nothing_is_released(site: Site, own: PrivateContainerd, failing: Failing) -> None:
     lading = site.lading
     lading.hooks.start()
     lading.proxy.start()
@@ -173,7 +173,7 @@ def test_the_runtime_goes_away_and_nothing_is_released(site: Site, own: PrivateC
     with ThreadPoolExecutor(1) as threads:
         open_call = threads.submit(container.exec, "sleep", "30")
         eventually(lambda: runs(container, "sleep"))
-        with gone(own):
+        with failing(own):
             with measure("runtime killed: open call ended after"), pytest.raises(CriError) as caught:
                 open_call.result()
             assert caught.value.code is grpc.StatusCode.UNAVAILABLE

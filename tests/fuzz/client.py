@@ -145,16 +145,16 @@ class Play:
     def _reply(self) -> bytes:
         """A proper one."""
         stream, size = self.server.newest, self.server.tape.pick(SIZES)
-        said = self.server.headers(stream, BEGUN, end_stream=False)
-        said += self.server.data(stream, prefixed(bytes(size)), end_stream=False)
-        said += self.server.headers(stream, {b"grpc-status": b"0"}, end_stream=True)
+        text = self.server.headers(stream, BEGUN, end_stream=False)
+        text += self.server.data(stream, prefixed(bytes(size)), end_stream=False)
+        text += self.server.headers(stream, {b"grpc-status": b"0"}, end_stream=True)
         if self.fresh and self.answer is None and self.server.proper:
-            self.say(said)
+            self.say(text)
             assert self.answer
             assert self.answer.status == (GrpcStatus.OK if size <= LIMIT else GrpcStatus.RESOURCE_EXHAUSTED)
             assert len(self.answer.content) == (size if size <= LIMIT else 0)
             return b""
-        return said
+        return text
 
 
 def play(data: bytes) -> None:

@@ -127,12 +127,12 @@ def _knows_all(parsed: Message) -> bool:
 
 
 def _check_meaning(stage: Stage, message: bytes, adjustment: hook.Adjustment, once: bytes) -> None:
-    found, wanted = (KINDS[stage].FromString(m) for m in (once, _wanted(stage, message, adjustment)))
+    result, wanted = (KINDS[stage].FromString(m) for m in (once, _wanted(stage, message, adjustment)))
     if stage is Stage.CREATE_CONTAINER:  # devices are as mounts, names are appended: the properties and unit tests have these
-        for request in (found, wanted):
+        for request in (result, wanted):
             for name in ("devices", "CDI_devices"):
                 request.config.ClearField(name)  # type: ignore[attr-defined]
-    assert found == wanted
+    assert result == wanted
 
 
 def _wanted(stage: Stage, message: bytes, adjustment: hook.Adjustment) -> bytes:

@@ -42,7 +42,7 @@ class Play:
                     self.receive(side, data)
                 case Decide():
                     self.decide(step)
-            self.look()
+            self.scan()
             if self.relay.broken:
                 break
         self.finish()
@@ -77,7 +77,7 @@ class Play:
             case Decision.ANNOUNCE_END:
                 self.relay.announce_end()
 
-    def look(self) -> None:
+    def scan(self) -> None:
         for event in self.relay.take_events():
             match event:
                 case CallHeld(stream=stream):
@@ -104,15 +104,15 @@ class Play:
 
     def check_blocks(self) -> None:
         for hearer, speaker in ((Side.RUNTIME, Side.CLIENT), (Side.CLIENT, Side.RUNTIME)):
-            heard, said = self.heard[hearer], self.said[speaker]
+            heard, text = self.heard[hearer], self.said[speaker]
             assert heard.readable
             for stream, blocks in heard.blocks.items():
                 theirs = [b for b in blocks if not _is_ours(b)]
                 if hearer is Side.RUNTIME or stream in self.refused:  # with holes: what the relay took of a call that ended
-                    left = iter(said.blocks[stream])
+                    left = iter(text.blocks[stream])
                     assert all(block in left for block in theirs), (hearer, stream)
                 else:
-                    assert theirs == said.blocks[stream][: len(theirs)], (hearer, stream)
+                    assert theirs == text.blocks[stream][: len(theirs)], (hearer, stream)
                 assert len(blocks) - len(theirs) <= 1
         if not self.relay.broken:
             assert self.heard[Side.RUNTIME].between_frames
@@ -132,7 +132,7 @@ class Play:
             relay.receive_from_client(bytes(100))
             relay.receive_from_runtime(bytes(100))
         relay.end(OURS.decode())
-        self.look()
+        self.scan()
         assert relay.broken
         assert not self.open
         assert not self.observed

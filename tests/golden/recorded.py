@@ -6,10 +6,10 @@ from pathlib import Path
 WRITE = os.environ.get("LADING_GOLDEN") == "write"
 
 
-def assert_recorded(path: Path, said: str) -> None:
+def assert_recorded(path: Path, text: str) -> None:
     """With trailing blanks left out, which editors take away."""
-    said = "".join(line.rstrip() + "\n" for line in said.splitlines())
+    text = "".join(line.rstrip() + "\n" for line in text.splitlines())
     if WRITE:
-        path.write_text(said)
+        path.write_text(text)
     assert path.exists(), f"{path.name} is not there: LADING_GOLDEN=write"
-    assert said == path.read_text()
+    assert text == path.read_text()

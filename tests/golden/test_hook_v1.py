@@ -47,7 +47,7 @@ def described(oneofs: Any, field: FieldDescriptorProto) -> tuple[Any, ...]:
     return field.name, field.number, field.type, field.label, field.type_name, oneof
 
 
-def test_a_change_would_be_seen() -> None:
+def test_a_change_would_be_observed() -> None:
     changed = today()
     changed.message_type[0].field[0].number += 500
     assert statements(today()) - statements(changed)
@@ -71,7 +71,7 @@ def test_a_message_of_today_goes_through_a_release_whole(version: str) -> None:
 
 
 def test_a_message_of_a_later_version_is_kept_whole() -> None:
-    seen = 0
+    observed = 0
     for name, sent in later().filled():
         kind = name.split("-")[0]
         if name == "AdjustResponse-another_answer":
@@ -81,8 +81,8 @@ def test_a_message_of_a_later_version_is_kept_whole() -> None:
         again = type(sent).FromString(got.SerializeToString())
         assert again == sent
         assert getattr(again, LATER_FIELD)
-        seen += 1
-    assert seen >= 7
+        observed += 1
+    assert observed >= 7
 
 
 def as_dict(message: Message) -> dict[str, Any]:

@@ -42,8 +42,10 @@ def send(path: Path, method: str, pieces: Iterable[bytes], *, headers: Headers =
             peer.connection.end_stream(stream)
         while not _over(peer, stream):
             _exchange(connection, peer)
-    seen = peer.streams[stream]
-    return Answer(int(seen.last(b"grpc-status") or GrpcStatus.UNKNOWN), seen.last(b"grpc-message") or b"", seen.data[5:])
+    observed = peer.streams[stream]
+    return Answer(
+        int(observed.last(b"grpc-status") or GrpcStatus.UNKNOWN), observed.last(b"grpc-message") or b"", observed.data[5:]
+    )
 
 
 def _send(connection: socket.socket, peer: Peer, stream: int, data: bytes) -> None:
@@ -67,5 +69,5 @@ def _exchange(connection: socket.socket, peer: Peer) -> None:
 
 
 def _over(peer: Peer, stream: int) -> bool:
-    seen = peer.streams.get(stream)
-    return seen is not None and (seen.ended or seen.reset is not None)
+    observed = peer.streams.get(stream)
+    return observed is not None and (observed.ended or observed.reset is not None)

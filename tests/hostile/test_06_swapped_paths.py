@@ -108,12 +108,12 @@ def test_two_functions_in_sysfs(device_nodes: None, tmp_path: Path, swapped: str
         one, other = (root / "sys/bus/pci/devices" / vf.bdf for vf in pf.vfs)
     else:
         one, other = (root / f"sys/class/infiniband_verbs/uverbs{minor - 192}" for minor in minors.values())
-    found: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, int]] = Counter()
     with swapping(one, other):
         for _ in range(ROUNDS // 4):
             pfs, _, _ = read_rdma(root)
-            found.update((vf.ibdev, vf.uverbs.minor) for pf in pfs for vf in pf.vfs if vf.uverbs and not vf.unhealthy)
-    assert found.keys() == set(minors.items())  # both were given, and neither as the other
+            counts.update((vf.ibdev, vf.uverbs.minor) for pf in pfs for vf in pf.vfs if vf.uverbs and not vf.unhealthy)
+    assert counts.keys() == set(minors.items())  # both were given, and neither as the other
 
 
 @pytest.mark.parametrize("other", ["file", "link"])

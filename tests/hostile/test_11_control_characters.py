@@ -75,15 +75,15 @@ class Tail:
     def events(self) -> list[str]:
         """Return the event of each line, and assert that each line is logfmt. Releases are left out, because those of
         earlier tests may be logged now."""
-        found = []
+        result = []
         for line in self.lines():
             assert harmless(line), ascii(line)
             level, event, *fields = shlex.split(line)
             assert level.startswith("level=")
             assert all("=" in field for field in fields), line
             assert sum(field.startswith(("event=", "level=")) for field in fields) == 0
-            found.append(event.removeprefix("event="))
-        return [event for event in found if event != Event.GRANT_RELEASED]
+            result.append(event.removeprefix("event="))
+        return [event for event in result if event != Event.GRANT_RELEASED]
 
 
 def requests(nasty: str, annotations: dict[str, str]) -> tuple[cri.RunPodSandboxRequest, cri.CreateContainerRequest]:

@@ -156,12 +156,12 @@ def test_a_link_of_roots_own_may_lead_to_the_folder(root: None, tmp_path: Path) 
 
 def everything_below(folder: Path) -> dict[Path, tuple[int, int, str]]:
     """Return mode, owner, and content or target of each path below the folder."""
-    found = {}
+    result = {}
     for path in folder.rglob("*"):
         status = path.lstat()
         content = str(path.readlink()) if path.is_symlink() else path.read_text() if path.is_file() else ""
-        found[path] = status.st_mode, status.st_uid, content
-    return found
+        result[path] = status.st_mode, status.st_uid, content
+    return result
 
 
 def test_a_daemon_says_what_is_in_its_way(daemon: Daemon) -> None:
@@ -198,9 +198,9 @@ def connects_as_someone(path: Path) -> bytes:
         os._exit(0)
     os.close(writing)
     with open(reading, "rb") as answer:
-        said = answer.read()
+        text = answer.read()
     os.waitpid(child, 0)
-    return said
+    return text
 
 
 def test_another_user_is_cut_off_whatever_the_modes_are(root: None, daemon: Daemon) -> None:

@@ -79,8 +79,8 @@ class BareRoot(PrivateSystemd):
             if at == self.system:
                 names[:] = [name for name in names if name not in _MOUNTED]
             for path in (at / name for name in (*names, *files)):
-                found = path.lstat()
-                size, changed = (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else (0, 0)
+                result = path.lstat()
+                size, changed = (result.st_size, result.st_mtime_ns) if stat.S_ISREG(result.st_mode) else (0, 0)
                 target = str(path.readlink()) if path.is_symlink() else ""
-                out[str(path.relative_to(self.system))] = (found.st_mode, size, changed, target)
+                out[str(path.relative_to(self.system))] = (result.st_mode, size, changed, target)
         return out

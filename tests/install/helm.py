@@ -17,8 +17,8 @@ from tests.fakes.needs import need
 
 
 def find_helm() -> Path:
-    if found := shutil.which("helm"):
-        return Path(found)
+    if result := shutil.which("helm"):
+        return Path(result)
     cached = default_cache() / "helm/helm"
     if not cached.is_file():
         need(platform.machine() == "x86_64", "helm on PATH: the package has that of x86-64")
@@ -26,8 +26,8 @@ def find_helm() -> Path:
     return cached
 
 
-def run_helm(*words: str | Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([find_helm(), *words], capture_output=True, text=True, check=False)
+def run_helm(*text: str | Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([find_helm(), *text], capture_output=True, text=True, check=False)
 
 
 def _unpack(path: Path) -> None:

@@ -35,8 +35,8 @@ def unpack_image(images: Path, name: str, folder: Path) -> None:
             assert file
             return file
 
-        (found,) = (one for one in json.load(opened("manifest.json")) if f"docker.io/library/{one['RepoTags'][0]}" == name)
-        for layer in found["Layers"]:
+        (result,) = (one for one in json.load(opened("manifest.json")) if f"docker.io/library/{one['RepoTags'][0]}" == name)
+        for layer in result["Layers"]:
             with tarfile.open(fileobj=opened(layer)) as files:
                 # Debian 12's Python 3.11.2 has no filters, and Python 3.12 and 3.13 warn where none is set.
                 files.extraction_filter = getattr(tarfile, "tar_filter", None)

@@ -74,7 +74,7 @@ def snapshot(root: Path, *, but: str = "") -> Seen:
         name = path.relative_to(root).as_posix()
         if (but and name.startswith(but)) or (path.is_dir() and not path.is_symlink()):
             continue
-        found = path.lstat()
+        result = path.lstat()
         content = str(path.readlink()) if path.is_symlink() else path.read_text()
-        out[name] = (stat.S_IMODE(found.st_mode), content, found.st_mtime_ns)
+        out[name] = (stat.S_IMODE(result.st_mode), content, result.st_mtime_ns)
     return out

@@ -57,9 +57,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ctr(files: Path, containerd: PrivateContainerd) -> Iterator[list[str]]:
-    words = import_images(containerd, images_of(files))
-    yield words
-    subprocess.run([*words, "images", "remove", IMAGE], check=True, capture_output=True)
+    text = import_images(containerd, images_of(files))
+    yield text
+    subprocess.run([*text, "images", "remove", IMAGE], check=True, capture_output=True)
 
 
 def images_of(files: Path) -> Path:
@@ -83,9 +83,11 @@ def node(request: pytest.FixtureRequest, containerd: PrivateContainerd, cards: S
     root = folder / "root"
     subprocess.run(["cp", "-a", "--reflink=auto", cached, root], check=True)  # with its device nodes as they are
     shared = [cards.root.parent, containerd.layout.folder]
-    seen = uncover(*shared)
+    observed = uncover(*shared)
     state = f"[Service]\nEnvironment=FAKE_NVML_STATE={cards.nvml_state}\n"
-    node = BareRoot(folder, root=root, shared=shared, wanted=["kubelet.service"], drop_ins={HOOKS: seen + state, PROXY: seen})
+    node = BareRoot(
+        folder, root=root, shared=shared, wanted=["kubelet.service"], drop_ins={HOOKS: observed + state, PROXY: observed}
+    )
     runtime = f"--container-runtime-endpoint=unix://{containerd.socket}"
     (node.units / "kubelet.service").write_text(
         f"[Service]\nExecStart=/bin/sh -c 'while :; do sleep 3600; done' kubelet {runtime} $KUBELET_EXTRA_ARGS\n"

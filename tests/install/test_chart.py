@@ -23,8 +23,8 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("chart"), date=FIRST_DATE)
 
 
-def rendered(chart: Path, *words: str) -> Objects:
-    done = run_helm("template", "lading", chart, *words)
+def rendered(chart: Path, *text: str) -> Objects:
+    done = run_helm("template", "lading", chart, *text)
     assert done.returncode == 0, done.stderr
     return by_identity(yaml.safe_load_all(done.stdout))
 
@@ -33,8 +33,8 @@ def by_identity(objects: Any) -> Objects:
     return {(one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): one for one in objects if one}
 
 
-def refused(chart: Path, *words: str) -> str:
-    done = run_helm("template", "lading", chart, *words)
+def refused(chart: Path, *text: str) -> str:
+    done = run_helm("template", "lading", chart, *text)
     assert done.returncode != 0
     return done.stderr
 
@@ -68,7 +68,7 @@ def test_helm_finds_no_fault_in_it(chart: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_values_go_where_they_are_said_to(chart: Path, tmp_path: Path) -> None:
+def test_values_go_where_they_are_reported_to(chart: Path, tmp_path: Path) -> None:
     values: Mapping[str, Any] = {
         "images": {"node": {"repository": "registry.test/lading-node", "tag": "9"}},
         "imagePullSecrets": [{"name": "pull"}],
@@ -137,8 +137,8 @@ def test_each_value_is_in_the_schema_and_explained(chart: Path) -> None:
         values, schema = (files.extractfile(f"lading/{name}") for name in ("values.yaml", "values.schema.json"))
         assert values
         assert schema
-        said, known = yaml.safe_load(values), json.load(schema)["properties"]
-    assert said.keys() == known.keys() - {"global"}
+        text, known = yaml.safe_load(values), json.load(schema)["properties"]
+    assert text.keys() == known.keys() - {"global"}
 
 
 def test_the_same_files_give_the_same_bytes(chart: Path, tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ def test_a_dry_run_says_every_step_and_changes_nothing(start: Start, wheels: tup
     before = snapshot(root)
     done = install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1", "--dry-run")
     assert snapshot(root) == before
-    said = done.out.replace(str(root), "ROOT").replace(name_of(wheels[0]), "VERSION").replace(str(PYTHON), "PYTHON")
-    assert_recorded(GOLDEN / "dry-run.txt", said)
+    message = done.out.replace(str(root), "ROOT").replace(name_of(wheels[0]), "VERSION").replace(str(PYTHON), "PYTHON")
+    assert_recorded(GOLDEN / "dry-run.txt", message)
 
 
 @pytest.mark.long
@@ -80,8 +80,8 @@ def test_a_dry_run_of_the_way_back_changes_nothing(start: Start, wheels: tuple[P
         assert snapshot(root, but="opt/lading/versions") == before
 
 
-def steps(said: str) -> list[str]:
-    return re.findall(r"^(?:==> (?!done|dry).*|    write .*)$", said, re.MULTILINE)
+def steps(text: str) -> list[str]:
+    return re.findall(r"^(?:==> (?!done|dry).*|    write .*)$", text, re.MULTILINE)
 
 
 KUBELETS = {
@@ -131,8 +131,8 @@ def test_kubelet_is_pointed_at_the_proxy_and_the_root_is_given_back_as_it_was(
 
 def folders(root: Path) -> set[str]:
     """All that are not part of a version."""
-    found = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_dir())
-    return {name for name in found if not name.startswith("opt/lading/versions/")}
+    result = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_dir())
+    return {name for name in result if not name.startswith("opt/lading/versions/")}
 
 
 @pytest.mark.parametrize("there", [[], ["etc/lading/hooks.d", "etc/lading/keys", "usr/local/sbin", "opt/lading/mine"]])

@@ -60,8 +60,8 @@ def test_it_carries_every_module_and_what_a_node_and_a_cluster_are_set_up_with(w
 def test_the_installer_builds_it_from_a_checkout(tmp_path: Path) -> None:
     """A dry run builds the wheel too; its pip brings the tools for that."""
     (tmp_path / "etc/systemd/system").mkdir(parents=True)
-    said = install("--root", tmp_path, "--source", ROOT, "--manual", "--node-name", "n1", "--no-kubelet", "--dry-run").out
-    assert re.search(rf"/opt/lading/versions/{__version__}-[0-9a-f]{{8}}$", said, re.MULTILINE)
+    text = install("--root", tmp_path, "--source", ROOT, "--manual", "--node-name", "n1", "--no-kubelet", "--dry-run").out
+    assert re.search(rf"/opt/lading/versions/{__version__}-[0-9a-f]{{8}}$", text, re.MULTILINE)
 
 
 def files_of(*tops: str) -> list[str]:
@@ -83,6 +83,6 @@ def test_a_fresh_environment_from_the_wheel_alone(wheel: Path, tmp_path: Path) -
         subprocess.run([venv / "bin" / command, "--help"], capture_output=True, check=True)
     count = "from kubectl_lading.install.manifests import find_deploy, render; print(find_deploy(), len(render(find_deploy())))"
     done = subprocess.run([venv / "bin/python", "-I", "-c", count], capture_output=True, text=True, check=True)
-    found, _, objects = done.stdout.partition(" ")
-    assert Path(found) == venv / "share/lading/deploy"
+    result, _, objects = done.stdout.partition(" ")
+    assert Path(result) == venv / "share/lading/deploy"
     assert int(objects) == len(render(ROOT / "deploy"))

@@ -76,9 +76,9 @@ def newer_containerds() -> list[Binaries]:
     """Return the containerds with CDI and NRI: those that `simnode.install` unpacked, and those in the folders of
     LADING_CONTAINERD_DIRS, which colons separate."""
     listed = (Path(folder) for folder in os.environ.get("LADING_CONTAINERD_DIRS", "").split(":") if folder)
-    found = [Binaries(folder=folder, version=read_version(folder / "containerd")) for folder in listed]
+    result = [Binaries(folder=folder, version=read_version(folder / "containerd")) for folder in listed]
     unpacked = (find_unpacked(prefix, default_cache()) for prefix in ("1.7.", "2."))
-    return [binaries for binaries in (*found, *filter(None, unpacked)) if has_cdi(binaries.version)]
+    return [binaries for binaries in (*result, *filter(None, unpacked)) if has_cdi(binaries.version)]
 
 
 NEWER: Final[list[Binaries | None]] = [*newer_containerds()] or [None]
@@ -88,7 +88,7 @@ NEWER: Final[list[Binaries | None]] = [*newer_containerds()] or [None]
 @pytest.fixture(
     scope="module",
     params=[*(pytest.param(one, marks=pytest.mark.long) for one in OLDER), NEWEST],
-    ids=lambda found: found.version if found else "none",
+    ids=lambda result: result.version if result else "none",
 )
 def newer(request: pytest.FixtureRequest, binaries: Binaries, runtimes: Runtimes) -> PrivateContainerd:
     """Start each newer containerd as a private instance. The fixture `binaries` checks for root and runc."""

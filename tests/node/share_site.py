@@ -36,8 +36,8 @@ def install_python(folder: Path) -> None:
     ctypes = importlib.util.find_spec("_ctypes")
     assert ctypes
     for needing in (str(Path(sys.executable).resolve()), ctypes.origin or ""):
-        said = subprocess.run(["ldd", needing], capture_output=True, text=True, check=True).stdout
-        for path in re.findall(r"=> (/\S+)", said):
+        output = subprocess.run(["ldd", needing], capture_output=True, text=True, check=True).stdout
+        for path in re.findall(r"=> (/\S+)", output):
             if not re.search(IN_IMAGE, path):
                 shutil.copy(path, libraries)
     shutil.copy(PROGRAM, folder)
@@ -50,7 +50,8 @@ class _Contained(Process):
             eventually(self._check_ended)
 
     def _check_ended(self) -> None:
-        """A zombie counts: the container's first process is to see to it."""
+        """Check that all processes of the container have ended. A zombie counts as ended: reaping is the duty of the
+        container's first process."""
         status = Path("/proc", str(self.pid), "status")
         with suppress(FileNotFoundError, ProcessLookupError):
             assert "\nState:\tZ" in status.read_text()
@@ -74,11 +75,11 @@ class Container:
         for status in Path("/proc").glob("[0-9]*/status"):
             try:
                 is_here = self.running.id in status.with_name("cgroup").read_text()
-                found = re.search(r"^NSpid:\s+(\d+)\s.*?(\d+)$", status.read_text(), re.MULTILINE) if is_here else None
+                match = re.search(r"^NSpid:\s+(\d+)\s.*?(\d+)$", status.read_text(), re.MULTILINE) if is_here else None
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if found and int(found[2]) == inside:
-                return int(found[1])
+            if match and int(match[2]) == inside:
+                return int(match[1])
         raise AssertionError(f"no process {inside} in {self.name}")
 
 
@@ -120,12 +121,12 @@ class ContainerSite(Served):
             os.mkfifo(path)
         here, python = HOST / "run", HOST / "python/bin" / Path(sys.executable).resolve().name
         variables = {"LD_LIBRARY_PATH": f"{here}/lib", **env}
-        words = " ".join(f"{name}={value}" for name, value in variables.items())
+        text = " ".join(f"{name}={value}" for name, value in variables.items())
         files = f"<{here}/{calls.name} >{here}/{answers.name} 2>>{here}/{self.errors.name}"
         # Opened before the program does, which else would wait for this side, and the exec for it.
         writing = os.fdopen(os.open(calls, os.O_RDWR), "w")
         reading = os.fdopen(os.open(answers, os.O_RDONLY | os.O_NONBLOCK))
-        inside = container.running.sh(f"{words} {python} -I -S {here}/{PROGRAM.name} {files} & echo $!")
+        inside = container.running.sh(f"{text} {python} -I -S {here}/{PROGRAM.name} {files} & echo $!")
         os.set_blocking(reading.fileno(), True)
         process = _Contained(container.find_pid(int(inside)), writing, reading)
         self._processes.append(process)

@@ -54,8 +54,8 @@ class Sight:
     vfs: tuple[str, ...]  # PCI addresses of the VFs whose verbs nodes it has, in order
 
 
-def eventually(look: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
-    """Return what `look` answers as soon as it neither refuses nor fails an assertion. Raise its last failure once nothing has
+def eventually(check: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
+    """Return what `check` answers as soon as it neither refuses nor fails an assertion. Raise its last failure once nothing has
     worked on it for `within_s`."""
     answers: list[T] = []
     failure: CriError | AssertionError | None = None
@@ -64,7 +64,7 @@ def eventually(look: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
         nonlocal failure
         failure = None
         try:
-            answers.append(look())
+            answers.append(check())
         except (CriError, AssertionError) as e:
             failure = e
         return failure is None
@@ -80,8 +80,8 @@ def eventually(look: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
 
 def refusal_of(error: CriError) -> Refused:
     """Return the refusal in an error: by the proxy, a plugin or the runtime handler. The runtime may add text before it."""
-    said = error.details.rpartition(" desc = ")[2].rpartition("OCI runtime create failed: ")[2]
-    lading, reason, message = said.split(": ", 2)
+    text = error.details.rpartition(" desc = ")[2].rpartition("OCI runtime create failed: ")[2]
+    lading, reason, message = text.split(": ", 2)
     assert lading == "lading", error.details
     return Refused(Reason(reason), error.code, message)
 
@@ -153,15 +153,15 @@ class Site:
         probes = {path: f"/tmp/probe/{number}" for number, path in enumerate(numbers)}
         script = "rm -rf /tmp/probe; mkdir /tmp/probe; find /dev -type b -o -type c\n"
         script += "\n".join(f"mknod {probe} c {numbers[path][0]} {numbers[path][1]}" for path, probe in probes.items())
-        found = container.sh(f"({script}) | grep -Ev '{_EVERY_CONTAINER}' || true").split()
+        result = container.sh(f"({script}) | grep -Ev '{_EVERY_CONTAINER}' || true").split()
         outcomes = dict(zip(probes, container.try_open(*probes.values()), strict=True))
         granted = {path for path, outcome in outcomes.items() if outcome in OPENS}
         assert set(outcomes.values()) <= OPENS | {"EPERM"}, outcomes
-        assert granted == set(found), outcomes
-        assert set(container.try_open(*found)) <= OPENS
+        assert granted == set(result), outcomes
+        assert set(container.try_open(*result)) <= OPENS
         return Sight(
             env=container.env(),
-            nodes=frozenset(found),
+            nodes=frozenset(result),
             gpus=tuple(gpu.uuid for _, gpu in self.node.profile.gpus if f"/dev/nvidia{gpu.minor}" in granted),
             vfs=tuple(vf for vf in self.vfs if self.uverbs(vf) in granted),
         )
@@ -190,12 +190,12 @@ class Site:
         """Return the refusal by hooks that were just started, after they have compared ledger and runtime. Before that they
         refuse all containers."""
 
-        def look() -> Refused:
+        def check() -> Refused:
             refused = self.refused_at_once(annotations)
             assert refused.reason is not Reason.NOT_RECONCILED
             return refused
 
-        return eventually(look)
+        return eventually(check)
 
     # ---- the daemons
 
@@ -231,10 +231,10 @@ def open_site(lading: LadingNode, runtime: PrivateContainerd) -> Iterator[Site]:
 
 def _numbers(root: Path) -> dict[str, tuple[int, int]]:
     """Return the major and minor number of every device node of the simulated node, by its path in a container."""
-    found = {}
+    result = {}
     for folder, _, names in os.walk(root / "dev"):
         for path in (Path(folder, name) for name in names):
             status = path.lstat()
             if stat.S_ISCHR(status.st_mode):
-                found[f"/{path.relative_to(root)}"] = os.major(status.st_rdev), os.minor(status.st_rdev)
-    return found
+                result[f"/{path.relative_to(root)}"] = os.major(status.st_rdev), os.minor(status.st_rdev)
+    return result

@@ -1,4 +1,6 @@
-"""The step `shares` of deploy/acceptance/accept.sh on the fake driver: in real containers, with the shares that the hook gives.
+"""Run the step `shares` of deploy/acceptance/accept.sh on the fake driver, in real containers with the shares that the hook
+gives. kubectl is a stand-in that runs the script's commands in the container; PyTorch and nvidia-smi are stand-ins on the
+container's own libraries (stand_ins/). The measured compute is not compared with the limits, because the machine is busy.
 
 kubectl is a stand-in that runs in the container what the script has kubectl run; PyTorch and nvidia-smi are stand-ins on the
 container's own libraries (stand_ins/). How much each makes of the card is not held against the table: a machine is busy.
@@ -65,17 +67,17 @@ def test_two_pods_share_a_card_and_a_table_says_how(site: ContainerSite, contain
     for name, request in (("seventy", 70), ("thirty", 30)):
         running = site.container(name, mib=6144, request=request).running
         (tmp_path / f"accept-{name}").write_text(running.id)
-    words = {"ctr": ctr, "socket": containerd.socket, "folder": tmp_path, "run": RUN, "python": PYTHON, "seconds": SECONDS}
-    program(tmp_path / "kubectl", KUBECTL.format(**words))
+    text = {"ctr": ctr, "socket": containerd.socket, "folder": tmp_path, "run": RUN, "python": PYTHON, "seconds": SECONDS}
+    program(tmp_path / "kubectl", KUBECTL.format(**text))
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [str(SCRIPT), "--image", "none", "shares"], env=env, capture_output=True, text=True, timeout=120, check=False
     )
     rows = re.findall(r"^(.{52}) (.{14}) (\S+) +(ok|FAIL)$", done.stdout, re.MULTILINE)
     assert len(rows) == 6, done.stdout + done.stderr
-    seen = {what.strip(): (value, outcome) for what, _, value, outcome in rows}
-    assert seen["memory of the card, by CUDA, MiB"] == ("6144", "ok")
-    assert seen["memory of the card, by nvidia-smi, MiB"] == ("6144", "ok")
-    assert seen["allocated before CUDA refuses, MiB"] == ("6144", "ok")
-    assert 0.6 < float(seen["both at work: part of seventy"][0]) < 0.8
-    assert float(seen["thirty alone, of what seventy makes alone"][0]) > 0.5
+    observed = {what.strip(): (value, outcome) for what, _, value, outcome in rows}
+    assert observed["memory of the card, by CUDA, MiB"] == ("6144", "ok")
+    assert observed["memory of the card, by nvidia-smi, MiB"] == ("6144", "ok")
+    assert observed["allocated before CUDA refuses, MiB"] == ("6144", "ok")
+    assert 0.6 < float(observed["both at work: part of seventy"][0]) < 0.8
+    assert float(observed["thirty alone, of what seventy makes alone"][0]) > 0.5

@@ -126,7 +126,7 @@ def test_restarts_under_load_lose_no_call(
         assert kubelet.lost == {}
         assert set(runtime.got.values()) == {1}  # nothing is made twice
         assert [request for request in strict.lost if request in runtime.got] == []
-        assert [why for why in strict.lost.values() if "GOAWAY received" not in why] == []
+        assert [reason for reason in strict.lost.values() if "GOAWAY received" not in reason] == []
         assert metric(manager.log, "lading_proxy_lost_calls_total") == 0
 
 
@@ -151,7 +151,7 @@ def said(log: Path, event: Event) -> list[str]:
 
 
 @pytest.mark.parametrize("as_the_runtime", [True, False])
-def test_owner_and_mode_are_those_of_the_runtime_or_it_is_said(
+def test_owner_and_mode_are_those_of_the_runtime_or_it_is_reported(
     short_folder: Path, runtime: CountingRuntime, as_the_runtime: bool
 ) -> None:
     mode = stat.S_IMODE(runtime.path.stat().st_mode)
@@ -182,7 +182,7 @@ def test_a_question_to_hooks_that_restart_waits(short_folder: Path, runtime: Cou
 
 @pytest.mark.parametrize("daemon", ["proxy", "hooks"])
 def test_the_watchdog_is_fed_while_the_daemon_answers_itself(short_folder: Path, runtime: CountingRuntime, daemon: str) -> None:
-    """Without a runtime too: what is behind the daemon is no reason to start it anew."""
+    """Check that the watchdog is fed without a runtime too: a restart of the daemon would not bring the runtime back."""
     runtime.stop()
     argv, name = (proxy(short_folder), "cri.sock") if daemon == "proxy" else (hooks(short_folder), "hooks.sock")
     with managed(argv, path=short_folder / "run" / name, log=short_folder / "log", watchdog_s=0.4) as manager:
@@ -196,8 +196,11 @@ def test_the_watchdog_is_fed_while_the_daemon_answers_itself(short_folder: Path,
         assert {"proxy": "runtime", "hooks": "reconciled"}[daemon] in failed_conditions(manager.log)
 
 
-def test_a_socket_whose_file_is_gone_is_said_and_feeds_the_watchdog(short_folder: Path, runtime: CountingRuntime) -> None:
-    """A restart would end the connections that there are, and would not bring the file back: it is systemd's."""
+def test_a_socket_whose_file_is_deleted_is_reported_and_feeds_the_watchdog(
+    short_folder: Path, runtime: CountingRuntime
+) -> None:
+    """Check that the daemon is not restarted: a restart would end the open connections, and only systemd can create the
+    socket's file again."""
     path = short_folder / "run" / "cri.sock"
     with managed(proxy(short_folder), path=path, log=short_folder / "proxy.log", watchdog_s=0.4) as manager:
         manager.start()

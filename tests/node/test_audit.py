@@ -34,8 +34,8 @@ def command(site: Site, *argv: str) -> str:
 
 
 def audit(site: Site, pod: str, *argv: str) -> list[Entry]:
-    found: list[Entry] = json.loads(command(site, "audit", "-o", "json", "--pod", pod, *argv))["entries"]
-    return found
+    entries: list[Entry] = json.loads(command(site, "audit", "-o", "json", "--pod", pod, *argv))["entries"]
+    return entries
 
 
 def ended(site: Site, pod: str) -> list[str | None]:
@@ -43,10 +43,10 @@ def ended(site: Site, pod: str) -> list[str | None]:
 
 
 def await_ended(site: Site, pod: str, *how: str | None) -> None:
-    def look() -> None:
+    def check() -> None:
         assert ended(site, pod) == [*how]
 
-    eventually(look)
+    eventually(check)
 
 
 def seconds(time_of: str) -> float:
@@ -84,15 +84,15 @@ def test_from_a_containers_creation_to_its_pods_end(site: Site) -> None:
 
 
 def test_what_was_answered_before_a_crash_is_kept_and_what_was_stopped_ends_once(site: Site) -> None:
-    gone, stays = (run_assigned(site, {"train": gpus(site.gpu(index))}) for index in (2, 3))
-    for pod in (gone, stays):
+    deleted, stays = (run_assigned(site, {"train": gpus(site.gpu(index))}) for index in (2, 3))
+    for pod in (deleted, stays):
         pod.run_container("train")
-    gone.stop()
+    deleted.stop()
     site.lading.hooks.kill()  # before its grant is freed, or just after
-    gone.remove()
+    deleted.remove()
     assert ended(site, stays.spec.uid) == [None]
     site.lading.hooks.start()
-    await_ended(site, gone.spec.uid, "released")
+    await_ended(site, deleted.spec.uid, "released")
     assert ended(site, stays.spec.uid) == [None]
 
 
@@ -119,24 +119,24 @@ def test_what_a_person_releases_is_his_word(site: Site) -> None:
 
 @pytest.mark.long
 def test_a_ledger_that_is_rebuilt_goes_on_with_it(site: Site) -> None:
-    gone, stays = (run_assigned(site, {"train": gpus(site.gpu(index))}) for index in (6, 7))
-    for pod in (gone, stays):
+    deleted, stays = (run_assigned(site, {"train": gpus(site.gpu(index))}) for index in (6, 7))
+    for pod in (deleted, stays):
         pod.run_container("train")
     before = audit(site, stays.spec.uid)
     site.lading.hooks.stop()
     try:
-        gone.remove()
+        deleted.remove()
         command(site, "rebuild-ledger")
     finally:
         site.lading.hooks.start()
-    assert ended(site, gone.spec.uid) == ["lost"]
+    assert ended(site, deleted.spec.uid) == ["lost"]
     assert audit(site, stays.spec.uid) == before
     eventually(stays.remove)
     await_ended(site, stays.spec.uid, "released")
 
 
 @pytest.mark.long
-def test_a_ledger_that_is_gone_begins_with_who_is_there(site: Site) -> None:
+def test_a_ledger_that_is_deleted_begins_with_who_is_there(site: Site) -> None:
     pod = run_assigned(site, {"train": gpus(site.gpu(6))})
     pod.run_container("train")
     (before,) = audit(site, pod.spec.uid)

@@ -84,12 +84,12 @@ def test_by_nri_names_are_given_or_refused_by_the_runtimes_version(newer: Privat
             assert sight.env["EDITED_BY"] == "cdi"
             return
 
-        def look() -> None:
+        def check() -> None:
             refused = site.refused(pod)
             assert refused.reason is Reason.CDI_UNAVAILABLE
             assert f"containerd {newer.version}" in refused.message
 
-        eventually(look)
+        eventually(check)
 
 
 def run(pod: Pod) -> Container:

@@ -56,18 +56,18 @@ def test_exactly_as_many_as_there_are_succeed(
     refused = Counter(outcome.reason for outcome in outcomes if isinstance(outcome, Refused))
     assert refused == {reason: PODS - devices * holders}
     assert len(site.direct.list_containers()) == len(made) == devices * holders
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for container in made:
         container.start()
         sight = site.see(container)
         assert granted_in(container) == (sight.gpus, sight.vfs)
-        seen.update((*sight.gpus, *sight.vfs))
-    assert len(seen) == devices
-    assert set(seen.values()) == {holders}
+        counts.update((*sight.gpus, *sight.vfs))
+    assert len(counts) == devices
+    assert set(counts.values()) == {holders}
 
 
 def test_pods_that_come_and_go_never_hold_one_device_at_a_time(site: Site) -> None:
-    """Each asks until it gets four VFs, as kubelet does, keeps them for a moment, and goes."""
+    """Let each pod ask until it gets four VFs, as kubelet does, keep them for a moment, and end."""
     history: defaultdict[str, list[Held]] = defaultdict(list)
 
     def live(n: int) -> None:

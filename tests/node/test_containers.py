@@ -57,7 +57,7 @@ def test_a_restarted_container_gets_the_devices_that_it_had(site: Site) -> None:
 
 
 def test_a_sandbox_made_anew_for_the_same_pod_has_the_same_devices(site: Site) -> None:
-    """When a sandbox died, kubelet stops it, makes another of the same pod, and removes the old one later."""
+    """Create a second sandbox of the same pod after the first one died, as kubelet does, which removes the first one later."""
     pod = site.kubelet.run_pod("again", annotations={GPU: "0", VFS: "mlx5_9"})
     had = site.see(pod.run_container())
     pod.stop()

@@ -61,7 +61,7 @@ def states(checks: Found, state: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def node(share_lading: StartLading) -> LadingNode:
-    """With a kubelet that talks to the proxy, as far as /proc shows it."""
+    """Start a node with a kubelet that talks to the proxy, as far as /proc shows it."""
     hooks = {"metrics": f"127.0.0.1:{free_port()}", "rdma_ipc_lock": True}
     running = share_lading(hooks=hooks, proxy={"metrics": f"127.0.0.1:{free_port()}"})
     kubelet = running.node.root / KUBELET
@@ -184,7 +184,7 @@ def somebodys_folder(node: LadingNode) -> contextlib.AbstractContextManager[None
 
 @contextlib.contextmanager
 def on_another_disk(node: LadingNode, options: str) -> Iterator[None]:
-    """A small one, over the folder of the ledger, as this command sees it; the daemon has its file open."""
+    """Mount a small disk over the ledger's folder, for this command only; the daemon has its file open."""
     state = node.folder / "state"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(state)], check=True)
     yield
@@ -213,7 +213,7 @@ def a_device_plugin(node: LadingNode) -> Iterator[None]:
 
 @contextlib.contextmanager
 def a_vf_for_machines(node: LadingNode) -> Iterator[None]:
-    """Bound to vfio-pci, which has no RDMA device."""
+    """Bind a VF to vfio-pci, which has no RDMA device."""
     vf = node.node.pci(node.node.profile.pfs[0][1].vfs[0].bdf)
     drivers = node.node.root / "sys/bus/pci/drivers"
     (drivers / "vfio-pci").mkdir()
@@ -299,7 +299,7 @@ def test_what_is_broken_is_found(node: LadingNode, broken: Break, check: str, st
 
 @contextlib.contextmanager
 def another_runtime(node: LadingNode, endpoint: Path) -> Iterator[None]:
-    """In both configurations; the daemons go on with the one that they have."""
+    """Name another runtime in both configurations; the daemons keep the one that they have."""
     with contextlib.ExitStack() as stack:
         for config in (node.hooks.config, node.proxy.config):
             text = re.sub(r'runtime_endpoint = ".*"', f'runtime_endpoint = "{endpoint}"', config.read_text())
@@ -307,7 +307,7 @@ def another_runtime(node: LadingNode, endpoint: Path) -> Iterator[None]:
         yield
 
 
-def test_a_runtime_that_is_away_is_said_once(node: LadingNode) -> None:
+def test_a_runtime_that_is_away_is_reported_once(node: LadingNode) -> None:
     with another_runtime(node, Path("/none.sock")):
         checks = found(node, "--only", "runtime,cdi,nri,memlock,cgroup-driver")
     assert [state for state, _ in checks["runtime"]] == ["failed"]
@@ -325,7 +325,7 @@ def test_a_runtime_that_hangs_holds_up_no_one(node: LadingNode, short_folder: Pa
 
 
 def test_what_may_not_be_read_is_skipped(node: LadingNode) -> None:
-    """Root without the capabilities by which it may read what is others'."""
+    """Run as root without the capabilities by which root may read the files of other users."""
     without = "-dac_override,-dac_read_search"
     argv = ["setpriv", "--bounding-set", without, "--inh-caps", without, str(PROGRAM), "-o", "json"]
     argv += ["--hooks-config", str(node.hooks.config), "--only", "socket,ledger"]

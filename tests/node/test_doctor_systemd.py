@@ -53,8 +53,8 @@ def systemd() -> Iterator[PrivateSystemd]:
 
 def findings(systemd: PrivateSystemd, check: str) -> list[dict[str, str]]:
     answer = systemd.run("/opt/lading/bin/lading-doctor", "-o", "json", "--only", check, check=False)
-    found: list[dict[str, str]] = json.loads(answer)["findings"]
-    return found
+    result: list[dict[str, str]] = json.loads(answer)["findings"]
+    return result
 
 
 def found(systemd: PrivateSystemd, check: str) -> list[tuple[str, str]]:
@@ -82,7 +82,8 @@ def test_units_that_do_not_run(systemd: PrivateSystemd) -> None:
 
 
 def test_sockets_that_systemd_made(systemd: PrivateSystemd) -> None:
-    """asyncio calls listen() on the hooks' once more, and the kernel names who did so last."""
+    """Check that both sockets are attributed to systemd, although asyncio calls listen() on the socket of lading-hooks again,
+    and the kernel names the last process that did so."""
     (of_hooks, of_proxy) = findings(systemd, "socket")
     assert of_hooks["state"] == of_proxy["state"] == "ok"
     assert HOOKS in of_hooks["what"]
@@ -161,7 +162,7 @@ def _bypass(systemd: PrivateSystemd) -> None:
 
 
 def test_a_daemon_that_is_started_over_and_over(systemd: PrivateSystemd) -> None:
-    """systemd shows it as being started, most of the time."""
+    """Check a unit in a restart loop, which systemd shows as being started most of the time."""
     config = systemd.etc / "hooks.toml"
     before = config.read_text()
     config.write_text(f"nod_name = 'n1'\n{before}")
@@ -181,15 +182,15 @@ def _is_not_up(systemd: PrivateSystemd) -> None:
 
 
 def test_a_file_that_the_unit_hides_is_reported_by_the_daemon(systemd: PrivateSystemd) -> None:
-    """The hook server cannot open its kubeconfig, which this test's command can."""
+    """Hide the kubeconfig from the hook server only: the test's command can open it."""
     (systemd.etc.parent / "hidden/kubeconfig").write_text("{}")
     config = systemd.etc / "hooks.toml"
     before = config.read_text()
     config.write_text(f"report = true\nnode_name = 'n1'\nkubeconfig = '{HIDDEN}/kubeconfig'\n{before}")
     systemd.run("systemctl", "restart", f"{HOOKS}.service")
-    said = [finding["what"] for finding in findings(systemd, "ready") if f"{HIDDEN}/kubeconfig" in finding["what"]]
-    assert said
-    assert "no InaccessiblePaths=" in said[0]
+    text = [finding["what"] for finding in findings(systemd, "ready") if f"{HIDDEN}/kubeconfig" in finding["what"]]
+    assert text
+    assert "no InaccessiblePaths=" in text[0]
     config.write_text(before)
     systemd.run("systemctl", "restart", f"{HOOKS}.service")
     assert not [what for _, what in found(systemd, "ready") if HIDDEN in what]

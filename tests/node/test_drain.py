@@ -94,7 +94,8 @@ def retrying_channel(short_folder: Path) -> Iterator[grpc.Channel]:
 def test_a_call_made_while_it_drains_is_served_by_the_next_one(
     patient: ServiceManager, runtime: CountingRuntime, retrying_channel: grpc.Channel
 ) -> None:
-    """The client was told to open no more calls on its connection, and a new one waits in the socket's queue."""
+    """Check that the client opens no new call on the old connection, because of GOAWAY, and that the new connection waits in
+    the socket's queue."""
     channel = retrying_channel
     held = call(channel, HELD, b"held")
     assert runtime.arrived.acquire(timeout=10)
@@ -141,5 +142,5 @@ def test_the_stop_is_given_as_long_as_the_drain_takes(patient: ServiceManager) -
     patient.terminate()
     assert patient.wait() == 0
     patient.wait_for("STOPPING=1")
-    extended = [int(said.partition("=")[2]) for said in patient.heard if said.startswith("EXTEND_TIMEOUT_USEC=")]
+    extended = [int(text.partition("=")[2]) for text in patient.heard if text.startswith("EXTEND_TIMEOUT_USEC=")]
     assert min(extended) > 30e6

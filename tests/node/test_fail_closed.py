@@ -29,13 +29,13 @@ NOTICED_S = 2.0  # a change in the folder of registrations; nominally a twentiet
 
 @pytest.fixture(scope="module")
 def running(share_lading: StartLading) -> LadingNode:
-    """Shared by tests that leave both daemons, and the registration, as they found them."""
+    """Share the daemons among tests that leave both of them, and the registration, as they found them."""
     return share_lading("demo-8gpu")
 
 
 @contextlib.contextmanager
 def hung(lading: LadingNode) -> Iterator[None]:
-    """The hook server accepts connections, and answers nothing."""
+    """Let the hook server accept connections and answer nothing."""
     os.kill(lading.hooks.pid, signal.SIGSTOP)
     try:
         yield
@@ -45,7 +45,7 @@ def hung(lading: LadingNode) -> Iterator[None]:
 
 @contextlib.contextmanager
 def registrations_changed(lading: LadingNode) -> Iterator[Path]:
-    """The folder of registrations, to be changed; as it was afterwards."""
+    """Yield the folder of registrations for changes, and restore it afterwards."""
     before = {path: path.read_text() for path in lading.hooks_dir.iterdir()}
     try:
         yield lading.hooks_dir
@@ -57,7 +57,7 @@ def registrations_changed(lading: LadingNode) -> Iterator[Path]:
 
 
 def create_plain(site: Site) -> Container:
-    """A container of a pod without our annotations: no slower than it is anyway."""
+    """Create a container of a pod without guarded annotations, and check that it takes no longer than usual."""
     pod = site.kubelet.run_pod("plain")
     began = time.monotonic()
     container = pod.create_container()
@@ -67,14 +67,17 @@ def create_plain(site: Site) -> Container:
 
 
 def refused_for(site: Site, reason: Reason) -> Refused:
-    """Soon, the reason to refuse is this one; until then a container has its devices, and never is one made without.
+    """Wait until containers are refused for this reason. A container that is created before has its devices, and none is
+    created without. The card is used by no other test: where a container was created, the node may not learn that its pod
+    stops, because the hook is stopped by then. The node would keep the card for the grace period of a young grant, so the test
+    releases the card itself.
 
     With a card that no other test uses: where a container was made, the node may not see its pod stop, because the hook is away
     by then. It would keep the card for the grace of a young grant, so that the test releases it by hand.
     """
     made_before = []
 
-    def look() -> Refused:
+    def check() -> Refused:
         with site.kubelet.pod("guarded", annotations={GPU: "7"}) as pod:
             made = site.create(pod)
             if not isinstance(made, Refused):
@@ -85,7 +88,7 @@ def refused_for(site: Site, reason: Reason) -> Refused:
             assert site.direct.list_containers(pod_id=pod.id) == []
             return made
 
-    refused = eventually(look, within_s=NOTICED_S)
+    refused = eventually(check, within_s=NOTICED_S)
     if made_before:
         hooks = site.lading.hooks
         subprocess.run([hooks.program, "release", "--config", str(hooks.config), site.gpu(7), "--force"], check=False)
@@ -138,11 +141,11 @@ def test_a_registration_that_is_removed_and_comes_back(site: Site) -> None:
 @pytest.mark.parametrize("garbage", ["{", '{"remote-endpoint": "/x.sock", "runtime-hooks": [], "failure-polcy": "Ignore"}'])
 def test_a_registration_that_turns_bad_stays_in_force_as_it_was(site: Site, garbage: str) -> None:
     with registrations_changed(site.lading) as folder:
-        said = len(site.logged(site.lading.proxy, Event.HOOK_INVALID))
+        text = len(site.logged(site.lading.proxy, Event.HOOK_INVALID))
         (folder / "50-lading.json").write_text(garbage)
 
         def noticed() -> None:
-            assert len(site.logged(site.lading.proxy, Event.HOOK_INVALID)) == said + 1
+            assert len(site.logged(site.lading.proxy, Event.HOOK_INVALID)) == text + 1
 
         eventually(noticed, within_s=NOTICED_S)
         with site.kubelet.pod("guarded", annotations={GPU: "0"}) as pod:

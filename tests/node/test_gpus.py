@@ -103,7 +103,7 @@ def test_a_driver_root_without_the_drivers_files_is_a_refusal(
     assert site.refused_at_once({GPU: "0"}).reason is Reason.DRIVER_FILES_MISSING
 
 
-def test_nvidias_runtime_is_told_uuids_and_gets_no_nodes_from_us(
+def test_nvidias_runtime_is_reported_uuids_and_gets_no_nodes_from_us(
     start_lading: StartLading, visit: Callable[[LadingNode], Site]
 ) -> None:
     site = visit(start_lading(hooks={"gpu_mode": "nvidia-runtime"}))

@@ -52,9 +52,9 @@ def test_iproute2_sends_what_was_captured() -> None:
     assert capture() == json.loads(REQUESTS.read_text())
 
 
-def ip(library: Path, table: VfTable, *words: str) -> Run:
+def ip(library: Path, table: VfTable, *text: str) -> Run:
     def answer(request: bytes) -> Iterable[bytes]:
-        """Message by message, as the kernel does; without an acknowledgement where none was asked for."""
+        """Answer message by message, as the kernel does, without an acknowledgement where the request wants none."""
         data = table.apply(request)
         while data:
             length, kind = struct.unpack_from("=IH", data)
@@ -63,7 +63,7 @@ def ip(library: Path, table: VfTable, *words: str) -> Run:
                 yield data[:length]
             data = data[length + -length % 4 :]
 
-    return run_with_peer(library, ["ip", *words], answer)
+    return run_with_peer(library, ["ip", *text], answer)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_what_we_set_is_what_ip_shows(library: Path, table: VfTable, kernel: Hos
     )
     kernel.set_vf(_PF, 2, config)
     run = ip(library, table, "link", "show", "dev", "pf0")
-    shown = {int(number): words for number, words in re.findall(r"^ +vf (\d+) +(.*)$", run.output, re.MULTILINE)}
+    shown = {int(number): text for number, text in re.findall(r"^ +vf (\d+) +(.*)$", run.output, re.MULTILINE)}
     assert sorted(shown) == [0, 1, 2, 3], run.output
-    for words in (
+    for text in (
         "02:00:5e:10:00:01",
         "vlan 100",
         "qos 5",
@@ -118,8 +118,8 @@ def test_what_we_set_is_what_ip_shows(library: Path, table: VfTable, kernel: Hos
         "link-state enable",
         "trust on",
     ):
-        assert words in shown[2]
-        assert words not in shown[1]
+        assert text in shown[2]
+        assert text not in shown[1]
 
 
 def test_what_the_table_refuses_ip_says_with_its_words(library: Path, table: VfTable) -> None:

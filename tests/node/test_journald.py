@@ -57,7 +57,7 @@ def test_a_record_can_be_found_by_each_of_its_fields(journald: PrivateJournald) 
 
 @pytest.mark.parametrize("size", [100_000, 1_000_000, 4_000_000])
 def test_a_record_of_any_size_is_whole(journald: PrivateJournald, size: int) -> None:
-    """Over the socket's limit it goes as a memfd."""
+    """Check that a record over the socket's size limit is sent as a memfd."""
     with log_of(journald) as log:
         log.info(Event.CALL_REFUSED, "x" * size, pod_uid=UID)
         assert log.dropped == 0
@@ -91,8 +91,8 @@ def test_a_journal_that_hangs_holds_no_one_up_and_what_was_dropped_is_counted(jo
         taken = len(journald.read("-t", "lading-hooks"))
         assert taken + dropped == 2000
         log.info(Event.GRANT_RELEASED)
-    (said,) = journald.read(f"LADING_EVENT={Event.LOG_DROPPED}")
-    assert said["LADING_RECORDS"] == str(dropped)
+    (text,) = journald.read(f"LADING_EVENT={Event.LOG_DROPPED}")
+    assert text["LADING_RECORDS"] == str(dropped)
     assert len(journald.read("-t", "lading-hooks")) == taken + 2
 
 
@@ -101,7 +101,7 @@ def test_a_daemon_whose_stderr_is_the_journal_writes_fields(journald: PrivateJou
     settings = {"listen": str(short_folder / "run/cri.sock"), "runtime_endpoint": str(short_folder / "none"), "metrics": ""}
     config.write_text(render_flat_toml({**settings, "hooks_dir": str(short_folder / "hooks.d")}))
     with journald.open_stream("python3") as stderr:
-        found = os.fstat(stderr.fileno())
+        result = os.fstat(stderr.fileno())
         daemon = subprocess.Popen(
             [
                 "nsenter",
@@ -113,7 +113,7 @@ def test_a_daemon_whose_stderr_is_the_journal_writes_fields(journald: PrivateJou
             ],
             stderr=stderr.fileno(),
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"},
+            env={**os.environ, "JOURNAL_STREAM": f"{result.st_dev}:{result.st_ino}"},
         )
     try:
         started = ["-t", "lading-runtimeproxy", f"LADING_EVENT={Event.DAEMON_STARTED}"]
@@ -129,7 +129,7 @@ def test_a_daemon_whose_stderr_is_the_journal_writes_fields(journald: PrivateJou
 
 
 def seed(journald: PrivateJournald) -> None:
-    """One record of each kind that a recipe looks for."""
+    """Log one record of each kind that a recipe searches."""
     pod = {"namespace": "default", "pod": "train-0", "pod_uid": UID}
     with log_of(journald, "lading-hooks") as log:
         log.warning(Event.GRANT_REFUSED, "held", **pod, container="train", reason=Reason.DEVICE_HELD)
@@ -164,9 +164,9 @@ def seed(journald: PrivateJournald) -> None:
 
 def recipes() -> list[str]:
     files = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "hooks/main.py", ROOT / "runtimeproxy/main.py"]
-    found = [recipe.strip() for path in files for recipe in RECIPE.findall(path.read_text())]
+    result = [recipe.strip() for path in files for recipe in RECIPE.findall(path.read_text())]
     # The other commands read the journal of other units.
-    return [recipe for recipe in found if not recipe.startswith(("journalctl -u", "journalctl --"))]
+    return [recipe for recipe in result if not recipe.startswith(("journalctl -u", "journalctl --"))]
 
 
 def test_the_recipes_are_found() -> None:
@@ -179,5 +179,5 @@ def test_each_recipe_of_the_docs_finds_some_records_and_not_all(journald: Privat
     seed(journald)
     everything = len(journald.read())
     for recipe in recipes():
-        _, *words = shlex.split(recipe.replace("<uid>", UID))
-        assert 0 < len(journald.read(*words)) < everything, recipe
+        _, *text = shlex.split(recipe.replace("<uid>", UID))
+        assert 0 < len(journald.read(*text)) < everything, recipe

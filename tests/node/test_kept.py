@@ -26,7 +26,7 @@ SHOWS = (
 
 @pytest.mark.long
 def test_every_command_works_as_printed(containerd: PrivateContainerd, short_folder: Path) -> None:
-    """`containerd` skips the test where none is installed."""
+    """Run each command. The fixture `containerd` skips the test on machines without containerd."""
     env = {**os.environ, "DEMO_KEEP": "1", "TMPDIR": str(short_folder)}
     demo = [sys.executable, "-m", "simnode.demo"]
     done = subprocess.run(demo, cwd=ROOT, env=env, capture_output=True, text=True, check=False)

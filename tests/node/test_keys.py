@@ -48,13 +48,13 @@ def started(pod: Pod, attempt: int = 0) -> Container:
 
 
 def reason_once_reconciled(site: Site, pod: Pod, attempt: int = 0) -> Reason:
-    def look() -> Reason:
+    def check() -> Reason:
         answer = site.create(pod, attempt=attempt)
         assert isinstance(answer, Refused), "the container was made"
         assert answer.reason is not Reason.NOT_RECONCILED
         return answer.reason
 
-    return eventually(look)
+    return eventually(check)
 
 
 def test_keys_are_exchanged_and_one_is_revoked(

@@ -41,8 +41,8 @@ def asked(site: VfSite, *argv: str) -> tuple[int, dict[str, Any]]:
 def listed(site: VfSite, vf: str) -> dict[str, Any]:
     status, answer = asked(site, "ledger")
     assert status == 0
-    found: dict[str, Any] = next(device for device in answer["devices"] if device["device"] == vf)
-    return found
+    result: dict[str, Any] = next(device for device in answer["devices"] if device["device"] == vf)
+    return result
 
 
 def test_a_vf_is_listed_where_it_is(site: VfSite) -> None:
@@ -50,10 +50,10 @@ def test_a_vf_is_listed_where_it_is(site: VfSite) -> None:
     assert [listed(site, one)["state"] for one in (vf, other)] == ["free", "free"]
     pod = site.run_vf_pod("train", {"main": [site.entry(vf, **SETTINGS)]})
     pod.run_container()
-    found = listed(site, vf)
-    assert (found["state"], listed(site, other)["state"]) == ("attached", "free")
-    assert found["attachment"]["netns"] == str(netns_of(site, pod))
-    assert [(holder["pod"], holder["container"], holder["gen"]) for holder in found["holders"]] == [("train", "main", 1)]
+    result = listed(site, vf)
+    assert (result["state"], listed(site, other)["state"]) == ("attached", "free")
+    assert result["attachment"]["netns"] == str(netns_of(site, pod))
+    assert [(holder["pod"], holder["container"], holder["gen"]) for holder in result["holders"]] == [("train", "main", 1)]
     site.rig.fail("set_vf")
     pod.remove()
     stuck = listed(site, vf)
@@ -78,8 +78,9 @@ def test_a_pod_that_runs_keeps_its_vf(site: VfSite) -> None:
     assert site.inside(container, "rdma5") == INSIDE
 
 
-def test_what_a_pod_that_is_gone_left_is_given_back_when_a_person_says_so(site: VfSite) -> None:
-    """The last pod of the node is removed while the daemon is away. For a minute the daemon does not believe an empty list.
+def test_what_a_pod_that_is_deleted_left_is_given_back_when_a_person_says_so(site: VfSite) -> None:
+    """Remove the node's last pod while the daemon is stopped. For a minute after its start, the daemon does not believe an
+    empty list. The removal bypasses the proxy, which would repeat the end of a pod to a daemon that is back within seconds.
 
     The pod is removed past the proxy, which would repeat the end of a pod to a daemon that is back within seconds."""
     vf = site.vfs[0]
@@ -88,14 +89,14 @@ def test_what_a_pod_that_is_gone_left_is_given_back_when_a_person_says_so(site: 
     site.lading.hooks.kill()
     site.direct.remove_sandbox(pod.id)
     site.rig.await_returned(vf)
-    alone, told = asked(site, "release", vf)  # without a daemon it looks itself
-    assert (alone, told["in_use"], told["forced"]) == (0, [], False)
+    alone, notified = asked(site, "release", vf)  # without a daemon it looks itself
+    assert (alone, notified["in_use"], notified["forced"]) == (0, [], False)
     site.lading.hooks.start()
     assert listed(site, vf)["state"] == "attached"
-    assert asked(site, "release", vf) == (0, told)
+    assert asked(site, "release", vf) == (0, notified)
     assert site.row(vf) is not None
     status, answer = asked(site, "release", vf, "--force")
-    assert (status, answer["failed"], answer["steps"]) == (0, [], told["steps"])
+    assert (status, answer["failed"], answer["steps"]) == (0, [], notified["steps"])
     site.check_as_before()
     assert site.grants() == ()
     assert site.logged(site.lading.hooks, Event.RELEASE_FORCED, vf)

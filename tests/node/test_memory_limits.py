@@ -79,8 +79,8 @@ def test_the_pods_limit_is_there_before_a_container_runs(limited: Limited) -> No
     eventually(lambda: _is_refused(second.sh("gpu-work memory 9000")))  # each within its own share of the pod's
 
 
-def _is_refused(said: str) -> None:
-    assert said.startswith("9000 MiB: 2")
+def _is_refused(text: str) -> None:
+    assert text.startswith("9000 MiB: 2")
 
 
 @pytest.mark.long
@@ -109,9 +109,9 @@ def test_where_limits_by_the_driver_are_asked_for_nothing_else_will_do(limited: 
     limited.lading.reconfigure_hooks(memory_limits="driver")
     pod = limited.pod("strict", "memory=8Gi")
 
-    def look() -> None:
+    def check() -> None:
         refused = limited.site.refused(pod, "a", **limited.driver.container())
         assert refused.reason is Reason.ISOLATION_UNAVAILABLE
         assert 'memory_limits = "driver"' in refused.message
 
-    eventually(look)
+    eventually(check)

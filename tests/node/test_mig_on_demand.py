@@ -74,11 +74,11 @@ def test_an_instance_outlives_lading_hooks_and_one_without_a_grant_does_not(
 ) -> None:
     kept = site.kubelet.run_pod("kept", annotations={GPU: position(site, "1g.10gb@0")})
     kept.run_container()
-    gone = site.kubelet.run_pod("gone", annotations={GPU: position(site, "1g.10gb@1")})
-    gone.run_container()
+    deleted = site.kubelet.run_pod("gone", annotations={GPU: position(site, "1g.10gb@1")})
+    deleted.run_container()
     before = made(site, monkeypatch)
     site.lading.hooks.kill()
-    gone.remove()
+    deleted.remove()
     site.lading.hooks.start()
     eventually(lambda: _is(made(site, monkeypatch), {"1g.10gb@0": before["1g.10gb@0"]}))
 
@@ -104,8 +104,8 @@ def test_an_instance_that_a_process_uses_stays_until_it_has_ended(site: Site, mo
     eventually(lambda: _is(made(site, monkeypatch), {}))
 
 
-def _is(found: object, expected: object) -> None:
-    assert found == expected
+def _is(result: object, expected: object) -> None:
+    assert result == expected
 
 
 def _is_made(result: Container | Refused) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
+from hooks.attach.kernel import Kernel, KernelError, NetnsMissingError
 from hooks.attach.links import Links, refused
 from hooks.attach.messages import RefusedError
 from hooks.attach.netlink import HostKernel
@@ -37,9 +37,9 @@ _MAC = "02:00:5e:10:00:01"
 # ---- namespaces
 
 
-def test_a_namespace_is_told_by_its_file(pod: Netns, kernel: Kernel) -> None:
-    found = Path(pod.path).stat()
-    assert kernel.netns_id(pod.path) == NetnsId(device=found.st_dev, inode=found.st_ino) == pod.id
+def test_a_namespace_is_reported_by_its_file(pod: Netns, kernel: Kernel) -> None:
+    result = Path(pod.path).stat()
+    assert kernel.netns_id(pod.path) == NetnsId(device=result.st_dev, inode=result.st_ino) == pod.id
 
 
 def test_what_is_no_network_namespace_is_none(tmp_path: Path, kernel: Kernel) -> None:
@@ -63,7 +63,7 @@ def test_what_is_no_network_namespace_is_none(tmp_path: Path, kernel: Kernel) ->
     assert {str(path): kernel.netns_id(str(path)) for path in paths} == {str(path): None for path in paths}
 
 
-def test_a_namespace_that_is_gone(host: Netns, pod: Netns, kernel: Kernel) -> None:
+def test_a_namespace_that_is_deleted(host: Netns, pod: Netns, kernel: Kernel) -> None:
     path, netns_id = pod.path, pod.id
     pod.close()
     assert kernel.netns_id(path) is None
@@ -75,7 +75,7 @@ def test_a_namespace_that_is_gone(host: Netns, pod: Netns, kernel: Kernel) -> No
         partial(kernel.configure, path, "rdma0", addresses=(), routes=()),
         partial(kernel.rdma_devices, path),
     ):
-        with pytest.raises(NetnsGoneError):
+        with pytest.raises(NetnsMissingError):
             host.run(call)
     assert host.links()["vf0"]["flags"].count("UP") == 1
 
@@ -88,7 +88,7 @@ def test_another_namespace_at_the_path(host: Netns, pod: Netns, kernel: Kernel, 
     with Netns() as other:
         path.unlink()
         path.symlink_to(other.path)
-        with pytest.raises(NetnsGoneError):
+        with pytest.raises(NetnsMissingError):
             host.run(lambda: kernel.move_in("vf0", str(path), pod.id, "rdma0"))
         assert (other.links(), pod.links()) == ({}, {})
     assert "vf0" in host.links()
@@ -97,7 +97,7 @@ def test_another_namespace_at_the_path(host: Netns, pod: Netns, kernel: Kernel, 
 def test_the_hosts_own_namespace_is_no_pods(host: Netns, kernel: Kernel) -> None:
     with pytest.raises(KernelError) as caught:
         host.run(lambda: kernel.move_in("vf0", host.path, host.id, "rdma0"))
-    assert not isinstance(caught.value, NetnsGoneError)
+    assert not isinstance(caught.value, NetnsMissingError)
     assert "vf0" in host.links()
 
 
@@ -139,7 +139,8 @@ def test_a_name_that_the_pod_has_is_refused_and_the_device_stays(host: Netns, po
 def test_a_name_that_is_taken_meanwhile_strands_no_device(
     host: Netns, pod: Netns, kernel: Kernel, monkeypatch: pytest.MonkeyPatch, old_name_taken: bool
 ) -> None:
-    """Linux moves first and renames then where the old name is free there; where it is not, it refuses as a whole."""
+    """Check both ways of Linux: it moves the device first and then renames it where the old name is free in the target; where
+    the old name is taken, it refuses the whole request."""
     pod.ip(f"link add rdma0 type veth peer name {'vf0' if old_name_taken else 'other'}")
     address = host.links()["vf0"]["address"]
     holder = Links.holder
@@ -214,7 +215,7 @@ def test_a_functions_device_is_found_by_whatever_name(host: Netns, pod: Netns, k
 def test_of_a_functions_devices_those_that_stand_on_it_are_not_meant(
     host: Netns, pod: Netns, kernel: Kernel, tmp_path: Path
 ) -> None:
-    """InfiniBand's children are of the function, too: with their parent in a pod, too."""
+    """Check that InfiniBand's child devices are not taken for the function's own device, in the host or in a pod."""
     host.ip(f"link set peer0 netns {pod.path}")
     host.ip("link add link vf0 name a0.8001 type macvlan")
     for name in ("vf0", "a0.8001"):
@@ -329,7 +330,8 @@ def test_a_device_that_is_not_there_is_not_set(host: Netns, kernel: Kernel) -> N
 
 
 def test_what_a_pod_made_on_its_device_does_not_stay_on_it(host: Netns, pod: Netns, kernel: Kernel) -> None:
-    """It would be in the traffic of the VF's next owner for as long as the namespace is kept."""
+    """Check that the pod's virtual device is deleted: it would otherwise see the traffic of the VF's next owner while the
+    namespace exists."""
     host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
     pod.ip("link add spy link rdma0 type macvlan mode bridge")
     pod.ip("link add eth0 type veth peer name eth1")
@@ -360,8 +362,8 @@ def addresses_of(netns: Netns, name: str) -> set[str]:
 
 
 def routes_of(netns: Netns, name: str) -> set[tuple[str, str]]:
-    found: list[dict[str, Any]] = netns.show(f"route show dev {name}") + netns.show(f"-6 route show dev {name}")
-    return {(route["dst"], route.get("gateway", "")) for route in found if route.get("protocol", "boot") == "boot"}
+    result: list[dict[str, Any]] = netns.show(f"route show dev {name}") + netns.show(f"-6 route show dev {name}")
+    return {(route["dst"], route.get("gateway", "")) for route in result if route.get("protocol", "boot") == "boot"}
 
 
 def test_addresses_and_routes_of_both_families(host: Netns, pod: Netns, kernel: Kernel) -> None:
@@ -384,18 +386,20 @@ def test_addresses_and_routes_of_both_families(host: Netns, pod: Netns, kernel: 
 
 
 def test_neighbours_learn_the_mac_of_an_address(host: Netns, pod: Netns, kernel: Kernel) -> None:
-    """A gratuitous ARP tells them: they may know the address from a pod before, with another VF's MAC."""
+    """Check that a gratuitous ARP is sent: neighbours may have cached the address from an earlier pod, with another VF's
+    MAC."""
     host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
     with host.run(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP))) as neighbour:
         neighbour.settimeout(10)
         host.run(lambda: kernel.configure(pod.path, "rdma0", addresses=("10.0.0.2/24",), routes=()))
-        told = neighbour.recv(64)
-    assert (told[14:18], told[24:28]) == (bytes([10, 0, 0, 2]),) * 2  # sender and target
-    assert told[8:14].hex(":") == pod.links()["rdma0"]["address"]
+        notified = neighbour.recv(64)
+    assert (notified[14:18], notified[24:28]) == (bytes([10, 0, 0, 2]),) * 2  # sender and target
+    assert notified[8:14].hex(":") == pod.links()["rdma0"]["address"]
 
 
 def test_neighbours_learn_the_mac_of_an_ipv6_address(host: Netns, pod: Netns, kernel: Kernel) -> None:
-    """All nodes get an unsolicited neighbour advertisement (RFC 4861, section 7.2.6) with the device's MAC as an option."""
+    """Check that all nodes get an unsolicited neighbour advertisement (RFC 4861, section 7.2.6) with the device's MAC as an
+    option."""
     host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
     with host.run(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_IPV6))) as neighbour:
         neighbour.settimeout(10)
@@ -413,7 +417,7 @@ def _advertises(packet: bytes) -> bool:
 
 
 def test_a_program_uses_an_ipv6_address_at_once(host: Netns, pod: Netns, kernel: Kernel) -> None:
-    """While duplicate address detection still runs, which takes a second."""
+    """Use the address while duplicate address detection still runs, which takes a second."""
     host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
     host.run(lambda: kernel.configure(pod.path, "rdma0", addresses=("fd00::2/64",), routes=()))
     with pod.run(lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as program:
@@ -429,15 +433,15 @@ def test_what_someone_else_configured_stays(host: Netns, pod: Netns, kernel: Ker
 
 @pytest.mark.parametrize("route", [Route("0.0.0.0/0", "10.0.0.1"), Route("::/0", "fd00::1")])
 def test_a_route_that_goes_another_way_is_an_error(host: Netns, pod: Netns, kernel: Kernel, route: Route) -> None:
-    """The pod's own default route, say, though by the same gateway: ours beside it would never be used."""
+    """Check a pod with a default route of its own by the same gateway: an added route beside it would never be used."""
     pod.ip("link add eth0 type veth peer name other")
-    for words in (
+    for text in (
         "address add 10.0.0.9/24 dev eth0",
         "address add fd00::9/64 dev eth0",
         "link set eth0 up",
         "link set other up",
     ):
-        pod.ip(words)
+        pod.ip(text)
     pod.ip("route add default via 10.0.0.1")
     pod.ip("route add default via fd00::1")
     host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))

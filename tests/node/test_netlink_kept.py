@@ -85,7 +85,7 @@ def test_features_and_channels_are_restored(host: Netns, pod: Netns, kernel: Ker
 
 
 def ethtool(device: str, command: bytes) -> None:
-    """ethtool(8)'s ioctl, as a pod's own process calls it."""
+    """Call ethtool(8)'s ioctl as a process of the pod does."""
     buffer = ctypes.create_string_buffer(command, 256)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         fcntl.ioctl(sock, 0x8946, struct.pack("@16sP16x", device.encode(), ctypes.addressof(buffer)))
@@ -99,7 +99,7 @@ def test_an_xdp_program_is_detached(host: Netns, pod: Netns, kernel: Kernel, mod
 
 
 def test_programs_of_tcx_and_links_are_detached(host: Netns, pod: Netns, kernel: Kernel) -> None:
-    """Linux 6.6 and newer."""
+    """Detach programs that exist in Linux 6.6 and newer."""
     links: list[int] = []
 
     def attach() -> None:
@@ -117,7 +117,7 @@ def test_programs_of_tcx_and_links_are_detached(host: Netns, pod: Netns, kernel:
 
 
 def test_linux_itself_resets_queueing_disciplines_and_address_lists(host: Netns, pod: Netns, kernel: Kernel) -> None:
-    """Linux resets them itself, so Lading does not."""
+    """Check that Linux resets these itself, for which reason Lading does not."""
 
     def change() -> None:
         pod.ip("maddress add 01:00:5e:00:00:99 dev rdma0")

@@ -51,7 +51,8 @@ def test_any_number_of_alternative_names_goes(host: Netns, pod: Netns, kernel: K
 
 @pytest.mark.parametrize("whose", ["vf0", "peer0"])
 def test_a_name_is_taken_from_who_has_it_besides_its_own(host: Netns, kernel: Kernel, whose: str) -> None:
-    """A pod gave it to its device, whose namespace ended; or udev did, to the one that is to be renamed."""
+    """Check a name that a pod gave to a device before its namespace ended, or that udev gave to the device that is to be
+    renamed."""
     host.ip(f"link property add dev {whose} altname ens1v1 altname other")
     host.run(lambda: kernel.rename("vf0", "ens1v1"))
     assert altnames(host, "ens1v1" if whose == "vf0" else whose) == {"other"}

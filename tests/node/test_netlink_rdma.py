@@ -40,7 +40,8 @@ def pod(host: Netns) -> Iterator[Netns]:
 
 
 class Nldev:
-    """The namespace and the name of each ibdev, by its number. A socket sees those of the namespace in which it was made."""
+    """Read the namespace and the name of each ibdev by its number. A socket shows the ibdevs of the namespace in which it was
+    created."""
 
     def __init__(self, *devices: tuple[str, NetnsId]) -> None:
         self.names = {number: name for number, (name, _) in enumerate(devices)}
@@ -64,22 +65,22 @@ class NldevSocket:
         names, where = self._nldev.names, self._nldev.where
         kind: int = struct.unpack_from("=H", request, 4)[0]
         if kind & 0x3FF == 1:
-            seen = [(number, name) for number, name in names.items() if where[number] == self._netns]
+            observed = [(number, name) for number, name in names.items() if where[number] == self._netns]
             devices = (
-                render_attribute(1, struct.pack("=I", i)) + render_attribute(2, name.encode() + b"\0") for i, name in seen
+                render_attribute(1, struct.pack("=I", i)) + render_attribute(2, name.encode() + b"\0") for i, name in observed
             )
             return b"".join(render_message(kind, 2, device) for device in devices) + render_message(3, 2, bytes(4))
-        told = dict(parse_attributes(request[16:]))
-        (number,) = struct.unpack("=I", told[1])
+        notified = dict(parse_attributes(request[16:]))
+        (number,) = struct.unpack("=I", notified[1])
         assert where[number] == self._netns
-        if 2 in told:
-            name = told[2].rstrip(b"\0").decode()
+        if 2 in notified:
+            name = notified[2].rstrip(b"\0").decode()
             if name in names.values():
                 return render_message(2, 0, struct.pack("=i", -errno.EEXIST) + bytes(16))
             names[number] = name
         else:
-            found = os.fstat(struct.unpack("=I", told[68])[0])
-            where[number] = NetnsId(device=found.st_dev, inode=found.st_ino)
+            result = os.fstat(struct.unpack("=I", notified[68])[0])
+            where[number] = NetnsId(device=result.st_dev, inode=result.st_ino)
         return render_message(2, 0, bytes(20))
 
 
@@ -150,7 +151,7 @@ def test_a_kernel_without_rdma_is_no_fault(host: Netns, pod: Netns, monkeypatch:
 
 
 def test_the_mode_of_this_machine_is_read() -> None:
-    """The mode is the kernel's: NONE where there is no RDMA, that is, where sockets of its protocol are refused."""
+    """Compare the mode with the kernel's. It is NONE on a machine without RDMA, where sockets of its protocol are refused."""
     try:
         NetlinkSocket(NETLINK_RDMA).close()
     except OSError:

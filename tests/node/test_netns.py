@@ -22,7 +22,7 @@ _FOUND = [find_containerd(), *(find_unpacked(prefix, default_cache()) for prefix
 
 @pytest.fixture(params=[each for each in _FOUND if each], ids=lambda each: each.version)
 def client(request: pytest.FixtureRequest, binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[Cri]:
-    """`binaries` is asked for what it checks: root and runc."""
+    """Start a runtime client. The fixture `binaries` checks for root and runc."""
     folder = Path(tempfile.mkdtemp(prefix="lading-node-"))
     runtime = PrivateContainerd(folder, request.param)
     logs = pytestconfig.stash.setdefault(LOGS, [])
@@ -38,10 +38,10 @@ def test_the_namespace_is_where_the_runtime_says(client: Cri) -> None:
     with client.pod("with-network") as pod:
         path = netns_path(verbose_status(client, pod))
         assert path
-        found = kernel.netns_id(path)
-        assert found is not None
+        result = kernel.netns_id(path)
+        assert result is not None
         container = pod.run_container("main")
-        assert container.sh("readlink /proc/self/ns/net").strip() == f"net:[{found.inode}]"
+        assert container.sh("readlink /proc/self/ns/net").strip() == f"net:[{result.inode}]"
         pod.stop()
         assert netns_path(verbose_status(client, pod)) is None
         assert kernel.netns_id(path) is None

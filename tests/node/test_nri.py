@@ -62,7 +62,7 @@ def pids(lading: LadingNode, runtime: PrivateContainerd) -> list[int]:
 
 
 def await_asked(site: Site) -> None:
-    """The runtime asks the guard and the plugin, which has compared its ledger with the runtime."""
+    """Wait until the runtime asks the guard and the plugin, and the plugin has compared its ledger with the runtime."""
 
     eventually(lambda: check_guards(site, True))
     await_plugin(site)
@@ -73,10 +73,10 @@ def check_guards(site: Site, guards: bool) -> None:
 
 
 def await_plugin(site: Site) -> None:
-    def look() -> None:
+    def check() -> None:
         assert site.refused_at_once({GPU: "99"}).reason is Reason.DEVICE_UNKNOWN
 
-    eventually(look)
+    eventually(check)
 
 
 def restart(site: Site, runtime: PrivateContainerd) -> None:
@@ -93,8 +93,8 @@ def create_within(pod: Pod, s: float = 15.0, **options: Unpack[ContainerOptions]
 
 
 def create_bare(pod: Pod) -> Container:
-    """While no plugin is there. containerd 2.2 and newer notice only by the first container that the plugin has gone which
-    validates, and reject that one."""
+    """Create a container without protection while no plugin is connected. containerd 2.2 and newer notice only by the first
+    container that the plugin which validates has disconnected, and reject that container."""
     return create_within(pod)
 
 
@@ -114,7 +114,8 @@ def test_a_container_opens_what_it_was_assigned_and_nothing_else(site: Site) -> 
 
 
 def test_the_limit_of_locked_memory_is_lifted_for_vfs(site: Site) -> None:
-    """The limit is in the container's configuration; to start it, the runtime needs a capability that it may not have here."""
+    """Check the limit in the container's configuration only: to start the container, the runtime needs a capability that it may
+    not have here."""
     site.lading.reconfigure_hooks(rdma_memlock=True)
     with site.kubelet.pod("locks", annotations={VFS: "1"}) as pod:
         request = cri.ContainerStatusRequest(container_id=create_within(pod).id, verbose=True)
@@ -173,7 +174,8 @@ def test_the_node_is_not_guarded_while_the_runtime_is_killed_and_is_again_after_
 
 
 def test_sandboxes_of_refused_containers_keep_the_runtime_able_to_start_again(site: Site, newer: PrivateContainerd) -> None:
-    """containerd 2.1 leaks a sandbox that a plugin refuses, and then cannot start: none is refused."""
+    """Check the refused container of a good sandbox: containerd 2.1 leaks a sandbox that a plugin refuses, and then cannot
+    start, so Lading refuses none."""
     pods = [site.kubelet.run_pod(f"leak-{i}", annotations={GPU: "99"}) for i in range(3)]
     for pod in pods:
         assert site.refused(pod).reason is Reason.DEVICE_UNKNOWN
@@ -198,7 +200,8 @@ def start(container: Container) -> Container:
 
 
 def test_a_lost_ledger_is_there_again_from_the_containers(site: Site) -> None:
-    """The runtime's list does not show annotations of plugins; the containers' configurations do."""
+    """Check that the ledger is rebuilt from the configurations of containers: the runtime's list has no annotations of
+    plugins."""
     with site.kubelet.pod("held", annotations={GPU: "5"}) as pod:
         pod.run_container()
         before = [(grant.key, grant.devices) for grant in site.grants()]
@@ -217,7 +220,8 @@ def test_a_lost_ledger_is_there_again_from_the_containers(site: Site) -> None:
 
 
 def test_grants_stay_when_a_node_changes_its_front_end(site: Site) -> None:
-    """Also without the ledger: what the other front end wrote into containers is found."""
+    """Check that grants remain without the ledger too, because each front end finds the annotations that the other wrote into
+    containers."""
     with site.kubelet.pod("stays", annotations={GPU: "6"}) as pod:
         pod.run_container()
         before = [(grant.key, grant.devices) for grant in site.grants()]
@@ -233,7 +237,8 @@ def test_grants_stay_when_a_node_changes_its_front_end(site: Site) -> None:
 
 
 def test_a_second_instance_does_not_start(site: Site, short_folder: Path) -> None:
-    """Both would write the grant of every container, and the runtime would refuse all of them."""
+    """Check that a second instance refuses to start: both would write the grant of every container, and the runtime would
+    refuse all of them."""
     other = short_folder / "hooks.toml"
     text = (site.lading.folder / "hooks.toml").read_text()
     other.write_text(text.replace(str(site.lading.folder / "state"), str(short_folder / "state")))

@@ -19,7 +19,7 @@ _OF_THE_PROXY = {"registration", "hooks-dir", "hooks", "connections"}
 
 @pytest.fixture(scope="module")
 def node(share_lading: StartLading, newer: PrivateContainerd, runtime_handler: None) -> LadingNode:
-    """kubelet talks to the runtime."""
+    """Start a node whose kubelet talks to the runtime."""
     settings = {"metrics": f"127.0.0.1:{free_port()}", "nri_plugin_path": str(folder_of(newer)), "rdma_memlock": True}
     running = share_lading(runtime=newer, hooks=settings, nri=True)
     (running.node.root / KUBELET).parent.mkdir(parents=True)
@@ -28,11 +28,11 @@ def node(share_lading: StartLading, newer: PrivateContainerd, runtime_handler: N
 
 
 def eventually_found(node: LadingNode, check: str, state: str, mend: str = "") -> None:
-    def look() -> None:
+    def check_finding() -> None:
         findings = found(node)[check]
-        assert any(one == state and mend in said for one, said in findings), findings
+        assert any(one == state and mend in text for one, text in findings), findings
 
-    eventually(look)
+    eventually(check_finding)
 
 
 def test_a_node_that_is_well(node: LadingNode) -> None:

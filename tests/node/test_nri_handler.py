@@ -25,7 +25,7 @@ GUARDED: Final = {GPU: "0"}
 
 @pytest.fixture
 def direct(newer: PrivateContainerd) -> Iterator[Cri]:
-    """A runtime without any plugin."""
+    """Start a runtime without any plugin."""
     with newer.client() as client:
         yield client
 
@@ -37,11 +37,11 @@ def pod_of(client: Cri, annotations: dict[str, str]) -> Iterator[Pod]:
 
 
 def configured(client: Cri, container: Container) -> dict[str, str]:
-    """The annotations in the container's configuration."""
+    """Return the annotations in the container's configuration."""
     request = cri.ContainerStatusRequest(container_id=container.id, verbose=True)
     info = client.call("ContainerStatus", request, cri.ContainerStatusResponse).info["info"]
-    found: dict[str, str] = json.loads(info)["runtimeSpec"]["annotations"]
-    return found
+    result: dict[str, str] = json.loads(info)["runtimeSpec"]["annotations"]
+    return result
 
 
 def refused(container: Container) -> Reason:
@@ -74,9 +74,9 @@ def test_a_grant_that_a_pod_writes_is_none(direct: Cri, forged: dict[str, str]) 
 
 def test_it_is_removed_when_no_pod_needs_it_any_more(direct: Cri, newer: PrivateContainerd, tmp_path: Path) -> None:
     ours = install(newer.layout.handler, tmp_path / "bin")
-    words = ["remove-handler", "--state-dir", str(tmp_path), "--runtime-endpoint", str(newer.socket)]
+    text = ["remove-handler", "--state-dir", str(tmp_path), "--runtime-endpoint", str(newer.socket)]
     with pod_of(direct, {}), pytest.raises(SystemExit):
-        main(words)
+        main(text)
     assert ours.exists()
-    main(words)
+    main(text)
     assert not ours.exists()

@@ -57,7 +57,7 @@ def site(running: LadingNode, newer: PrivateContainerd) -> Iterator[Site]:
 
 @pytest.fixture
 def launched(site: Site, newer: PrivateContainerd, launched_guard: Path) -> Iterator[None]:
-    """The guard that containerd launched, and no other."""
+    """Start a node with the guard that containerd launched, and no other guard."""
     install(launched_guard, newer.layout.nri / "plugins")
     restart(site, newer)
     site.lading.guard.stop()
@@ -87,7 +87,7 @@ def test_with_the_launched_guard_alone(site: Site, death: Death) -> None:
 
 
 @every_death
-@pytest.mark.parametrize("newer", VALIDATING or [NONE], indirect=True, ids=lambda found: found.version if found else "none")
+@pytest.mark.parametrize("newer", VALIDATING or [NONE], indirect=True, ids=lambda result: result.version if result else "none")
 def test_with_the_runtimes_validation_alone(site: Site, death: Death) -> None:
     site.lading.guard.stop()
     play(site, death, REQUIRED)
@@ -110,7 +110,7 @@ def test_by_the_runtime_handler_pods_get_what_they_get_by_runc(site: Site) -> No
 
 
 def test_the_referee_sees_what_is_bare_and_what_two_can_open(site: Site) -> None:
-    """Without any protection, cards by kubelet itself."""
+    """Check the invariants themselves: without any protection, kubelet gives the cards itself."""
     site.lading.guard.kill()
     site.lading.hooks.kill()
     with contextlib.ExitStack() as ends:
@@ -176,9 +176,9 @@ def settle(asked: dict[Pod, Answer]) -> None:
         for pod, answer in asked.items():
             if isinstance(answer, CriError):
                 asked[pod] = create(pod)
-        found = sorted(map(describe, asked.values()))
-        assert "granted" in found, found
-        assert set(found) <= {"granted", Reason.DEVICE_HELD}, found
+        result = sorted(map(describe, asked.values()))
+        assert "granted" in result, result
+        assert set(result) <= {"granted", Reason.DEVICE_HELD}, result
 
     eventually(again, within_s=_SETTLES_S)
 
@@ -187,7 +187,7 @@ def describe(answer: Answer) -> str:
     """Return the reason of a refusal. What else a call can fail with is an error."""
     if isinstance(answer, Container):
         return "granted"
-    if any(words in answer.details for words in _VALIDATION):
+    if any(text in answer.details for text in _VALIDATION):
         return "rejected by the runtime's validation"
     reason = refusal_of(answer).reason
     assert reason in {*_NOT_YET, Reason.DEVICE_HELD}, answer

@@ -26,7 +26,7 @@ _HOOKS: Final = str(Path(sys.executable).with_name("lading-hooks"))
 
 @pytest.fixture(scope="module")
 def launching(newer: PrivateContainerd, launched_guard: Path) -> Iterator[PrivateContainerd]:
-    """A containerd that was started with the guard in its folder of plugins."""
+    """Start a containerd with the guard in its folder of plugins."""
     run("install-guard", "--nri-plugin-path", folder_of(newer), "--program", launched_guard)
     newer.restart()
     yield newer
@@ -44,23 +44,23 @@ def folder_of(runtime: PrivateContainerd) -> Path:
     return runtime.layout.nri / "plugins"
 
 
-def run(*words: object) -> str:
-    done = subprocess.run([_HOOKS, *map(str, words)], capture_output=True, text=True, check=False)
+def run(*text: object) -> str:
+    done = subprocess.run([_HOOKS, *map(str, text)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def launched(runtime: PrivateContainerd) -> list[int]:
-    """The processes of the launched guard."""
+    """Return the processes of the launched guard."""
     program = folder_of(runtime) / PROGRAM
-    found = []
+    result = []
     for folder in Path("/proc").iterdir():
         try:
             if folder.name.isdigit() and (folder / "exe").readlink() == program:
-                found.append(int(folder.name))
+                result.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return result
 
 
 def refused(client: Cri, annotations: dict[str, str]) -> Reason:
@@ -115,10 +115,10 @@ def test_it_refuses_when_lading_and_the_other_guard_are_killed(launching: Privat
 
 
 def test_killed_it_is_launched_again_only_by_containerds_next_start(direct: Cri, launching: PrivateContainerd) -> None:
-    """The gap that the other guard covers: with none, and without Lading, a guarded pod is bare."""
+    """Check the gap that the second guard covers: with no guard and without Lading, a guarded pod starts bare."""
     (pid,) = launched(launching)
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: gone(launching))
+    eventually(lambda: deleted(launching))
     with direct.pod("bare", annotations=GUARDED) as pod:
         pod.create_container()
     assert launched(launching) == []
@@ -127,5 +127,5 @@ def test_killed_it_is_launched_again_only_by_containerds_next_start(direct: Cri,
         assert refused(client, GUARDED) is Reason.UNGRANTED
 
 
-def gone(runtime: PrivateContainerd) -> None:
+def deleted(runtime: PrivateContainerd) -> None:
     assert launched(runtime) == []

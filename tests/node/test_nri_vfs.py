@@ -30,11 +30,11 @@ def site(node: VfNode, newer: PrivateContainerd) -> Iterator[VfSite]:
 
 
 def await_asked(site: VfSite) -> None:
-    def look() -> None:
+    def check() -> None:
         assert site.lading.guard.guards
         assert site.refused_at_once({"lading.dev/vfs": "1"}).reason is Reason.FORM_NOT_ACCEPTED
 
-    eventually(look)
+    eventually(check)
 
 
 def run(pod: Pod, attempt: int = 0) -> Container:
@@ -103,7 +103,7 @@ def test_a_lost_plugin_finds_its_vfs_again(site: VfSite) -> None:
 
 
 def test_a_vf_of_a_pod_from_before_a_restart_of_the_runtime_comes_back(site: VfSite, newer: PrivateContainerd) -> None:
-    """The runtime tells nothing of that pod's end but that its containers are removed."""
+    """Check a pod whose end the runtime reports only by the removal of its containers."""
     vf = site.vfs[0]
     pod = site.run_vf_pod("old", {"main": [site.entry(vf, **SETTINGS)]})
     run(pod)

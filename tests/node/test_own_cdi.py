@@ -55,13 +55,13 @@ def start(
 
 
 def _started(lading: LadingNode, times: int) -> None:
-    """It has read its devices that often: its socket is there before."""
+    """Wait until the daemon has read its devices: its socket exists earlier."""
     assert lading.hooks.log.read_text().count(f"event={Event.DAEMON_STARTED}") == times
 
 
 @pytest.fixture(autouse=True)
 def no_spec_is_left(newer: PrivateContainerd) -> Iterator[None]:
-    """The runtime is the module's: the next node has other cards."""
+    """Check that no spec is left: the runtime belongs to the module, and the next node has other cards."""
     yield
     for path in newer.layout.cdi.iterdir():
         path.unlink()
@@ -109,14 +109,14 @@ def test_by_nri_it_is_the_same_or_refused_at_the_start_and_for_each_container(
             assert container.sh(f"cat {LIBCUDA}.1").strip() == "simulated libcuda"
             return
 
-        def look() -> None:
+        def check() -> None:
             refused = site.refused(pod)
             assert refused.reason is Reason.CDI_UNAVAILABLE
             assert f"by NRI, containerd {newer.version}" in refused.message
 
-        eventually(look)
-        said = [line for line in lading.hooks.log.read_text().splitlines() if f"event={Event.CDI_UNAVAILABLE}" in line]
-        assert f"containers with GPUs are refused: by NRI, containerd {newer.version}" in said[0]
+        eventually(check)
+        text = [line for line in lading.hooks.log.read_text().splitlines() if f"event={Event.CDI_UNAVAILABLE}" in line]
+        assert f"containers with GPUs are refused: by NRI, containerd {newer.version}" in text[0]
 
 
 def test_a_mig_instance_has_a_kind_of_its_own(newer: PrivateContainerd, start_lading: StartLading) -> None:
@@ -139,10 +139,10 @@ def test_an_instance_that_is_made_on_demand_is_named_when_it_is_there(
         with site.kubelet.pod("small", annotations={GPU: position}) as pod:
             caps = {"/dev/nvidia-caps/nvidia-cap35", "/dev/nvidia-caps/nvidia-cap36"}
             assert site.see(run(pod)).nodes == {site.card(0), *CONTROL, *caps}
-        eventually(lambda: _gone(spec_file(newer, "mig")))
+        eventually(lambda: _is_deleted(spec_file(newer, "mig")))
 
 
-def _gone(path: Path) -> None:
+def _is_deleted(path: Path) -> None:
     assert not path.exists()
 
 
@@ -210,7 +210,7 @@ def test_another_driver_is_in_the_spec_and_in_the_next_container(newer: PrivateC
                 link.unlink()
                 link.symlink_to(link.name.removesuffix("1") + "560.35.03")
             assert site.refused_at_once({GPU: "1"}).reason is Reason.DRIVER_FILES_MISSING
-            eventually(lambda: _gone(spec_file(newer)))
+            eventually(lambda: _is_deleted(spec_file(newer)))
         profile = site.node.profile
         upgraded = msgspec.structs.replace(profile, driver=NvidiaDriver(version="560.35.03"))
         NvmlState(profile=upgraded).write(site.node.nvml_state)
@@ -220,7 +220,7 @@ def test_another_driver_is_in_the_spec_and_in_the_next_container(newer: PrivateC
 
 
 @pytest.mark.long
-def test_the_doctor_looks_at_the_specs_and_at_the_runtimes_folders(
+def test_the_doctor_checks_the_specs_and_at_the_runtimes_folders(
     newer: PrivateContainerd, start_lading: StartLading, tmp_path: Path
 ) -> None:
     lading = start(start_lading, newer)
@@ -240,7 +240,7 @@ def test_the_doctor_looks_at_the_specs_and_at_the_runtimes_folders(
 def test_a_container_restarts_while_the_daemon_is_away_from_its_spec(
     newer: PrivateContainerd, start_lading: StartLading
 ) -> None:
-    """The files stay when the daemon stops, and are there before the first container when it is back."""
+    """Check that the files remain when the daemon stops, and are up to date before the first container after its start."""
     lading = start(start_lading, newer)
     with open_site(lading, newer) as site, site.kubelet.pod("again", annotations={GPU: "3"}) as pod:
         run(pod).remove()

@@ -213,7 +213,7 @@ def test_a_card_whose_memory_a_process_without_a_grant_uses(
 
 
 def test_a_container_without_a_name(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
-    """kubelet always sends one; the grant is kept under it."""
+    """Check the refusal of such a container. kubelet always sends a name, and the grant is stored under it."""
     site = visit(start_lading("workstation"))
     pod = site.kubelet.run_pod("unnamed", annotations={GPU: "0"})
     assert site.refused(pod, name="").reason is Reason.CONTAINER_UNNAMED
@@ -268,7 +268,7 @@ def test_a_sandbox_that_the_runtime_does_not_know(site: Site) -> None:
 
 
 def test_a_request_that_cannot_be_read(site: Site) -> None:
-    """The second field of the request is no ContainerConfig, and it has Lading's prefix in it."""
+    """Send a request whose second field is no ContainerConfig, and which contains Lading's prefix."""
     with pytest.raises(CriError) as caught:
         site.kubelet.call("CreateContainer", cri.VersionResponse(runtime_name="lading.dev/gpus"), cri.CreateContainerResponse)
     assert refusal_of(caught.value).reason is Reason.REQUEST_UNREADABLE
@@ -276,8 +276,8 @@ def test_a_request_that_cannot_be_read(site: Site) -> None:
 
 
 def test_a_guarded_pod_made_another_way(site: Site) -> None:
-    """This containerd knows no RestorePod, and says so at the call's headers: where the message comes a moment behind them, its
-    answer is there first, and wins."""
+    """Call RestorePod, which this containerd does not implement and refuses at the call's headers: if the message follows a
+    moment later, containerd's answer is first and is passed on."""
 
     def restore(text: str) -> CriError:
         with pytest.raises(CriError) as caught:

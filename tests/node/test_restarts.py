@@ -25,7 +25,7 @@ VFS = "lading.dev/vfs"
 
 @pytest.fixture(scope="module")
 def running(share_lading: StartLading) -> LadingNode:
-    """Shared by tests that leave both daemons running, and a ledger."""
+    """Share the daemons and a ledger among tests that leave both daemons running."""
     return share_lading(hooks={"unsupported_handlers": ["runc"]})
 
 
@@ -41,14 +41,14 @@ def rebuild_ledger(lading: LadingNode) -> subprocess.CompletedProcess[str]:
 
 
 def test_grants_survive_hooks_that_are_killed(site: Site) -> None:
-    gone = site.kubelet.run_pod("gone", annotations={VFS: "1"})
-    gone.run_container()
+    deleted = site.kubelet.run_pod("gone", annotations={VFS: "1"})
+    deleted.run_container()
     pod = site.kubelet.run_pod("survivor", annotations={GPU: "2", VFS: "1"})
     first = pod.run_container()
     had = granted_in(first)
     assert had == ((site.gpu(2),), (site.vfs[1],))
     site.lading.hooks.kill()
-    gone.remove()  # while no one listens: what it held is found to be free by comparing with the runtime
+    deleted.remove()  # while no one listens: what it held is found to be free by comparing with the runtime
     site.lading.hooks.start()
     assert site.see(first).gpus == (site.gpu(2),)
     first.stop()
@@ -57,7 +57,7 @@ def test_grants_survive_hooks_that_are_killed(site: Site) -> None:
     assert site.see(second).vfs == (site.vfs[1],)
     assert site.refused_at_once({GPU: "2"}).reason is Reason.DEVICE_HELD
     # At once where the proxy could repeat what it observed; else when the grant is old enough to be compared with the lists.
-    eventually(lambda: _holds_nothing(site, gone), within_s=GRACE_S + 30)
+    eventually(lambda: _holds_nothing(site, deleted), within_s=GRACE_S + 30)
 
 
 def _holds_nothing(site: Site, pod: Pod) -> None:
@@ -151,7 +151,8 @@ def test_the_ledger_is_not_rebuilt_under_a_daemon_that_runs(site: Site) -> None:
 def test_cards_that_were_in_use_before_lading_came_are_held(
     start_lading: StartLading, visit: Callable[[LadingNode], Site]
 ) -> None:
-    """NVML's processes lead to pods by their cgroups. The pod is real, and so is its cgroup; that it uses a card, is not."""
+    """Check that the processes that NVML lists are traced to pods by their cgroups. The pod and its cgroup are real; its use of
+    a card is simulated."""
     lading = start_lading("mig", hooks={"inventory_interval": 1})
     site = visit(lading)
     before = site.direct.run_pod("before-lading", namespace="ml")

@@ -49,14 +49,14 @@ def used_ms(container: Container) -> float:
 
 def status(site: Site) -> list[dict[str, Any]]:
     command = [site.lading.shares.program, "status", "--config", str(site.lading.shares.config), "-o", "json"]
-    found: list[dict[str, Any]] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return found
+    result: list[dict[str, Any]] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return result
 
 
 def test_an_allocation_beyond_the_share_is_refused(site: Site, driver: CudaDriver) -> None:
     _, container = sharing(site, driver, "memory", "memory=2Gi,core=50")
-    said = container.sh("gpu-work memory 1024 1025 500").splitlines()
-    assert said == ["1024 MiB: 0", "1025 MiB: 2", "500 MiB: 0", "524 of 2048 MiB are free"]
+    text = container.sh("gpu-work memory 1024 1025 500").splitlines()
+    assert text == ["1024 MiB: 0", "1025 MiB: 2", "500 MiB: 0", "524 of 2048 MiB are free"]
     assert container.sh("gpu-work memory 2048").splitlines() == ["2048 MiB: 0", "0 of 2048 MiB are free"]  # all are free again
     assert container.env()["LADING_GPU_MEMORY_MIB"] == "2048"
 
@@ -162,7 +162,7 @@ print(frame[1], struct.unpack_from("<q", frame, 8)[0])
 
 
 def test_a_process_of_another_pod_is_not_served(site: Site, driver: CudaDriver) -> None:
-    """A process in the cgroup of b's container connects to the socket of a's."""
+    """Connect from a process in the cgroup of b's container to the socket of a's container."""
     first, a = sharing(site, driver, "a", "core=50")
     second, b = sharing(site, driver, "b", "core=50")
     assert a.sh("gpu-work memory 1").startswith("1 MiB: 0")  # it waits until the server listens
@@ -193,19 +193,19 @@ def test_however_a_program_comes_to_the_library_it_is_limited(site: Site, driver
 
 
 def test_a_process_that_goes_past_the_library_is_reported(site: Site, driver: CudaDriver) -> None:
-    """The driver shows a container's process on the card that the share server does not know."""
+    """Show a process of the container on the card in the driver that the share server has no connection from."""
     pod, container = sharing(site, driver, "past", "memory=1Gi", "pause")
     pid = int((find_cgroups(container.id)[0] / "cgroup.procs").read_text().split()[0])
-    seen = site.node.root / "proc" / str(pid)
-    seen.symlink_to(f"/proc/{pid}")
+    observed = site.node.root / "proc" / str(pid)
+    observed.symlink_to(f"/proc/{pid}")
     try:
         NvmlState(profile=site.node.profile, processes={0: [Running(pid, used_mib=100)]}).write(site.node.nvml_state)
         site.await_log(site.lading.hooks, Event.SHARE_BYPASSED, pod.spec.uid)
-        (said,) = site.logged(site.lading.hooks, Event.SHARE_BYPASSED, pod.spec.uid)
-        assert str(pid) in said
+        (text,) = site.logged(site.lading.hooks, Event.SHARE_BYPASSED, pod.spec.uid)
+        assert str(pid) in text
     finally:
         NvmlState(profile=site.node.profile).write(site.node.nvml_state)
-        seen.unlink()
+        observed.unlink()
 
 
 def test_a_pods_own_mount_does_not_replace_its_grant(site: Site, driver: CudaDriver, tmp_path: Path) -> None:

@@ -96,11 +96,11 @@ def test_an_instance_that_central_chose_by_its_profile(
     capability: str,
 ) -> None:
     pod = replace(request(whole("train")), mig_profile="2g.20gb")
-    found = fit(reported_capacity(read_status(profile)), pod, policy=Policy.BINPACK)
-    assert isinstance(found, Placement)
+    result = fit(reported_capacity(read_status(profile)), pod, policy=Policy.BINPACK)
+    assert isinstance(result, Placement)
     hooks = {**trusting(tmp_path), "mig_cards": divided}
     site, uid = visit(start_lading(profile, hooks=hooks)), str(uuid4())
-    text = render_assignment(PodUid(uid), "n1", 1, found.containers, [("train", Role.APP)])
+    text = render_assignment(PodUid(uid), "n1", 1, result.containers, [("train", Role.APP)])
     container = site.kubelet.run_pod("instance", uid=uid, annotations=signed(text)).run_container("train")
     assert granted_in(container) == ((instance,), ())
     assert {"/dev/nvidia1", f"/dev/nvidia-caps/{capability}"} <= site.see(container).nodes

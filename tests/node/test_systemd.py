@@ -168,7 +168,7 @@ def test_of_the_kernel_settings_only_those_of_networks_can_be_written(systemd: P
     assert (flags["/proc/sys"], flags["/proc/sys/net"]) == ("ro", "rw")
 
 
-def test_cdi_specs_can_be_written_where_runtimes_look_and_read_by_every_user(systemd: PrivateSystemd) -> None:
+def test_cdi_specs_can_be_written_where_runtimes_search_and_read_by_every_user(systemd: PrivateSystemd) -> None:
     eventually(lambda: is_active(systemd, HOOKS), within_s=60)
     mounts = systemd.run("cat", f"/proc/{systemd.show(HOOKS, 'MainPID')}/mountinfo").splitlines()
     flags = {point: options.split(",")[0] for _, _, _, _, point, options, *_ in map(str.split, mounts)}
@@ -246,7 +246,7 @@ def test_systemd_leaves_a_start_on_a_slow_node_its_time() -> None:
 
 
 def test_no_unit_waits_for_the_start_of_a_daemon() -> None:
-    """The guard may be ordered before kubelet: its start is over once its program is executed."""
+    """Check the order of units: only the guard may be ordered before kubelet, because its start is over at once."""
     daemons = {path.name for path in UNITS.glob("*.service") if NOTIFIES in path.read_text()}
     assert len(daemons) == 3
     for path in (path for path in UNITS.rglob("*") if path.is_file()):

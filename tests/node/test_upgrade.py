@@ -35,7 +35,7 @@ def install(daemon: Daemon, bin_dir: Path) -> None:
 
 
 def uses(container: Container) -> list[str]:
-    """How each use since the last look ended."""
+    """Return how each use since the last call ended."""
     lines = container.sh("cat /tmp/used; : >/tmp/used").splitlines()
     return [line.rpartition(": ")[2] for line in lines]
 
@@ -55,9 +55,9 @@ def test_a_pod_uses_its_devices_throughout(start_lading: StartLading, containerd
             install(lading.hooks, hooks)
             install(lading.proxy, proxy)
             eventually(site.kubelet.version)
-            seen = uses(container)
-            assert seen, "the pod does not run"
-            assert set(seen) <= GRANTED
+            observed = uses(container)
+            assert observed, "the pod does not run"
+            assert set(observed) <= GRANTED
             # The other version keeps what the one granted, refuses it to others, and gives it again.
             refused = site.refused_once_reconciled({GPU: "2"})
             assert refused.reason is Reason.DEVICE_HELD

@@ -1,5 +1,5 @@
-"""The daemon is killed at every write of its journal and every call to the kernel, and at random moments: no VF is lost, none
-is reset under its new owner, none keeps half a configuration.
+"""Kill the daemon at every write of its journal, at every call to the kernel, and at random moments: no VF is lost, reset under
+its new owner, or left half-configured.
 
 Real containerd, real namespaces; a daemon that was killed is there again a moment later, and kubelet tries again what failed.
 What may never be, at any moment, is `tests.vfs.invariants`, which the model of the unit tests is held to as well.
@@ -118,7 +118,7 @@ def test_killed_at_every_step_of_an_attach_and_of_a_release(site: VfSite) -> Non
 @pytest.mark.parametrize("back", [True, False], ids=["back-before-the-stop", "away-at-the-stop"])
 @pytest.mark.long
 def test_killed_at_every_change_of_an_attach_that_no_one_comes_back_to(site: VfSite, back: bool) -> None:
-    """The pod is stopped before its container is tried again; while the daemon is away the namespace dies under it."""
+    """Stop the pod before its container is tried again, while the daemon is stopped and the namespace is deleted."""
     vf = site.vfs[1]
     site.direct.run_pod("bystander")  # a runtime that lists no sandbox at all is not believed
 
@@ -171,7 +171,7 @@ def assert_answers(site: VfSite) -> None:
 
 @dataclass(slots=True)
 class Known:
-    """One pod of a schedule, as kubelet knows it."""
+    """Represent one pod of a schedule, as kubelet knows it."""
 
     pod: Pod
     old: list[Pod] = field(default_factory=list)  # sandboxes of it from before
@@ -179,7 +179,7 @@ class Known:
 
 
 class Schedule:
-    """Kubelet with a bad day: random, and the same for the same seed."""
+    """Act as a kubelet with many failures: random, and equal for equal seeds."""
 
     def __init__(self, site: VfSite, seed: int) -> None:
         self._site = site
@@ -224,7 +224,7 @@ class Schedule:
             pod.stop()
 
     def failed_kill(self) -> None:
-        """kubelet's stop is given up while the runtime waits for the containers' end; it will be tried again."""
+        """Give up kubelet's stop while the runtime waits for the containers to end; it is tried again later."""
         pod = self._known().pod
         with frozen(shim_of(pod)), contextlib.suppress(CriError):
             request = cri.StopPodSandboxRequest(pod_sandbox_id=pod.id)
@@ -232,7 +232,7 @@ class Schedule:
         self._check()
 
     def crash(self) -> None:
-        """In the middle of whatever is next."""
+        """Kill the daemon during the next operation."""
         self._site.rig.arm(self._random.randint(1, 16))
 
     def reboot(self) -> None:

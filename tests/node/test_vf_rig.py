@@ -64,10 +64,10 @@ def shown(node: SimNode, bdf: str) -> list[str]:
 
 
 def soon(is_so: Callable[[], bool]) -> None:
-    def look() -> None:
+    def check() -> None:
         assert is_so()
 
-    eventually(look)
+    eventually(check)
 
 
 def test_every_function_has_a_link_and_nothing_of_the_machine_is_there(rig: VfRig, node: SimNode) -> None:

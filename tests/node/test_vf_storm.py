@@ -53,7 +53,7 @@ def held_by(pid: int) -> Counter[str]:
 
 
 def namespaces(site: VfSite) -> int:
-    """Mounted below the runtime's folder and the rig's: a namespace that is kept alive."""
+    """Create namespaces that are kept alive by mounts below the runtime's folder and the rig's."""
     folders = (site.runtime.layout.folder, site.lading.folder)
     return sum(1 for folder in folders for path in mounts_below(folder) if "netns" in str(path))
 

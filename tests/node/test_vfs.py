@@ -45,7 +45,7 @@ def site(node: VfNode, containerd: PrivateContainerd) -> Iterator[VfSite]:
 
 
 def attached(site: VfSite, vf: str) -> int:
-    """The generation of an attachment that is whole."""
+    """Return the generation of a complete attachment."""
     row = site.row(vf)
     assert row is not None
     assert row.step is Step.ATTACHED
@@ -129,10 +129,10 @@ def test_a_daemon_that_is_killed_in_between_finds_everything_again(site: VfSite)
     one, other, *_ = site.vfs
     kept = site.run_vf_pod("kept", {"main": [site.entry(one, **SETTINGS)]})
     container = kept.run_container()
-    gone = site.run_vf_pod("gone", {"main": [site.entry(other, **SETTINGS)]})
-    gone.run_container()
+    deleted = site.run_vf_pod("gone", {"main": [site.entry(other, **SETTINGS)]})
+    deleted.run_container()
     site.lading.hooks.kill()
-    gone.stop()  # no one is there to take the device back: it comes back by itself, as what the pod made of it
+    deleted.stop()  # no one is there to take the device back: it comes back by itself, as what the pod made of it
     site.rig.await_returned(other)
     assert site.rig.where()[other].name == "rdma5"
     site.rig.pass_time(60)  # lists may be older than an attachment that is younger
@@ -154,8 +154,8 @@ def test_a_daemon_that_is_killed_in_between_finds_everything_again(site: VfSite)
 
 @pytest.mark.parametrize("failing", [("move_out", "set_vf"), ("set_vf",), ("rename",)], ids=",".join)
 def test_a_release_that_fails_holds_up_no_one_but_the_next_owner(site: VfSite, failing: tuple[str, ...]) -> None:
-    """The runtime then removes the namespace under it, where the device was still there. The kernel brings it back, so that
-    move_out alone would fail only until then."""
+    """Let the runtime remove the namespace while the device is still in it. The kernel moves the device back, so a failure of
+    move_out alone would last only until then."""
     vf = site.vfs[0]
     pod = site.run_vf_pod("holder", {"main": [site.entry(vf, **SETTINGS)]})
     pod.run_container()
@@ -197,9 +197,9 @@ def test_a_pod_of_the_hosts_network_gets_none(site: VfSite) -> None:
     assert site.see(without.run_container()).vfs == (vf,)
 
 
-def in_netns(site: VfSite, pod: Pod, words: str) -> None:
-    """`ip` in a pod's namespace, as a process of it may call it."""
-    subprocess.run(["nsenter", f"--net={netns_of(site, pod)}", "ip", *words.split()], check=True, timeout=30)
+def in_netns(site: VfSite, pod: Pod, text: str) -> None:
+    """Run `ip` in a pod's namespace, as a process of the pod may."""
+    subprocess.run(["nsenter", f"--net={netns_of(site, pod)}", "ip", *text.split()], check=True, timeout=30)
 
 
 DIRTY = "promisc on allmulticast on arp off multicast off txqueuelen 7 group 9 gso_max_size 30000 gso_max_segs 100 mtu 1000"
@@ -244,7 +244,7 @@ def test_what_a_pod_calls_its_device_besides_keeps_no_other_from_coming_back(sit
 
 
 def test_a_name_that_another_plugin_gave_before_is_left_to_it(site: VfSite) -> None:
-    """Multus gives the name before any container is created."""
+    """Give the name before any container is created, as Multus does."""
     first, second, *_ = site.vfs
     pod = site.run_vf_pod("multus", {"main": [site.entry(first)], "named": [site.entry(second, ifname="net7")]})
     in_netns(site, pod, "link add rdma0 type veth peer name net7")

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.node
 
 @pytest.fixture(scope="module")
 def odd(share_vfs: StartVfs) -> VfNode:
-    """An older kernel, which does not say whose a network device is, with RDMA devices that belong to one namespace each."""
+    """Start an older kernel, which does not report to whom a network device belongs, with RDMA devices that are in one
+    namespace each."""
     return share_vfs(pfs=1, vfs=2, exclusive=True, old_kernel=True)
 
 

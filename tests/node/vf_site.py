@@ -30,7 +30,7 @@ HEALED_S = 15.0  # a release that failed is tried again after 2 s, more than onc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """A network device as a container sees it."""
+    """Represent a network device as a container sees it."""
 
     mac: str
     mtu: int
@@ -92,14 +92,14 @@ class VfSite(Site):
     # ---- pods
 
     def run_vf_pod(self, name: str, vfs: Mapping[str, Sequence[Mapping[str, Any]]], *, gen: int = 1, **options: Any) -> Pod:
-        """A pod whose assignment gives its containers these entries of `vfs`."""
+        """Run a pod whose assignment gives its containers these entries of `vfs`."""
         uid = options.pop("uid", "") or str(uuid.uuid4())
         containers = {container: {"vfs": list(entries)} for container, entries in vfs.items()}
         assignment = {"v": 1, "pod": uid, "node": NODE, "gen": gen, "containers": containers}
         return self.kubelet.run_pod(name, uid=uid, annotations={"lading.dev/assignment": json.dumps(assignment)}, **options)
 
     def again(self, pod: Pod) -> Pod:
-        """Another sandbox of the same pod, as kubelet makes one when the first is not ready any more."""
+        """Create another sandbox of the same pod, as kubelet does when the first one is not ready any more."""
         spec = pod.spec
         return self.kubelet.run_pod(spec.name, uid=spec.uid, annotations=spec.annotations, attempt=spec.attempt + 1)
 
@@ -115,8 +115,8 @@ class VfSite(Site):
             mac=mac,
             mtu=int(mtu),
             up=bool(int(flags, 16) & 1),
-            addresses=tuple(sorted(words[words.index("inet") + 1] for words in shown)),
-            routes=tuple(sorted(" ".join(words[: 3 if "via" in words else 1]) for words in routes)),
+            addresses=tuple(sorted(text[text.index("inet") + 1] for text in shown)),
+            routes=tuple(sorted(" ".join(text[: 3 if "via" in text else 1]) for text in routes)),
         )
 
     # ---- the node
@@ -150,13 +150,13 @@ class VfSite(Site):
 
     def _shown(self) -> dict[PciAddress, Shown]:
         away = self.rig.rdma_away()
-        seen = {link.alias: (HOST, link) for link in self.rig.host_links()}
+        observed = {link.alias: (HOST, link) for link in self.rig.host_links()}
         for path in self._namespaces():
             with contextlib.suppress(OSError), open_socket(path) as asking:
-                seen |= {link.alias: (str(path), link) for link in list_links(asking)}
+                observed |= {link.alias: (str(path), link) for link in list_links(asking)}
         shown = {}
         for vf in self.vfs:
-            netns, link = seen.get(vf, (None, None))
+            netns, link = observed.get(vf, (None, None))
             shown[PciAddress(vf)] = Shown(
                 netns=netns,
                 link=Link(index=link.index, name=link.name, mac=link.mac, mtu=link.mtu, up=link.up) if link else None,
@@ -172,7 +172,7 @@ class VfSite(Site):
         return [path for path in mounts_below(self.runtime.layout.state) if path.parent.name == "netns"]
 
     def check_as_before(self) -> None:
-        """Every VF is as it was when the node was built."""
+        """Check that every VF is as it was when the node was built."""
         assert self.rows() == ()
         assert self.rig.lost_home() == {}
         assert {vf: self.rig.pf_state(vf) for vf in self.vfs} == self.pf_before
@@ -183,7 +183,7 @@ class VfSite(Site):
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """A process that stands still in all of its threads, if it is there."""
+    """Suspend all threads of the process, if it exists, for the block."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
     while not states_of(pid) <= set("TZX"):
@@ -205,7 +205,7 @@ def states_of(pid: int) -> set[str]:
 
 
 def config_of(state: VfState) -> VfConfig:
-    """The table's numbers as the daemon's values."""
+    """Convert the numbers of the kernel's table to the daemon's values."""
     return VfConfig(
         mac=state.mac,
         vlan=state.vlan,
@@ -221,7 +221,8 @@ def config_of(state: VfState) -> VfConfig:
 
 @contextlib.contextmanager
 def open_vf_site(node: VfNode, runtime: PrivateContainerd) -> Iterator[VfSite]:
-    """Afterwards every VF is as it was before, whatever was done with it, and no pod holds one.
+    """Start a node, and check at its end that every VF is as before, whatever was done with it, and that no pod holds one. A
+    stop is answered before the grant is released, because the node first checks whether the containers have exited.
 
     A stop is answered before the grant is released, because the node looks first whether the containers have exited.
     """
@@ -243,8 +244,8 @@ def info_of(site: VfSite, pod: Pod) -> dict[str, Any]:
     """Return what the runtime says of a sandbox beyond CRI's fields."""
     request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
     answer = site.direct.call("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
-    found: dict[str, Any] = json.loads(answer.info["info"])
-    return found
+    result: dict[str, Any] = json.loads(answer.info["info"])
+    return result
 
 
 def netns_of(site: VfSite, pod: Pod) -> Path:

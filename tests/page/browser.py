@@ -1,4 +1,4 @@
-"""A headless Chromium on a page that is really served: what a test does there, and what it sees.
+"""Drive a headless Chromium on a page that is served over HTTP.
 
 The server runs on a loop of its own, in a thread; a cluster is changed by `do`, on that loop. Whatever the browser's console
 says at the end of a test (an error, a violation of the page's policy) fails it.
@@ -46,7 +46,7 @@ def start_chromium(profile: Path, *, binary: str, driver: str) -> webdriver.Chro
 
 
 class Loop:
-    """An event loop in a thread of its own."""
+    """Run an event loop in a thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -75,7 +75,7 @@ class Loop:
 
 
 class Tab:
-    """The page of one cluster."""
+    """Open the page of one cluster, and read and use it as a person does."""
 
     def __init__(self, driver: webdriver.Chrome, loop: Loop, served: Served, url: str) -> None:
         self.driver = driver
@@ -85,7 +85,7 @@ class Tab:
         self._loop = loop
 
     def do(self, work: Callable[[SimCluster], T]) -> T:
-        """On the server's loop."""
+        """Run the function on the server's event loop."""
         return self._loop.call(lambda: work(self.cluster))
 
     def set_leads(self, leads: bool) -> None:
@@ -102,8 +102,8 @@ class Tab:
         self.open(link).until(lambda: self.script("return document.querySelectorAll('[role=gridcell]').length") > 0)
         return self
 
-    def script(self, text: str, *words: object) -> Any:
-        return self.driver.execute_script(text, *words)
+    def script(self, text: str, *message: object) -> Any:
+        return self.driver.execute_script(text, *message)
 
     def all(self, css: str) -> list[WebElement]:
         return self.driver.find_elements(By.CSS_SELECTOR, css)
@@ -115,7 +115,7 @@ class Tab:
         return str(self.script("return document.querySelector(arguments[0])?.textContent ?? ''", css))
 
     def cell(self, device: str, node: str = "") -> WebElement:
-        """A GPU by its UUID, a NIC by its PCI address and node."""
+        """Return the cell of a GPU, given its UUID, or of a NIC, given its PCI address and node."""
         return self.one(f'{_row(node) if node else ""} [data-cell="{device}"]')
 
     def head(self, node: str) -> WebElement:
@@ -131,7 +131,7 @@ class Tab:
         return self.driver.switch_to.active_element
 
     def until(self, holds: Callable[[], T]) -> T:
-        """An element that is replaced while it is looked at is looked for again."""
+        """Wait until the condition holds. An element that the page replaces meanwhile is searched again."""
         wait = WebDriverWait(self.driver, PATIENCE_S, poll_frequency=0.05, ignored_exceptions=[StaleElementReferenceException])
         return wait.until(lambda _: holds())
 
@@ -145,9 +145,9 @@ class Tab:
         ActionChains(self.driver).move_to_element(element).perform()
 
     def emulate(self, **features: str) -> None:
-        """Media features by name, with `_` for `-`."""
-        said = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": said})
+        """Set media features, by name with `_` for `-`."""
+        text = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": text})
 
     def resize(self, width: int, height: int) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -155,8 +155,8 @@ class Tab:
 
     def console(self) -> list[str]:
         """Return what the browser's console said since the last call."""
-        said: Sequence[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
-        return [str(one["message"]) for one in said]
+        text: Sequence[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [str(one["message"]) for one in text]
 
 
 def _row(node: str) -> str:

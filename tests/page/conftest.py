@@ -1,4 +1,4 @@
-"""One browser for all tests of the page; a server and a cluster for each test, or for those that only look at one."""
+"""Start one browser for all tests of the page, and a server and cluster for each test; tests that change nothing share one."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def loop() -> Iterator[Loop]:
 
 @pytest.fixture
 def tab_on(chromium: webdriver.Chrome, loop: Loop) -> Iterator[OpenTab]:
-    """The page of a cluster; served until the test ends, and nothing may be amiss on the console then."""
+    """Serve the page of a cluster until the test ends; then the browser's console must be free of errors."""
     served: list[Served] = []
     tabs: list[Tab] = []
 
@@ -45,8 +45,8 @@ def tab_on(chromium: webdriver.Chrome, loop: Loop) -> Iterator[OpenTab]:
         return tabs[-1]
 
     yield serve
-    said = tabs[-1].console() if tabs else []
+    text = tabs[-1].console() if tabs else []
     chromium.get("about:blank")
     for one in served:
         loop.run(one.close())
-    assert said == []
+    assert text == []

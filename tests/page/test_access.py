@@ -1,4 +1,4 @@
-"""The page without a pointer and without eyes: keys alone, and what a screen reader is told."""
+"""Test the page by keys alone, and by what a screen reader gets."""
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -10,11 +10,11 @@ from tests.page.test_page import devices_of, lit, small
 
 
 def where(tab: Tab) -> tuple[str, str]:
-    """The node and the cell that has the focus; an empty cell is the node's name."""
-    found = tab.script(
+    """Return the node and the cell that have the focus; an empty cell stands for the node's name."""
+    result = tab.script(
         "const at = document.activeElement; return [at.closest('.node')?.dataset.node ?? at.id, at.dataset.cell ?? '']"
     )
-    return found[0], found[1]
+    return result[0], result[1]
 
 
 def cells(tab: Tab, node: str) -> list[str]:
@@ -68,7 +68,7 @@ def test_a_far_row_by_keys(tab_on: OpenTab) -> None:
 
 
 def test_everything_by_keys_alone(tab_on: OpenTab) -> None:
-    """From the address bar to a pod's devices, on to a node, and back to where it began."""
+    """Go from the address bar to a pod's devices, to a node, and back, by keys alone."""
     cluster = small()
     node, gpus, _ = devices_of(cluster, "train")
     tab = tab_on(cluster).open_drawn()
@@ -90,7 +90,7 @@ def test_everything_by_keys_alone(tab_on: OpenTab) -> None:
     tab.until(lambda: len(tab.rows()) == 3)
 
 
-def test_the_focus_can_be_seen(tab_on: OpenTab) -> None:
+def test_the_focus_can_be_observed(tab_on: OpenTab) -> None:
     tab = tab_on(small()).open_drawn()
     tab_to_map(tab)
     tab.press(Keys.ARROW_RIGHT)
@@ -132,13 +132,13 @@ def test_names_and_roles_around_the_map(tab_on: OpenTab) -> None:
         "#waiting": ("region", "1 pod waits for devices"),
         "#connection": ("status", ""),
     }
-    found = {css: (tab.one(css).aria_role, tab.one(css).accessible_name) for css in expected}
-    assert found == expected
+    result = {css: (tab.one(css).aria_role, tab.one(css).accessible_name) for css in expected}
+    assert result == expected
     named = [one for one in tab.all("button, input, select, a") if one.is_displayed()]
     assert all(one.accessible_name for one in named)
 
 
-def test_changes_are_told(tab_on: OpenTab) -> None:
+def test_changes_are_reported(tab_on: OpenTab) -> None:
     cluster = small()
     tab = tab_on(cluster).open_drawn()
     news = tab.one("#news")
@@ -150,7 +150,7 @@ def test_changes_are_told(tab_on: OpenTab) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_can_be_read(tab_on: OpenTab, scheme: str) -> None:
-    """WCAG 2.2, 1.4.3 and 1.4.11: 4.5 to 1 for text, 3 to 1 for what a mark is made of."""
+    """Check the contrast by WCAG 2.2, 1.4.3 and 1.4.11: 4.5 to 1 for text, 3 to 1 for the shapes of marks."""
     tab = tab_on(small())
     tab.emulate(prefers_color_scheme=scheme)
     tab.open_drawn()
@@ -171,7 +171,7 @@ def test_words_can_be_read(tab_on: OpenTab, scheme: str) -> None:
         "lit",
     )
     read = "const s = getComputedStyle(document.documentElement); return arguments[0].map((n) => s.getPropertyValue('--' + n))"
-    colour = {name: said.strip() for name, said in zip(names, tab.script(read, names), strict=True)}
+    colour = {name: message.strip() for name, message in zip(names, tab.script(read, names), strict=True)}
     for text, ground in (("ink", "page"), ("ink", "sheet"), ("soft", "page"), ("soft", "sheet"), ("on-held", "held"),
                          ("link", "sheet"), ("bad", "sheet"), ("ink", "bad-soft")):  # fmt: skip
         assert contrast(colour[text], colour[ground]) >= 4.5, (text, ground)

@@ -1,4 +1,4 @@
-"""`python -m simnode.page`: serves the page of a cluster in which something happens."""
+"""Test `python -m simnode.page`, which serves the page of a cluster in which pods come and go."""
 
 import re
 import sys

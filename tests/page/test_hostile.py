@@ -1,4 +1,4 @@
-"""Names that someone chose to do harm: they are shown, as text, and do nothing else."""
+"""Test hostile names: the page shows them as text and executes nothing."""
 
 import json
 
@@ -29,7 +29,7 @@ NAMES = (
 
 
 def harmed(name: str) -> SimCluster:
-    """A node, a holder, a model, a problem and a waiting pod of that name."""
+    """Create a node, a holder, a model, a problem and a waiting pod with that name."""
     cluster = SimCluster(2)
     node = cluster.nodes[0]
     gpus = cluster.status(node).gpus
@@ -65,7 +65,8 @@ def test_a_name_does_nothing(tab_on: OpenTab, name: str) -> None:
 
 
 def shows_tip(tab: Tab, device: str) -> bool:
-    """It goes when the page scrolls, as it does at first to bring the device into sight."""
+    """Return whether the tooltip is shown. It disappears when the page scrolls, as the page does at first to show the
+    device."""
     tab.hover(tab.one("#found"))
     tab.hover(tab.cell(device))
     return tab.one("#tip").is_displayed()
@@ -91,7 +92,7 @@ def test_a_link_that_someone_sent(tab_on: OpenTab) -> None:
 
 
 def test_the_policy_holds(tab_on: OpenTab) -> None:
-    """The browser itself refuses what the page's own code never does."""
+    """Check that the browser itself refuses what the page's policy forbids."""
     tab = tab_on(SimCluster(1)).open_drawn()
     tab.script(
         """
@@ -112,7 +113,7 @@ def test_the_policy_holds(tab_on: OpenTab) -> None:
     tab.console()  # empties the console, which is full of refusals
 
 
-def test_the_modules_say_what_cannot_be_seen(tab_on: OpenTab) -> None:
+def test_the_modules_say_what_cannot_be_observed(tab_on: OpenTab) -> None:
     tab = tab_on(SimCluster(1)).open_drawn()
     cleaned = tab.driver.execute_async_script(
         "const done = arguments[1]; import(new URL('words.js', location)).then((m) => done(arguments[0].map(m.clean)))",

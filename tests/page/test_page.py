@@ -1,11 +1,11 @@
-"""The page in a browser: it shows what is there, at any size, follows it, and does what a person asks of it."""
+"""Test the page in a browser: it shows the devices and holders at any size, follows changes, and reacts to a person."""
 
 import pytest
 from selenium.webdriver.common.keys import Keys
 
 from central.view.build import node_view
 from central.view.pods import view_pods
-from kubectl_lading.pods.pods import held_in_words, idle_in_words, used_in_words
+from kubectl_lading.pods.pods import held_as_text, idle_as_text, used_as_text
 from kubectl_lading.pods.top import MAKERS, Of, TopRow
 from lading.nodedevices import Use
 from lading.vocabulary import GpuUuid, PciAddress
@@ -18,7 +18,8 @@ COUNTS = "free/held/unusable/total"
 
 
 def small() -> SimCluster:
-    """`h100-01`, `a100-01` and `gpu-01`; `train` has two GPUs and two VFs, `a` and `b` share a card, `large` fits nowhere."""
+    """Serve a small cluster: `h100-01`, `a100-01` and `gpu-01`; `train` has two GPUs and two VFs, `a` and `b` share a card,
+    `large` fits nowhere."""
     cluster = SimCluster(3)
     for name, limits in (
         ("train", {"gpu": "2", "rdma": "2"}),
@@ -65,7 +66,7 @@ def test_rows_that_no_one_sees_are_drawn_when_they_come_near(tab_on: OpenTab) ->
     tab.until(lambda: tab.all(f'.node[data-node="{last}"] [role=gridcell]'))
 
 
-def test_names_that_no_one_sees_come_after_what_is_seen(tab_on: OpenTab) -> None:
+def test_names_that_no_one_sees_come_after_what_is_observed(tab_on: OpenTab) -> None:
     tab = tab_on(SimCluster(500))
     held = "const real = setTimeout; window.later = []; window.setTimeout = (f, ms) => ms ? real(f, ms) : later.push(f);"
     added = tab.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": held})
@@ -143,7 +144,7 @@ def rows_of(tab: Tab) -> list[list[str]]:
 
 
 def in_use(cluster: SimCluster, name: str, mib: int, busy: int) -> None:
-    """All cards of the node."""
+    """Report the use of all cards of the node."""
     use = tuple(Use(uuid=gpu.uuid, memory_used_mib=mib, busy_percent=busy) for gpu in cluster.status(name).gpus)
     cluster.use_of = lambda name, grants: {"use": use, "used_at": 1}  # type: ignore[method-assign]
     cluster.report(name)
@@ -173,15 +174,15 @@ def test_the_page_and_the_command_say_the_same_of_use(tab_on: OpenTab, view: str
     tab = tab_on(cluster).open(f"#view={view}")
     views = [node_view(cluster.ledger, cluster.reports.get(name), name) for name in cluster.nodes]
     pods = view_pods(views)
-    said = sorted((row.name, *told(row)) for row in MAKERS[of](views, pods))
+    text = sorted((row.name, *told(row)) for row in MAKERS[of](views, pods))
     tab.until(lambda: rows_of(tab))
     shown = sorted((row[0], *(cell.replace("\u2013", "-") for cell in row[3:])) for row in rows_of(tab))
-    assert [row for row in shown if row[0] in {name for name, *_ in said}] == said
+    assert [row for row in shown if row[0] in {name for name, *_ in text}] == text
 
 
 def told(row: TopRow) -> list[str]:
     share = row.share
-    known = (share.gpus or "-", share.vfs or "-", held_in_words(share), used_in_words(share), idle_in_words(share))
+    known = (share.gpus or "-", share.vfs or "-", held_as_text(share), used_as_text(share), idle_as_text(share))
     return [str(cell) for cell in known]
 
 
@@ -194,8 +195,8 @@ def test_the_tree_of_quotas(tab_on: OpenTab) -> None:
     quotas = gpu_quota("science", 4, 8, is_parent=True), gpu_quota("team", 1, 8, parent="science"), gpu_quota("<b>", 4, 2)
     tab.do(lambda cluster: cluster.set_quotas(*quotas))
     tab.until(lambda: len(tab.all("#list tbody tr")) == 2)
-    said = [[cell.text for cell in row.find_elements("css selector", "th, td")] for row in tab.all("#list tbody tr")]
-    assert [row[:6] for row in said] == [
+    text = [[cell.text for cell in row.find_elements("css selector", "th, td")] for row in tab.all("#list tbody tr")]
+    assert [row[:6] for row in text] == [
         ["science", "lading.dev/gpu", "", "2.202", "3.202", "4"],
         ["team", "lading.dev/gpu", "", "2.202", "3.202", "1"],
     ]
@@ -262,7 +263,7 @@ def test_a_server_that_does_not_answer_and_is_back(tab_on: OpenTab) -> None:
     tab.until(lambda: tab.one("#notice").is_displayed())
     assert tab.one("#connection").get_attribute("data-state") == "lost"
     assert tab.rows()  # the rows that were known stay
-    assert any("503" in said for said in tab.console())  # the browser's own word
+    assert any("503" in text for text in tab.console())  # the browser's own word
     tab.set_leads(True)
     tab.until(lambda: not tab.one("#notice").is_displayed())
     assert tab.one("#connection").get_attribute("data-state") == "live"

@@ -141,10 +141,10 @@ def _headers(script: Script) -> list[tuple[bytes, bytes]]:
 
 def _stands_still(pair: Pair, sent_before: int) -> None:
     """Wait until the runtime has sent something, and then nothing for a while."""
-    looks, last = 0, sent_before
-    while looks < 10 or last == sent_before:
+    scans, last = 0, sent_before
+    while scans < 10 or last == sent_before:
         time.sleep(0.03)
-        looks = looks + 1 if pair.runtime.sent == last else 0
+        scans = scans + 1 if pair.runtime.sent == last else 0
         last = pair.runtime.sent
 
 

@@ -123,8 +123,8 @@ async def serving(settings: Settings, runtime: FakeRuntime) -> AsyncIterator[Dev
 
 
 def create(sandbox: str, cards: str = "", pod: str = "pod-1") -> dict[str, Any]:
-    said = {KEY: cards} if cards else {}
-    return {"sandbox": {"id": sandbox, "uid": pod, "annotations": said}, "container": {"name": "train"}}
+    text = {KEY: cards} if cards else {}
+    return {"sandbox": {"id": sandbox, "uid": pod, "annotations": text}, "container": {"name": "train"}}
 
 
 def test_a_container_passes_through_all_of_them(settings: Settings) -> None:

@@ -60,12 +60,12 @@ def unordered(message: bytes) -> tuple[object, ...]:
     request = cri.CreateContainerRequest.FromString(message)
     capabilities = request.config.linux.security_context.capabilities
     lists = (request.config.envs, request.config.mounts, request.config.devices, request.config.CDI_devices)
-    found = [sorted(entry.SerializeToString() for entry in entries) for entries in lists]
+    result = [sorted(entry.SerializeToString() for entry in entries) for entries in lists]
     added = sorted(capabilities.add_capabilities)
     for name in ("envs", "mounts", "devices", "CDI_devices"):
         request.config.ClearField(name)
     capabilities.ClearField("add_capabilities")
-    return *found, added, request
+    return *result, added, request
 
 
 @given(MESSAGES, adjustments())
@@ -162,10 +162,10 @@ def expected(message: bytes, adjustment: hook.Adjustment) -> cri.ContainerConfig
 def test_the_bytes_come_to_what_is_done_with_the_parsed_request(message: bytes, adjustment: hook.Adjustment) -> None:
     merged = joined(adjustment)
     once = applied(message, merged)
-    found = cri.CreateContainerRequest.FromString(once).config
+    result = cri.CreateContainerRequest.FromString(once).config
     wanted = expected(message, merged)
-    for config in (found, wanted):
+    for config in (result, wanted):
         config.ClearField("devices")  # like mounts
         config.ClearField("CDI_devices")
-    assert found == wanted
+    assert result == wanted
     assert applied(once, merged) == once

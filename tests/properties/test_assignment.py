@@ -192,7 +192,7 @@ node_share = st.sampled_from([(None, None), (None, None), (20_000, None), (20_00
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> ContainerRequest:
+def requested(draw: st.DrawFn) -> ContainerRequest:
     names = draw(st.lists(on_node, max_size=2, unique=True))
     of_gpus = []
     for name in names:
@@ -207,7 +207,7 @@ def asked(draw: st.DrawFn) -> ContainerRequest:
     )
 
 
-steps = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["init", "train", "side"]), asked()), max_size=12)
+steps = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["init", "train", "side"]), requested()), max_size=12)
 
 
 @given(steps)

@@ -42,15 +42,15 @@ def devices(names: list[str]) -> list[CdiDevice]:
 
 
 @given(names=st.lists(hostile, max_size=6), kind=st.sampled_from(KINDS))
-def test_only_names_for_runtimes_are_written_and_each_other_one_is_said(names: list[str], kind: str) -> None:
+def test_only_names_for_runtimes_are_written_and_each_other_one_is_reported(names: list[str], kind: str) -> None:
     spec, problems = make_spec(kind, Edits(), devices(names))
     with tempfile.TemporaryDirectory() as folder:
-        found, write_problems = write_specs(Path(folder), [spec] if spec else [])
+        result, write_problems = write_specs(Path(folder), [spec] if spec else [])
         files = list(Path(folder).iterdir())
         written: list[dict[str, Any]] = [json.loads(path.read_bytes()) for path in files]
     good = list(dict.fromkeys(name for name in names if is_name(name, "-_.:") and len(name) <= 128))
     assert [device["name"] for one in written for device in one["devices"]] == good
-    assert found == {f"{kind}={name}" for name in good}
+    assert result == {f"{kind}={name}" for name in good}
     assert len(problems) == len(names) - len(good)
     assert all(problem.isascii() and problem.isprintable() for problem in problems)
     assert write_problems == ()

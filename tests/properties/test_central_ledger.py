@@ -33,7 +33,7 @@ NODES = ("n1", "n2")
 amounts = st.sampled_from([Part(20_000, 0), Part(10_000, 0), Part(40_000, 30), Part(CARD_MIB, 100), Part(0, 60)])
 words = st.sampled_from(["", "", "x", "y"])
 labels = st.builds(Sharing, namespace=st.sampled_from("ab"), affinity=words, anti_affinity=words, exclusion=words)
-labelled = st.builds(lambda part, said: part._replace(sharing=(said,)), amounts, labels)
+labelled = st.builds(lambda part, text: part._replace(sharing=(text,)), amounts, labels)
 isolated = st.builds(lambda part: part._replace(isolation=("tokens",)), amounts)
 parts = st.just(WHOLE) | amounts | labelled | isolated
 OFFERED = {"n1": ("none", "tokens"), "n2": ()}
@@ -79,13 +79,13 @@ Sharers = dict[tuple[str, GpuUuid], dict[PodUid, set[Sharing]]]
 
 def sharers(nodes: Mapping[str, Mapping[PodUid, Mapping[Claim, Taken]]], kinds: Collection[Claim] = tuple(Claim)) -> Sharers:
     """Return, by node and card, all labels of the pods with a claim of these kinds there."""
-    found: Sharers = {}
+    result: Sharers = {}
     for name, claims in nodes.items():
         for of, by_kind in claims.items():
             for claim in (claim for kind, claim in by_kind.items() if kind in kinds):
                 for uuid, part in claim.gpus.items():
-                    found.setdefault((name, uuid), {}).setdefault(of, set()).update(part.sharing)
-    return found
+                    result.setdefault((name, uuid), {}).setdefault(of, set()).update(part.sharing)
+    return result
 
 
 def against_the_rules(on: Sharers) -> list[object]:
@@ -93,12 +93,12 @@ def against_the_rules(on: Sharers) -> list[object]:
     wrong: list[object] = []
     homes: defaultdict[tuple[str, str], set[tuple[str, GpuUuid]]] = defaultdict(set)
     for card, pods in on.items():
-        for (one, said), (other, others) in combinations(pods.items(), 2):
-            excluded = [{(label.namespace, label.exclusion) for label in each if label.exclusion} for each in (said, others)]
-            apart = [
-                {(label.namespace, label.anti_affinity) for label in each if label.anti_affinity} for each in (said, others)
+        for (one, text), (other, others) in combinations(pods.items(), 2):
+            excluded = [{(label.namespace, label.exclusion) for label in each if label.exclusion} for each in (text, others)]
+            distances = [
+                {(label.namespace, label.anti_affinity) for label in each if label.anti_affinity} for each in (text, others)
             ]
-            if excluded[0] != excluded[1] or apart[0] & apart[1]:
+            if excluded[0] != excluded[1] or distances[0] & distances[1]:
                 wrong.append((one, other, card))
         for label in set().union(*pods.values()):
             if label.affinity:
@@ -110,12 +110,12 @@ def isolations(
     claims: Mapping[PodUid, Mapping[Claim, Taken]], kinds: Collection[Claim] = tuple(Claim)
 ) -> dict[GpuUuid, dict[PodUid, set[str]]]:
     """Return, by card of one node, all isolations of the shares of pods with claims of these kinds there."""
-    found: dict[GpuUuid, dict[PodUid, set[str]]] = {}
+    pod_uids: dict[GpuUuid, dict[PodUid, set[str]]] = {}
     for of, by_kind in claims.items():
         for claim in (claim for kind, claim in by_kind.items() if kind in kinds):
             for uuid, part in claim.gpus.items():
-                found.setdefault(uuid, {}).setdefault(of, set()).update(part.isolation)
-    return {uuid: {of: its or {"none"} for of, its in pods.items()} for uuid, pods in found.items()}
+                pod_uids.setdefault(uuid, {}).setdefault(of, set()).update(part.isolation)
+    return {uuid: {of: its or {"none"} for of, its in pods.items()} for uuid, pods in pod_uids.items()}
 
 
 def grant_all(record: PodRecord) -> Grant:
@@ -182,8 +182,8 @@ class Cluster(RuleBasedStateMachine):
         self.ledger.facts.set_report(self.reports[name])
 
     def pick(self, number: int, **wanted: Any) -> PodRecord:
-        found = self.those(**wanted)
-        return found[number % len(found)]
+        result = self.those(**wanted)
+        return result[number % len(result)]
 
     def those(self, *, bound: bool) -> list[PodRecord]:
         return [record for record in self.pods.values() if bool(record.node) == bound and not record.terminal]
@@ -346,7 +346,7 @@ class Cluster(RuleBasedStateMachine):
         for group in {
             AffinityGroup(label.namespace, label.affinity) for pods in on.values() for label in set().union(*pods.values())
         }:
-            cards = {card for card, pods in on.items() if any(group in groups_of(said) for said in pods.values())}
+            cards = {card for card, pods in on.items() if any(group in groups_of(text) for text in pods.values())}
             assert self.ledger.without().group_cards(group) == cards
 
     @invariant()
@@ -503,8 +503,8 @@ def test_a_reservation_is_made_exactly_where_there_is_room_and_brings_nothing_ov
     reserved = ledger.claims.reserve(uid("new"), node, wish, 1) is None
     nodes = {name: dict(each.claims) for name, each in before.nodes.items()}
     nodes.setdefault(node, {})[uid("new")] = {Claim.RESERVED: wish}
-    asked: set[GpuUuid | PciAddress] = {*wish.gpus, *wish.vfs}
-    fits = not asked & set(over_capacity(add_up(nodes[node])))
+    requested: set[GpuUuid | PciAddress] = {*wish.gpus, *wish.vfs}
+    fits = not requested & set(over_capacity(add_up(nodes[node])))
     may = allowed(sharers(nodes), uid("new")) and alike(isolations(nodes[node]), uid("new"), OFFERED[node])
     assert reserved == (fits and may and ledger.capacity(node).serving)
 
@@ -524,11 +524,11 @@ def allowed(on: Sharers, new: PodUid) -> bool:
             if against_the_rules({card: {of: pods[of], new: pods[new]}}):
                 return False
     own = {group for pods in on.values() for group in groups_of(pods.get(new, ()))}
-    homes = [[card for card, pods in on.items() if any(group in groups_of(said) for said in pods.values())] for group in own]
+    homes = [[card for card, pods in on.items() if any(group in groups_of(text) for text in pods.values())] for group in own]
     return all(len(cards) == 1 for cards in homes)
 
 
-small = st.builds(lambda mib, said: Part(mib, sharing=(said,) if said else ()), st.integers(1, 9), st.none() | labels)
+small = st.builds(lambda mib, text: Part(mib, sharing=(text,) if text else ()), st.integers(1, 9), st.none() | labels)
 attempts = st.tuples(nodes, st.dictionaries(st.sampled_from([0, 1]), small, min_size=1, max_size=2), st.booleans())
 
 

@@ -42,7 +42,7 @@ from central.daemon.leadership import Leadership
 from central.decide.gangs import GangPlanner
 from central.decide.scheduler import Scheduler
 from central.request.model import Policy
-from central.state import seen
+from central.state import observed_pods
 from central.state.quotas import Quotas
 from lading.log import Event
 from lading.vocabulary import GANG, GANG_MIN, RESOURCE_GANG_MEMBER
@@ -74,7 +74,7 @@ ENTRIES: tuple[tuple[type, str], ...] = (
     (informer.NodeFeed, "changed"),
     (informer.NodeFeed, "_facts_of"),
     (informer.BudgetFeed, "changed"),
-    (seen.SeenPods, "changed"),
+    (observed_pods.ObservedPods, "changed"),
     (gangs.GangFeed, "changed"),
     (gangs.GangFeed, "_end"),
     (gangs.GangObjectFeed, "changed"),
@@ -119,12 +119,12 @@ def injected(entries: Sequence[tuple[type, str]], raised: Counter[str]) -> Itera
     """Have these entries raise for every object with a poisoned name."""
 
     def raising(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **words: Any) -> Any:
+        def call(*args: Any, **text: Any) -> Any:
             # If an object could not be decoded or handled, only its name remains: no code reads more of the object.
             if POISON in repr(args[1:]) and not any(isinstance(one, Unreadable) for one in args):
                 raised[name] += 1
                 raise Injected(name)
-            return original(*args, **words)
+            return original(*args, **text)
 
         return call
 
@@ -137,8 +137,8 @@ def injected(entries: Sequence[tuple[type, str]], raised: Counter[str]) -> Itera
 async def put_poison(one: Led, kueue: Kueue) -> None:
     """Put one object of each kind that central handles, with a poisoned name."""
     await one.server.put(node_path("n-poison"), node("n-poison"))
-    said = devices("n-poison", 1, unhealthy="Xid 79", grants=[grant("uid-poison", "n-poison", 0)])
-    await one.server.put(devices_path("n-poison"), said)
+    text = devices("n-poison", 1, unhealthy="Xid 79", grants=[grant("uid-poison", "n-poison", 0)])
+    await one.server.put(devices_path("n-poison"), text)
     await one.server.put(pod_path("poison"), pod("poison", {"lading.dev/gpu": "2"}, priority=10))
     await one.server.put(pod_path("poison-bound"), pod("poison-bound", node="n-poison", scheduler="default-scheduler"))
     await one.server.put(pod_path("poison-odd"), pod("poison-odd", {"lading.dev/gpu": "-1"}))
@@ -222,8 +222,8 @@ def paths_of(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     if at in {("metadata", "name"), ("metadata", "namespace")}:
         return []
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found = [path for key, one in inner for path in paths_of(one, (*at, key))]
-    return [*found, at] if at and at != ("metadata",) else found
+    result = [path for key, one in inner for path in paths_of(one, (*at, key))]
+    return [*result, at] if at and at != ("metadata",) else result
 
 
 def other_quota() -> Json:

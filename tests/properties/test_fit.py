@@ -81,7 +81,7 @@ def containers(draw: st.DrawFn, name: str) -> ContainerRequest:
 
 
 @st.composite
-def asks(draw: st.DrawFn, most: int = 3) -> DeviceRequest:
+def is_judged(draw: st.DrawFn, most: int = 3) -> DeviceRequest:
     named = [draw(containers(name)) for name in "abc"[: draw(st.integers(1, most))]]
     starting = sorted(named, key=lambda one: one.role is Role.APP)
     return request(*starting, policy=draw(st.sampled_from([None, *Policy])), gpu_model=draw(st.sampled_from(["", "", MODEL])))
@@ -194,26 +194,26 @@ def emptied(where: NodeCapacity) -> NodeCapacity:
     return replace(where, cards=tuple(free), vfs=tuple(replace(one, free=one.usable) for one in where.vfs))
 
 
-@given(capacities(), asks(), policies)
+@given(capacities(), is_judged(), policies)
 def test_a_placement_is_found_exactly_where_there_is_one(where: NodeCapacity, pod: DeviceRequest, policy: Policy) -> None:
-    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
-    assert isinstance(found, Placement) == can_be_placed(where, pod)
+    result = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    assert isinstance(result, Placement) == can_be_placed(where, pod)
 
 
 @given(tight_capacities, tight_asks(), policies)
 def test_a_placement_is_found_where_containers_are_in_one_anothers_way(
     where: NodeCapacity, pod: DeviceRequest, policy: Policy
 ) -> None:
-    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
-    assert isinstance(found, Placement) == can_be_placed(where, pod)
-    if isinstance(found, Placement):
-        assert wrong(where, pod, found.containers) == ""
+    result = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    assert isinstance(result, Placement) == can_be_placed(where, pod)
+    if isinstance(result, Placement):
+        assert wrong(where, pod, result.containers) == ""
 
 
 REACH = {Scope.SWITCH: Distance.SWITCHES, Scope.NUMA: Distance.NUMA, Scope.SOCKET: Distance.SOCKET, Scope.ANY: Distance.CROSS}
 
 
-def apart(where: NodeCapacity, pod: DeviceRequest, placed: Mapping[str, PlacedContainer]) -> bool:
+def distances(where: NodeCapacity, pod: DeviceRequest, placed: Mapping[str, PlacedContainer]) -> bool:
     """Return whether devices of a container are farther apart than the pod allows, or violate their policy."""
     place_of = {one.gpu.uuid: one.gpu.place for one in where.cards}
     pf_of = {one.vf.bdf: one.pf for one in where.vfs}
@@ -238,7 +238,7 @@ def placed_ways(where: NodeCapacity, container: ContainerRequest, pod: DeviceReq
     for gpus in gpu_ways(where, container):
         for vfs in (some for count in counts for some in combinations(free, count)):
             placed = PlacedContainer(gpus=gpus, vfs=vfs)
-            if not apart(where, alone, {container.name: placed}):
+            if not distances(where, alone, {container.name: placed}):
                 yield placed
 
 
@@ -282,40 +282,40 @@ def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
     if any(one.vfs and not one.gpus and one.share is None for one in pod.containers):
         rdma_policy = RdmaPolicy.NEAREST
     pod = replace(pod, scope=scope, rdma_policy=rdma_policy)
-    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
-    # How many VFs there are is a question of `apart`, with one on each switch.
+    result = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    # How many VFs there are is a question of `distances`, with one on each switch.
     counted = replace(pod, containers=tuple(replace(one, vfs=0) for one in pod.containers))
 
     def allowed(placed: Mapping[str, PlacedContainer]) -> bool:
-        asked = [replace(one, vfs=len(placed[one.name].vfs)) for one in counted.containers]
-        return not wrong(where, replace(pod, containers=tuple(asked)), placed)
+        requested = [replace(one, vfs=len(placed[one.name].vfs)) for one in counted.containers]
+        return not wrong(where, replace(pod, containers=tuple(requested)), placed)
 
     names = [one.name for one in pod.containers]
     each = [list(placed_ways(where, one, pod)) for one in pod.containers]
-    assert isinstance(found, Placement) == any(allowed(dict(zip(names, way, strict=True))) for way in product(*each))
-    assert isinstance(found, NoFit) or (allowed(found.containers) and not apart(where, pod, found.containers))
+    assert isinstance(result, Placement) == any(allowed(dict(zip(names, way, strict=True))) for way in product(*each))
+    assert isinstance(result, NoFit) or (allowed(result.containers) and not distances(where, pod, result.containers))
 
 
-@given(capacities(most=6), asks(), policies, st.integers(0, 3))
+@given(capacities(most=6), is_judged(), policies, st.integers(0, 3))
 def test_what_is_placed_is_by_the_rules(where: NodeCapacity, pod: DeviceRequest, policy: Policy, per_card: int) -> None:
     limits = Limits(spread_containers_per_card=per_card)
-    found = fit(where, pod, policy=policy, limits=limits)
-    if isinstance(found, NoFit):
+    result = fit(where, pod, policy=policy, limits=limits)
+    if isinstance(result, NoFit):
         return
     if (pod.policy or policy) is Policy.BINPACK or per_card < 2:
-        assert wrong(where, pod, found.containers) == ""
+        assert wrong(where, pod, result.containers) == ""
     for one in where.cards:
-        part = found.taken.gpus.get(one.gpu.uuid)
+        part = result.taken.gpus.get(one.gpu.uuid)
         if part is not None:
             assert one.usable
             assert not one.gpu.mig_enabled
             assert part.memory_mib <= one.free_mib
             assert part.core_percent <= one.free_core
             assert one.free or not part.whole
-    assert found.taken.vfs <= {one.vf.bdf for one in where.vfs if one.free}
+    assert result.taken.vfs <= {one.vf.bdf for one in where.vfs if one.free}
 
 
-@given(capacities(most=5), asks(), policies, st.randoms(use_true_random=False))
+@given(capacities(most=5), is_judged(), policies, st.randoms(use_true_random=False))
 def test_the_order_in_which_devices_are_listed_does_not_matter(
     where: NodeCapacity, pod: DeviceRequest, policy: Policy, random: Random
 ) -> None:
@@ -326,21 +326,21 @@ def test_the_order_in_which_devices_are_listed_does_not_matter(
     assert score(shuffled, pod, policy=policy) == score(where, pod, policy=policy)
 
 
-@given(capacities(), asks(), policies)
+@given(capacities(), is_judged(), policies)
 def test_what_can_never_fit_does_not_fit_on_an_empty_node(where: NodeCapacity, pod: DeviceRequest, policy: Policy) -> None:
-    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    result = fit(where, pod, policy=policy, limits=UNBOUNDED)
     fits_empty = isinstance(fit(emptied(where), pod, policy=policy, limits=UNBOUNDED), Placement)
-    if isinstance(found, Placement) or (len(pod.containers) == 1 and not found.missing.unresolvable):
+    if isinstance(result, Placement) or (len(pod.containers) == 1 and not result.missing.unresolvable):
         assert fits_empty
-    elif found.missing.unresolvable:
+    elif result.missing.unresolvable:
         assert not fits_empty
 
 
-@given(capacities(), asks(), policies)
+@given(capacities(), is_judged(), policies)
 def test_every_refusal_has_its_words(where: NodeCapacity, pod: DeviceRequest, policy: Policy) -> None:
-    found = fit(where, pod, policy=policy)
-    if isinstance(found, NoFit):
-        assert explain(where, pod, found.missing, policy=policy)
+    result = fit(where, pod, policy=policy)
+    if isinstance(result, NoFit):
+        assert explain(where, pod, result.missing, policy=policy)
 
 
 @given(capacities(most=6), st.lists(containers("x"), min_size=1, max_size=4), policies)
@@ -350,11 +350,11 @@ def test_the_pod_takes_no_more_devices_than_it_uses_at_one_time(
     """Check VFs, and whole cards of pods without shares."""
     named = [replace(one, name=str(n), share=None, gpus=one.gpus or 1) for n, one in enumerate(some)]
     pod = request(*sorted(named, key=lambda one: one.role is Role.APP))
-    found = fit(where, pod, policy=policy)
-    if isinstance(found, Placement):
-        asked = {one.name: one for one in pod.containers}
-        assert len(found.taken.vfs) == max(sum(asked[name].vfs for name in running) for running in moments(pod))
-        assert len(found.taken.gpus) == max(sum(asked[name].gpus for name in running) for running in moments(pod))
+    result = fit(where, pod, policy=policy)
+    if isinstance(result, Placement):
+        requested = {one.name: one for one in pod.containers}
+        assert len(result.taken.vfs) == max(sum(requested[name].vfs for name in running) for running in moments(pod))
+        assert len(result.taken.gpus) == max(sum(requested[name].gpus for name in running) for running in moments(pod))
 
 
 @st.composite
@@ -377,17 +377,17 @@ def moved(gpu: Gpu, to: Gpu) -> Gpu:
 
 @pytest.mark.repeats
 @settings(max_examples=repeats(25, long=1_500))
-@given(st.data(), capacities(), asks(), policies)
-def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeCapacity, asked: DeviceRequest, policy: Policy) -> None:
+@given(st.data(), capacities(), is_judged(), policies)
+def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeCapacity, requested: DeviceRequest, policy: Policy) -> None:
     """Check that nodes of one equivalence class get the same verdict, which central caches for the class
     (central/rank/equivalence.py)."""
     twin = data.draw(likely(one))
     if class_in_any_order(one) != class_in_any_order(twin):
         return
-    verdicts = [fit(it, asked, policy=policy, limits=UNBOUNDED) for it in (one, twin)]
+    verdicts = [fit(it, requested, policy=policy, limits=UNBOUNDED) for it in (one, twin)]
     reasons = [verdict.missing if isinstance(verdict, NoFit) else None for verdict in verdicts]
     assert reasons[0] == reasons[1]
-    assert score(one, asked, policy=policy) == score(twin, asked, policy=policy)
+    assert score(one, requested, policy=policy) == score(twin, requested, policy=policy)
 
 
 @given(st.data(), capacities())

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.pod_groups import GANG_KINDS, PodGroup
 from central.controllers.event_reasons import EventReason
 from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper, GangObjectFeed
@@ -94,11 +94,11 @@ class Changes(RuleBasedStateMachine):
     def protection(self) -> Protection | None:
         return Protection()
 
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+    async def evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool:
         if reason == EventReason.GANG_INCOMPLETE:
-            found = self.world.scheduler.gangs.of(victim.uid)
-            assert found is not None
-            assert self.bound_in.get(victim.name) == found[0].key.text, "evicted for a gang that it named later"
+            result = self.world.scheduler.gangs.of(victim.uid)
+            assert result is not None
+            assert self.bound_in.get(victim.name) == result[0].key.text, "evicted for a gang that it named later"
         if not dry_run:
             self.evicted.add(victim.name)
         return True
@@ -106,23 +106,23 @@ class Changes(RuleBasedStateMachine):
     # ---- pods and objects
 
     def show(self, name: str) -> None:
-        words = self.truth[name]
-        said = dict(words["says"])
-        labels = {LABEL: said.pop("label")} if "label" in said else {}
+        message = self.truth[name]
+        text = dict(message["says"])
+        labels = {LABEL: text.pop("label")} if "label" in text else {}
         shown = self.world.show(
             name,
-            annotations=said | words.get("assigned", {}),
+            annotations=text | message.get("assigned", {}),
             labels=labels,
-            node=words.get("node", ""),
-            deleting=words.get("deleting", False),
-            created=words["created"],
-            priority=words["priority"],
+            node=message.get("node", ""),
+            deleting=message.get("deleting", False),
+            created=message["created"],
+            priority=message["priority"],
         )
         self.version = self.world.version
         self.feed.changed(shown)
 
     def some(self, pick: int, *, bound: bool | None = None) -> str | None:
-        names = [name for name, words in self.truth.items() if bound is None or bool(words.get("node")) is bound]
+        names = [name for name, text in self.truth.items() if bound is None or bool(text.get("node")) is bound]
         return names[pick % len(names)] if names else None
 
     @rule(says=WORDS, count=st.integers(min_value=1, max_value=3), priority=st.sampled_from([0, 0, 0, 5]))
@@ -137,7 +137,7 @@ class Changes(RuleBasedStateMachine):
     def create_and_plan(self, says: dict[str, str], priority: int) -> None:
         self.create(says, 3, priority)
         self.ask_all()
-        self.look()
+        self.scan()
 
     @rule(says=WORDS, outcome=OUTCOMES)
     def create_and_bind(self, says: dict[str, str], outcome: str) -> None:
@@ -182,13 +182,13 @@ class Changes(RuleBasedStateMachine):
 
     @rule()
     def end_deleted(self) -> None:
-        for name in [name for name, words in self.truth.items() if words.get("deleting")]:
+        for name in [name for name, text in self.truth.items() if text.get("deleting")]:
             self.end(name)
 
     def end(self, name: str) -> None:
         if self.truth.pop(name, None) is not None:
             self.unclear.pop(name, None)
-            self.world.gone(name)
+            self.world.deleted(name)
             self.version = self.world.version
             self.feed.removed(Ident("default", name, uid_of(name)), "")
 
@@ -209,7 +209,7 @@ class Changes(RuleBasedStateMachine):
 
     @rule()
     def ask_all(self) -> None:
-        for name in [name for name, words in self.truth.items() if not (words.get("node") or words.get("deleting"))]:
+        for name in [name for name, text in self.truth.items() if not (text.get("node") or text.get("deleting"))]:
             self.world.filter(name, "n1", "n2")
 
     @rule(pick=PICK, outcome=OUTCOMES)
@@ -221,29 +221,29 @@ class Changes(RuleBasedStateMachine):
     @rule(outcome=OUTCOMES)
     def bind_all(self, outcome: str) -> None:
         for _ in range(2):  # the first ones of a gang wait at the barrier for the last
-            for name in [name for name, words in self.truth.items() if not (words.get("node") or words.get("deleting"))]:
+            for name in [name for name, text in self.truth.items() if not (text.get("node") or text.get("deleting"))]:
                 self.bind_one(name, outcome)
 
     def bind_one(self, name: str, outcome: str) -> None:
         uid = uid_of(name)
-        found = self.world.scheduler.gangs.of(uid)
+        result = self.world.scheduler.gangs.of(uid)
         if name in self.unclear:
             return
-        planned = found[0].life.places.get(uid) if found else None
+        planned = result[0].life.places.get(uid) if result else None
         node = planned.node if planned else next(iter(self.world.filter(name, "n1", "n2").fitting), "")
         if not node or self.keeper.enter(uid, node) != "":
             return
-        begins = found is not None and not self.has_begun(found[0])
+        begins = result is not None and not self.has_begun(result[0])
         reserved = self.world.scheduler.reserve(uid, node)
         if not isinstance(reserved, Reservation):
             return
-        gang = self.world.scheduler.gangs.get(found[0].key) if found else None
+        gang = self.world.scheduler.gangs.get(result[0].key) if result else None
         if gang is not None and begins:
             self.check_start(gang)
         if outcome == "refused":
             self.world.scheduler.release(reserved)
             return
-        self.bound_in[name] = found[0].key.text if found else ""
+        self.bound_in[name] = result[0].key.text if result else ""
         self.truth[name] |= {"node": node, "assigned": {ASSIGNMENT: reserved.assignment}}
         if outcome == "done":
             self.world.scheduler.confirm(reserved)
@@ -254,21 +254,21 @@ class Changes(RuleBasedStateMachine):
     def has_begun(self, gang: Gang) -> bool:
         """Return whether, by the truth, a member that is not being deleted is or may be bound with this gang."""
         return any(
-            words.get("node") and not words.get("deleting") and self.bound_in.get(name) == gang.key.text
-            for name, words in self.truth.items()
+            text.get("node") and not text.get("deleting") and self.bound_in.get(name) == gang.key.text
+            for name, text in self.truth.items()
             if uid_of(name) in gang.members
         )
 
     def check_start(self, gang: Gang) -> None:
         """Check that a gang without running pods starts all or nothing: each role has its minimum of bound or planned pods."""
         there: Counter[str] = Counter()
-        for name, words in self.truth.items():
+        for name, text in self.truth.items():
             member = gang.members.get(uid_of(name))
-            if member is None or words.get("deleting"):
+            if member is None or text.get("deleting"):
                 continue
-            if words.get("node") or member.uid in gang.life.places:
+            if text.get("node") or member.uid in gang.life.places:
                 there[member.membership.role] += 1
-        assert gang.known, "a start without a minimum"
+        assert gang.has_minimum, "a start without a minimum"
         assert all(there[role] >= least for role, least in gang.terms.least.items()), "a start in part"
 
     # ---- time
@@ -285,8 +285,8 @@ class Changes(RuleBasedStateMachine):
                 self.show(name)
 
     @rule()
-    def look(self) -> None:
-        run(self.keeper.look())
+    def scan(self) -> None:
+        run(self.keeper.scan())
 
     @precondition(lambda self: any(gang.phase is Phase.QUEUED for gang in self.world.scheduler.gangs))
     @rule(pick=PICK, steps=st.integers(min_value=1, max_value=12), what=st.integers(min_value=0, max_value=4))
@@ -364,7 +364,7 @@ class Changes(RuleBasedStateMachine):
 
     @invariant()
     def no_card_has_two_pods(self) -> None:
-        held = Counter(card for words in self.truth.values() for card in assigned_cards(words))
+        held = Counter(card for text in self.truth.values() for card in assigned_cards(text))
         assert all(count == 1 for count in held.values())
 
     @invariant()
@@ -379,23 +379,25 @@ class Changes(RuleBasedStateMachine):
         for _ in range(60):
             self.wait(2.0)
             self.end_deleted()
-            self.look()
+            self.scan()
             self.ask_all()
             self.bind_all("done")
             self.end_evicted()
             self.each_claim_of_a_plan_has_a_plan_that_names_it()
             self.each_plan_has_an_end_and_enough_places()
         for gang in self.world.scheduler.gangs:
-            assert gang.ordinary or not gang.known or not any(gang.bound().values()), "a gang bound in part outlives its time"
+            assert gang.ordinary or not gang.has_minimum or not any(gang.bound().values()), (
+                "a gang bound in part outlives its time"
+            )
         for name in [*self.truth]:
             self.end(name)
-        self.look()
+        self.scan()
         assert len(self.world.scheduler.gangs) == 0
         assert all(self.world.is_free(node) for node in CARDS)
 
 
-def assigned_cards(words: dict[str, Any]) -> list[str]:
-    return assigned({"annotations": words.get("assigned", {}), "node": words.get("node")})
+def assigned_cards(text: dict[str, Any]) -> list[str]:
+    return assigned({"annotations": text.get("assigned", {}), "node": text.get("node")})
 
 
 Changes.TestCase.settings = settings(
@@ -435,7 +437,7 @@ def test_a_pod_whose_gang_changed_while_its_binding_was_sent_was_bound_with_the_
     machine.put_object(name="b", least=2, groups=True)
     machine.put_object(name="a", least=2, groups=True)
     machine.wait(1.0)
-    found = machine.world.scheduler.gangs.of(uid_of("p1"))
-    assert found is not None
-    assert (found[0].key.name, found[1].alone) == ("a,default/b", True)
+    result = machine.world.scheduler.gangs.of(uid_of("p1"))
+    assert result is not None
+    assert (result[0].key.name, result[1].alone) == ("a,default/b", True)
     machine.teardown()

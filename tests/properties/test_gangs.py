@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper
 from central.decide.gangs import GangPlanner
 from central.decide.scheduler import Reservation
@@ -74,7 +74,7 @@ class Play:
     def protection(self) -> Protection | None:
         return Protection()
 
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+    async def evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool:
         if not dry_run:
             self.evicted.add(victim.name)
         return True
@@ -82,13 +82,13 @@ class Play:
     # ---- what happens
 
     def show(self, name: str) -> None:
-        words = self.truth[name]
-        shown = self.world.show(name, **words)
+        text = self.truth[name]
+        shown = self.world.show(name, **text)
         self.feed.changed(shown)
 
     def step(self) -> None:
         chosen = self.random.choice(
-            [self.create, *[self.ask] * 6, *[self.bind] * 6, self.wait, self.look, self.look, self.delete]
+            [self.create, *[self.ask] * 6, *[self.bind] * 6, self.wait, self.scan, self.scan, self.delete]
         )
         chosen()
         if self.random.random() < 0.01:
@@ -111,7 +111,7 @@ class Play:
         self.show(name)
 
     def some(self, *, bound: bool) -> str | None:
-        names = [name for name, words in self.truth.items() if bool(words.get("node")) is bound]
+        names = [name for name, text in self.truth.items() if bool(text.get("node")) is bound]
         return self.random.choice(names) if names else None
 
     def ask(self) -> None:
@@ -129,15 +129,15 @@ class Play:
 
     def bind(self) -> None:
         name = self.some(bound=False)
-        found = self.world.scheduler.gangs.of(uid_of(name)) if name else None
+        result = self.world.scheduler.gangs.of(uid_of(name)) if name else None
         if name is None or name in self.unclear:
             return
-        planned = found[0].life.places.get(found[1].uid) if found else None
+        planned = result[0].life.places.get(result[1].uid) if result else None
         node = planned.node if planned else self.random.choice(["n1", "n2"])
-        said = self.keeper.enter(uid_of(name), node)
-        if said != "":
+        text = self.keeper.enter(uid_of(name), node)
+        if text != "":
             return
-        gang = self.world.scheduler.gangs.get(found[0].key) if found else None
+        gang = self.world.scheduler.gangs.get(result[0].key) if result else None
         if gang is not None and not gang.ordinary:
             self.check_barrier(gang)
         reserved = self.world.scheduler.reserve(uid_of(name), node)
@@ -170,8 +170,8 @@ class Play:
             if name in self.truth:
                 self.show(name)
 
-    def look(self) -> None:
-        run(self.keeper.look())
+    def scan(self) -> None:
+        run(self.keeper.scan())
 
     def delete(self) -> None:
         name = self.some(bound=self.random.random() < 0.3)
@@ -188,7 +188,7 @@ class Play:
     def remove(self, name: str) -> None:
         if self.truth.pop(name, None) is not None:
             self.unclear.pop(name, None)
-            self.world.gone(name)
+            self.world.deleted(name)
             self.feed.removed(_ident(name), "")
 
     # ---- what has to be true
@@ -223,8 +223,8 @@ class Play:
         """Run without faults, and check that each gang is whole or unbound, and that no device is held needlessly."""
         for _ in range(60):
             self.wait(2.0)
-            self.look()
-            for name in [name for name, words in self.truth.items() if not words.get("node")]:
+            self.scan()
+            for name in [name for name, text in self.truth.items() if not text.get("node")]:
                 fits = [*self.world.filter(name, "n1", "n2").fitting]
                 if fits and self.keeper.enter(uid_of(name), fits[0]) == "":
                     self.finish(name, fits[0])
@@ -247,8 +247,8 @@ class Play:
             self.show(name)
 
 
-def assigned(words: dict[str, Any]) -> list[str]:
-    text = words["annotations"].get(ASSIGNMENT, "") if words.get("node") else ""
+def assigned(message: dict[str, Any]) -> list[str]:
+    text = message["annotations"].get(ASSIGNMENT, "") if message.get("node") else ""
     return [part[:40] for part in text.split('"uuid":"')[1:]]
 
 

@@ -23,9 +23,9 @@ from tests.unit.hooks.inventories import gpu, inventory
 NONE, TOKENS = IsolationName.NONE, IsolationName.TOKENS
 CARDS = 2
 offers = st.sampled_from([(NONE,), (NONE, TOKENS), (TOKENS, NONE), (TOKENS,)])
-asked = st.sampled_from([{}, {}, {"lading.dev/isolation": "tokens"}, {"lading.dev/isolation": "none"}])
+requested = st.sampled_from([{}, {}, {"lading.dev/isolation": "tokens"}, {"lading.dev/isolation": "none"}])
 limits = st.sampled_from([share("1Gi"), share(core=1), {"lading.dev/gpu": "2"} | share("1Gi"), {"lading.dev/gpu": "1"}])
-pods = st.tuples(limits, asked, st.sampled_from([1, 1, 1, 9, 18]))  # so many alike
+pods = st.tuples(limits, requested, st.sampled_from([1, 1, 1, 9, 18]))  # so many alike
 steps = st.lists(pods | st.integers(0, 99), max_size=8)  # a number: one of the pods ends
 
 
@@ -56,14 +56,14 @@ def test_the_node_grants_what_central_assigns(
             if held:
                 name = list(held)[step % len(held)]
                 del held[name]
-                made.gone(name)
+                made.deleted(name)
             continue
         wanted, annotations, alike = step
         for name in (f"p{number}" for number in range(count, count + alike)):
             count += 1
             made.show(name, wanted, annotations=annotations if "gpu-" in str(wanted) else {})
             if not made.filter(name).fitting:
-                made.gone(name)
+                made.deleted(name)
                 continue
             reserved = made.scheduler.reserve(uid_of(name), "n1")
             assert isinstance(reserved, Reservation)

@@ -102,21 +102,21 @@ def objective(capacity: NodeCapacity, pod: DeviceRequest, choice: Choice) -> tup
     sites = [card.gpu.place for card in cards] + [vf.pf.place for vf in {vf.pf.bdf: vf for vf in vfs}.values()]
     if any(near(a, b) > REACH[pod.scope] for a, b in combinations(sites, 2)):
         return None
-    asked = pod.containers[0].vfs
+    requested = pod.containers[0].vfs
     by_pf = Counter(vf.pf.bdf for vf in vfs)
-    match pod.rdma_policy if asked else RdmaPolicy.COUNT:
+    match pod.rdma_policy if requested else RdmaPolicy.COUNT:
         case RdmaPolicy.PER_PF:
             usable = {vf.pf.bdf for vf in capacity.vfs if vf.usable}
-            if not usable or by_pf != dict.fromkeys(usable, asked):
+            if not usable or by_pf != dict.fromkeys(usable, requested):
                 return None
         case RdmaPolicy.PER_SWITCH:
             for place in [card.gpu.place for card in cards]:
-                if sum(near(place, vf.pf.place) <= 1 for vf in vfs) != asked:
+                if sum(near(place, vf.pf.place) <= 1 for vf in vfs) != requested:
                     return None
             if any(all(near(card.gpu.place, vf.pf.place) > 1 for card in cards) for vf in vfs):
                 return None
         case _:
-            if len(vfs) != asked:
+            if len(vfs) != requested:
                 return None
     chosen = {card.gpu.uuid for card in cards}
     whole_partition = chosen in partitions(capacity)
@@ -141,9 +141,9 @@ def objective(capacity: NodeCapacity, pod: DeviceRequest, choice: Choice) -> tup
 
 
 def sets_of_vfs(vfs: Sequence[VfCapacity], pod: DeviceRequest) -> Iterator[tuple[VfCapacity, ...]]:
-    asked = pod.containers[0].vfs
-    exact = pod.rdma_policy in {RdmaPolicy.NEAREST, RdmaPolicy.COUNT} or not asked
-    for size in [asked] if exact else range(len(vfs) + 1):
+    requested = pod.containers[0].vfs
+    exact = pod.rdma_policy in {RdmaPolicy.NEAREST, RdmaPolicy.COUNT} or not requested
+    for size in [requested] if exact else range(len(vfs) + 1):
         yield from combinations(vfs, size)
 
 
@@ -192,7 +192,7 @@ def best_share(capacity: NodeCapacity, pod: DeviceRequest, policy: Policy) -> Ch
     [one] = pod.containers
     assert one.share is not None
     assert one.share.memory_mib is not None
-    found = []
+    result = []
     for card in capacity.cards:
         if not card.usable or card.free_mib < one.share.memory_mib:
             continue
@@ -201,8 +201,8 @@ def best_share(capacity: NodeCapacity, pod: DeviceRequest, policy: Policy) -> Ch
             if key is not None:
                 preferred = (card.containers, -card.free_mib) if policy is Policy.SPREAD else (card.free_mib, card.free_core)
                 _, _, worst, _, total, _, load, *addresses = key
-                found.append(((worst, preferred, total, load, *addresses), ((card,), those)))
-    return min(found, key=lambda choice: choice[0])[1] if found else None
+                result.append(((worst, preferred, total, load, *addresses), ((card,), those)))
+    return min(result, key=lambda choice: choice[0])[1] if result else None
 
 
 # ---- nodes
@@ -302,13 +302,13 @@ def check(
     capacity: NodeCapacity, pod: DeviceRequest, expected: Sequence[Choice] | None, policy: Policy = Policy.BINPACK
 ) -> None:
     """Check the fit against the expected choices, by container."""
-    found = fit(capacity, pod, policy=policy, limits=UNBOUNDED)
+    result = fit(capacity, pod, policy=policy, limits=UNBOUNDED)
     if expected is None:
-        assert not isinstance(found, Placement), found
+        assert not isinstance(result, Placement), result
         return
-    assert isinstance(found, Placement), (found, expected)
+    assert isinstance(result, Placement), (result, expected)
     for container, (cards, vfs) in zip(pod.containers, expected, strict=True):
-        placed = found.containers[container.name]
+        placed = result.containers[container.name]
         assert sorted(gpu.bdf for gpu in placed.gpus) == sorted(card.gpu.bdf for card in cards)
         assert sorted(vf.bdf for vf in placed.vfs) == sorted(vf.vf.bdf for vf in vfs)
         assert len(placed.vfs) == len(set(placed.vfs))

@@ -26,10 +26,10 @@ NEVER = 1 << 20
 Key = tuple[int, int, int, int, int, list[str]]
 
 
-def assigned(apart: NDArray[np.int64]) -> tuple[int, int] | None:
+def assigned(distances: NDArray[np.int64]) -> tuple[int, int] | None:
     """Return the least (worst, sum) of the distances between cards and VFs."""
     for level in Distance:
-        costs = np.where(apart <= level, apart, NEVER)
+        costs = np.where(distances <= level, distances, NEVER)
         total = int(costs[linear_sum_assignment(costs)].sum())
         if total < NEVER:
             return level, total
@@ -38,16 +38,16 @@ def assigned(apart: NDArray[np.int64]) -> tuple[int, int] | None:
 
 def keys(where: NodeCapacity, count: int) -> Iterator[Key]:
     cards = [(place, one) for place, one in enumerate(where.cards) if one.free]
-    apart = np.array([[near(card.gpu.place, vf.pf.place) for vf in where.vfs if vf.free] for _, card in cards], np.int64)
+    distances = np.array([[near(card.gpu.place, vf.pf.place) for vf in where.vfs if vf.free] for _, card in cards], np.int64)
     links = [[linked(a.gpu, b.gpu) if a is not b else 0 for _, b in cards] for _, a in cards]
     groups = [{place for place, one in enumerate(where.cards) if one.gpu.uuid in group} for group in kept_whole(where)]
     worst_so_far = NEVER
     for some in combinations(range(len(cards)), count):
         between = [links[a][b] for a, b in combinations(some, 2)]
-        if max(between) > worst_so_far or (found := assigned(apart[list(some)])) is None:
+        if max(between) > worst_so_far or (result := assigned(distances[list(some)])) is None:
             continue
         worst_so_far = max(between)
-        level, total = found
+        level, total = result
         chosen = {cards[number][0] for number in some}
         broken = sum(1 for group in groups if group & chosen and not group <= chosen)
         yield worst_so_far, level, sum(between), total, broken, sorted(cards[number][1].gpu.bdf for number in some)
@@ -60,10 +60,10 @@ def test_sixteen_by_sixteen(seed: int) -> None:
     where = replace(capacity_of(status, random, held=0.1, vfs_of_pf=1), partitions=())
     count = random.choice([2, 3, 5, 7, 8])
     best = min(keys(where, count), default=None)
-    found = fit(where, request(whole("a", count, vfs=count)), policy=Policy.BINPACK)
+    result = fit(where, request(whole("a", count, vfs=count)), policy=Policy.BINPACK)
     if best is None:
-        assert not isinstance(found, Placement)
+        assert not isinstance(result, Placement)
         return
-    assert isinstance(found, Placement)
-    assert found.apart[1:] == best[:2]
-    assert sorted(gpu.bdf for gpu in found.containers["a"].gpus) == best[-1]
+    assert isinstance(result, Placement)
+    assert result.distances[1:] == best[:2]
+    assert sorted(gpu.bdf for gpu in result.containers["a"].gpus) == best[-1]

@@ -112,11 +112,11 @@ def is_possible(where: NodeCapacity, pod: DeviceRequest) -> bool:
 # ---- the fit
 
 
-def keeps_the_rules(where: NodeCapacity, pod: DeviceRequest, found: Placement) -> bool:
+def keeps_the_rules(where: NodeCapacity, pod: DeviceRequest, placement: Placement) -> bool:
     running, free = moments(pod), {*free_instances(where), *(one.vf.bdf for one in where.vfs if one.free)}
     used: dict[int, set[str]] = {time: set() for times in running.values() for time in times}
     for one in pod.containers:
-        placed = found.containers[one.name]
+        placed = placement.containers[one.name]
         instances, vfs = [gpu.mig_uuid for gpu in placed.gpus], [each.bdf for each in placed.vfs]
         devices = {*instances, *vfs}
         if not devices <= free or not is_right(where, pod, one, instances, vfs):
@@ -153,20 +153,20 @@ places = st.tuples(st.sampled_from([RdmaPolicy.PER_SWITCH, *RdmaPolicy]), st.sam
 @settings(max_examples=repeats(40, long=2_000), deadline=None)
 @given(nodes, containers, places, st.sampled_from([Policy.BINPACK, Policy.SPREAD]))
 def test_instances_are_found_exactly_where_there_is_a_way(
-    where: NodeCapacity, asked: list[tuple[Role, int, int]], bound_to: tuple[RdmaPolicy, Scope], policy: Policy
+    where: NodeCapacity, requested: list[tuple[Role, int, int]], bound_to: tuple[RdmaPolicy, Scope], policy: Policy
 ) -> None:
     rdma, scope = bound_to
-    starting = sorted(asked, key=lambda one: one[0] is Role.APP)
+    starting = sorted(requested, key=lambda one: one[0] is Role.APP)
     made = request(
         *(whole(str(n), count, role=role, vfs=vfs) for n, (role, count, vfs) in enumerate(starting)),
         rdma_policy=rdma,
         scope=scope,
     )
     pod = replace(made, mig_profile=SMALL)
-    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
-    assert isinstance(found, Placement) == is_possible(where, pod)
-    if isinstance(found, Placement):
-        assert keeps_the_rules(where, pod, found)
+    result = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    assert isinstance(result, Placement) == is_possible(where, pod)
+    if isinstance(result, Placement):
+        assert keeps_the_rules(where, pod, result)
 
 
 APART = [(1, [SMALL, SMALL]), (2, [SMALL]), (3, [SMALL])]
@@ -184,11 +184,11 @@ def test_the_instances_of_one_container_are_as_near_to_its_vfs_as_can_be(
     where: NodeCapacity, count: int, vfs: int, scope: Scope
 ) -> None:
     pod = replace(request(whole("a", count, vfs=vfs), scope=scope), mig_profile=SMALL)
-    found = fit(where, pod, policy=Policy.BINPACK)
+    result = fit(where, pod, policy=Policy.BINPACK)
     card_of = {mig.uuid: card for card in where.cards for mig in card.gpu.mig}
     vf_of: dict[str, VfCapacity] = {one.vf.bdf: one for one in where.vfs}
     worst = {
         distances([card_of[name] for name in way if name in card_of], [vf_of[name] for name in way if name in vf_of])[0]
         for way in choices(where, pod, pod.containers[0])
     }
-    assert (found.apart.distance if isinstance(found, Placement) else None) == min(worst, default=None)
+    assert (result.distances.distance if isinstance(result, Placement) else None) == min(worst, default=None)

@@ -52,14 +52,14 @@ def pods(draw: st.DrawFn) -> tuple[Roles, Placed]:
 def start(roles: Roles) -> list[list[str]]:
     """Return who runs, after each thing that happens while kubelet starts the pod."""
     running: list[str] = []
-    seen = [running]
+    observed = [running]
     for name, role in roles:
         running = [*running, name]
-        seen.append(running)
+        observed.append(running)
         if role is Role.INIT:  # kubelet waits for its end
             running = running[:-1]
-            seen.append(running)
-    return seen
+            observed.append(running)
+    return observed
 
 
 def used(card: str, moment: list[str], placed: Placed) -> tuple[int, int]:

@@ -136,17 +136,17 @@ def test_it_settles(
 
 
 @given(grants(), sandboxes(), containers(), busy)
-def test_two_pods_on_one_device_are_always_said(
+def test_two_pods_on_one_device_are_always_reported(
     held: list[Grant], boxes: list[ListedSandbox], listed: list[ListedContainer], pods: set[PodUid]
 ) -> None:
     actions = settle(held, {}, [*boxes, sandbox("pod-other")], listed, pods)
-    said = {frozenset(p.pods) for p in actions.problems if p.kind is ProblemKind.DEVICE_HELD_TWICE}
+    text = {frozenset(p.pods) for p in actions.problems if p.kind is ProblemKind.DEVICE_HELD_TWICE}
     after = applied(actions, held)
-    assert said == {frozenset(p.pods) for p in held_twice(after)}
+    assert text == {frozenset(p.pods) for p in held_twice(after)}
     for one in after:
         for other in after:
             if one.pod != other.pod and set(one.devices.vfs) & set(other.devices.vfs):
-                assert {one.pod, other.pod} in said
+                assert {one.pod, other.pod} in text
 
 
 @given(grants())

@@ -310,15 +310,15 @@ class RelayMachine(RuleBasedStateMachine):
 
     def check(self, call: Call, *, over: bool) -> None:
         at_runtime, at_client = self.seen_by_runtime(call), self.seen_by_client(call)
-        said = call.body[: call.sent]
+        text = call.body[: call.sent]
         if call.forwarded is not None:
-            said = call.forwarded
+            text = call.forwarded
         elif call.held and (call.was_held or not call.client_ended):
-            said = b""
+            text = b""
         if call.cancelled and call.forwarded is None:
             assert call.body.startswith(at_runtime.data)  # nothing was taken before the runtime answered, so all went on
         else:
-            assert said.startswith(at_runtime.data)
+            assert text.startswith(at_runtime.data)
         assert call.blocks[: len(at_runtime.headers)] == at_runtime.headers
         assert call.client_ended or not at_runtime.ended
         blocks, refused = at_client.headers, self.refusal(call)
@@ -331,7 +331,7 @@ class RelayMachine(RuleBasedStateMachine):
             assert at_client.ended
             assert (at_client.headers, at_client.data) == (call.answer_blocks, bytes(call.answer))
             if at_runtime.ended and not call.cancelled:
-                assert (at_runtime.headers, at_runtime.data) == (call.blocks, said)
+                assert (at_runtime.headers, at_runtime.data) == (call.blocks, text)
         if over and refused and not call.client_reset:
             assert at_client.last(b"grpc-status") == b"%d" % refused
 

@@ -23,7 +23,7 @@ from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.world import World, uid_of
 
 NODES = ("n1", "n2", "n3")
-LOOKS = 60  # more than there can be nodes and asks to judge, and turns to take
+SCANS = 60  # more than there can be nodes and asks to judge, and turns to take
 
 shapes = st.sampled_from([WHOLE, {"lading.dev/gpu": "2"}, share("30Gi"), share("50Gi"), share("70Gi", 60)])
 labels = st.dictionaries(st.sampled_from(["affinity", "anti-affinity", "exclusion"]), st.sampled_from("xy"), max_size=2)
@@ -46,21 +46,21 @@ class Story:
             self.world.node(node, 2)
         seconds = count()  # each look at the clock is one later
         self.waker = Requeuer(self.world.scheduler, AsyncMock(), clock=lambda: float(next(seconds)), log=self.world.records.log)
-        self.asked: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
+        self.requested: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
         self.bound: list[str] = []
-        self.woken: set[PodUid] = set()
+        self.requeued: set[PodUid] = set()
 
-    def create(self, limits: dict[str, str], said: dict[str, str], binds: bool) -> None:
-        name = f"p{len(self.asked)}"
+    def create(self, limits: dict[str, str], text: dict[str, str], binds: bool) -> None:
+        name = f"p{len(self.requested)}"
         is_share = not limits.keys() & WHOLE.keys()
-        annotations = {f"lading.dev/share-{rule}": label for rule, label in said.items()} if is_share else {}
-        self.asked[name] = limits, annotations
+        annotations = {f"lading.dev/share-{rule}": label for rule, label in text.items()} if is_share else {}
+        self.requested[name] = limits, annotations
         self.world.show(name, limits, annotations=annotations)
         self.filter(name, binds=binds)
 
     def filter(self, name: str, *, binds: bool) -> None:
         """Filter the pod as kube-scheduler does, and bind it if `binds`."""
-        self.woken.discard(uid_of(name))
+        self.requeued.discard(uid_of(name))
         self.world.filter(name, *NODES)
         claim = self.world.ledger.own_claim(uid_of(name), Claim.PREDICTED)
         if claim is None or not binds:
@@ -68,18 +68,18 @@ class Story:
         reserved = self.world.scheduler.reserve(uid_of(name), claim.node)
         assert isinstance(reserved, Reservation)
         self.world.scheduler.confirm(reserved)
-        limits, annotations = self.asked[name]
+        limits, annotations = self.requested[name]
         self.world.show(name, limits, node=claim.node, annotations={**annotations, ASSIGNMENT: reserved.assignment})
         self.bound.append(name)
 
     def end(self, number: int) -> None:
         if self.bound:
-            self.world.gone(self.bound.pop(number % len(self.bound)))
+            self.world.deleted(self.bound.pop(number % len(self.bound)))
 
-    def look(self, *, tries: bool) -> None:
+    def scan(self, *, tries: bool) -> None:
         """Run one scan. `tries`: kube-scheduler tries the requeued pods at once."""
-        for pod in run_simulated(self.waker.look()):
-            self.woken.add(pod.uid)
+        for pod in run_simulated(self.waker.scan()):
+            self.requeued.add(pod.uid)
             if tries:
                 self.filter(pod.name, binds=True)
 
@@ -93,7 +93,7 @@ class Story:
             pod.name
             for pod in self.world.pending
             if pod.refused_at is not None
-            and pod.uid not in self.woken
+            and pod.uid not in self.requeued
             and any(isinstance(scheduler.verdict(pod.request, node, scheduler.ledger.without()), Placement) for node in NODES)
         ]
 
@@ -101,7 +101,7 @@ class Story:
 @pytest.mark.repeats
 @settings(max_examples=repeats(20, long=500), deadline=None)
 @given(steps, st.sampled_from([Policy.BINPACK, Policy.FRAGMENTATION]), st.sampled_from([1, 256]))
-def test_who_fits_is_woken_at_last(said: Sequence[tuple[object, ...]], policy: Policy, kept: int) -> None:
+def test_who_fits_is_requeued_at_last(said: Sequence[tuple[object, ...]], policy: Policy, kept: int) -> None:
     with patch("central.rank.verdicts.REMEMBERED", kept):
         story = Story(policy)
         for step in said:
@@ -111,9 +111,9 @@ def test_who_fits_is_woken_at_last(said: Sequence[tuple[object, ...]], policy: P
                 case ("end", int(number)):
                     story.end(number)
                 case ("look", bool(tries)):
-                    story.look(tries=tries)
+                    story.scan(tries=tries)
                 case _:
                     story.expire()
-        for _ in range(LOOKS):
-            story.look(tries=False)
+        for _ in range(SCANS):
+            story.scan(tries=False)
         assert story.forgotten() == []

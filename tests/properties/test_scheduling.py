@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.assignment.annotation import OwnAssignment, parse_own
 from central.decide.scheduler import PREDICTION_S, Bound, NotBound, Reservation
 from central.ledger.facts import UNREPORTED_S
@@ -30,7 +30,7 @@ shapes = st.sampled_from(
 )
 RULES = ("share-affinity", "share-anti-affinity", "share-exclusion")
 isolations = st.sampled_from([{}, {}, {"isolation": "tokens"}, {"isolation": "none"}])
-labels = st.builds(lambda said, its: said | its, st.dictionaries(st.sampled_from(RULES), st.sampled_from("xy")), isolations)
+labels = st.builds(lambda text, its: text | its, st.dictionaries(st.sampled_from(RULES), st.sampled_from("xy")), isolations)
 OFFERED = {"n1": ["tokens", "none"], "n2": []}
 OUTCOMES = ("done", "refused", "lost", "unclear")
 
@@ -47,7 +47,7 @@ class Truth:
 @dataclass
 class Cluster:
     pods: dict[str, Truth] = field(default_factory=dict)
-    gone: dict[str, Json] = field(default_factory=dict)
+    deleted: dict[str, Json] = field(default_factory=dict)
     unseen: deque[tuple[str, Json | None]] = field(default_factory=deque)  # events that the watch has not sent yet
 
 
@@ -64,8 +64,8 @@ class Scheduling(RuleBasedStateMachine):
         self.count = 0
         for node in NODES:
             self.world.node(node, 2, 3, isolations=OFFERED[node])
-        for each, said in zip(limits, written, strict=False):
-            self.create(each, said, 0)
+        for each, text in zip(limits, written, strict=False):
+            self.create(each, text, 0)
         if shown:
             self.watch(len(limits))
 
@@ -111,8 +111,8 @@ class Scheduling(RuleBasedStateMachine):
         name = self._some(pick)
         if name is not None:
             answer = self.world.filter(name, *nodes)
-            said = [*answer.fitting, *answer.fails, *answer.never]
-            assert sorted(said) == sorted(nodes)
+            text = [*answer.fitting, *answer.fails, *answer.never]
+            assert sorted(text) == sorted(nodes)
 
     @rule(pick=st.integers(0, 99), node=st.sampled_from(NODES), outcome=st.sampled_from(OUTCOMES))
     def bind(self, pick: int, node: str, outcome: str) -> None:
@@ -189,17 +189,17 @@ class Scheduling(RuleBasedStateMachine):
         if name is None:
             return
         truth = self.cluster.pods.pop(name)
-        self.cluster.gone[name] = self.world.pods.pop(name)
+        self.cluster.deleted[name] = self.world.pods.pop(name)
         self.cluster.unseen.append((name, None))
         if truth.open is not None:
             self.world.scheduler.release(truth.open)  # a look at the pod finds none
 
-    @precondition(lambda self: self.cluster.gone)
+    @precondition(lambda self: self.cluster.deleted)
     @rule(pick=st.integers(0, 99))
     def filter_too_late(self, pick: int) -> None:
         """Filter a deleted pod, whose deletion kube-scheduler has not received yet."""
-        names = list(self.cluster.gone)
-        self.world.scheduler.filter(decoded(self.cluster.gone[names[pick % len(names)]]), NODES)
+        names = list(self.cluster.deleted)
+        self.world.scheduler.filter(decoded(self.cluster.deleted[names[pick % len(names)]]), NODES)
 
     @rule(seconds=st.sampled_from([0.1, PREDICTION_S]))
     def wait(self, seconds: float) -> None:
@@ -239,15 +239,15 @@ class Scheduling(RuleBasedStateMachine):
         for truth in self.cluster.pods.values():
             if truth.node:
                 written = json.loads(truth.shown["metadata"]["annotations"][ASSIGNMENT])
-                said = written.get("sharing", {})
+                text = written.get("sharing", {})
                 for gpu in written["containers"]["main"].get("gpus", []):
-                    on[gpu["uuid"]].append(said)
-                    homes[said.get("affinity", "")].add(gpu["uuid"])
+                    on[gpu["uuid"]].append(text)
+                    homes[text.get("affinity", "")].add(gpu["uuid"])
         assert all(len(cards) == 1 for group, cards in homes.items() if group)
         for sharers in on.values():
-            assert len({said.get("exclusion") for said in sharers}) == 1
-            apart = [said["anti_affinity"] for said in sharers if "anti_affinity" in said]
-            assert len(set(apart)) == len(apart)
+            assert len({sharer.get("exclusion") for sharer in sharers}) == 1
+            distances = [sharer["anti_affinity"] for sharer in sharers if "anti_affinity" in sharer]
+            assert len(set(distances)) == len(distances)
 
     @invariant()
     def all_shares_of_a_card_have_an_isolation_that_its_node_offers(self) -> None:
@@ -288,8 +288,8 @@ def _is_share(limits: dict[str, str]) -> bool:
     return not limits.keys().isdisjoint({RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY})
 
 
-def _annotations(said: dict[str, str]) -> dict[str, str]:
-    return {f"lading.dev/{rule}": label for rule, label in said.items()}
+def _annotations(text: dict[str, str]) -> dict[str, str]:
+    return {f"lading.dev/{rule}": label for rule, label in text.items()}
 
 
 def _ident(name: str) -> Ident:

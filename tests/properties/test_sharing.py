@@ -22,8 +22,8 @@ RULES = [("affinity",), ("anti_affinity",), ("exclusion",), ("affinity", "exclus
 
 @st.composite
 def some_labels(draw: st.DrawFn) -> Sharing:
-    said: dict[str, str] = dict.fromkeys(draw(st.sampled_from(RULES)), draw(word))
-    return Sharing(namespace=draw(st.sampled_from("aaab")), **said)
+    text: dict[str, str] = dict.fromkeys(draw(st.sampled_from(RULES)), draw(word))
+    return Sharing(namespace=draw(st.sampled_from("aaab")), **text)
 
 
 labels = some_labels()
@@ -36,10 +36,10 @@ def cards(draw: st.DrawFn, number: int) -> CardCapacity:
     by = draw(st.none() | sharers)
     if by is None:
         return card(number)
-    said = sorted({(one,) if one else () for one in by}) if any(by) else ()
+    text = sorted({(one,) if one else () for one in by}) if any(by) else ()
     free = draw(st.sampled_from([2000, 4000, 8000]))
     made = card(number, free_mib=free, usable=bool(draw(st.integers(0, 5))))
-    return replace(made, pods=len(by), sharers=tuple(said), isolations=draw(isolations))
+    return replace(made, pods=len(by), sharers=tuple(text), isolations=draw(isolations))
 
 
 NONE, TOKENS = IsolationName.NONE, IsolationName.TOKENS
@@ -48,11 +48,11 @@ capacities = st.builds(
     lambda made, isolations: capacity(*made, isolations=isolations), st.tuples(*map(cards, range(3))), offered
 )
 shares = st.lists(st.sampled_from([1000, 2000, 5000]), min_size=1, max_size=3)
-asks = st.builds(
-    lambda mib, wholes, said, isolation: request(
+is_judged = st.builds(
+    lambda mib, wholes, text, isolation: request(
         *(share(f"s{number}", each) for number, each in enumerate(mib)),
         *(whole(f"w{number}") for number in range(wholes)),
-        sharing=said,
+        sharing=text,
         isolation=isolation,
     ),
     shares,
@@ -62,13 +62,13 @@ asks = st.builds(
 )
 
 
-def has_the_isolation_of(where: NodeCapacity, one: CardCapacity, asked: IsolationName | None) -> bool:
-    its = asked or (where.isolations[0] if where.isolations else NONE)
+def has_the_isolation_of(where: NodeCapacity, one: CardCapacity, requested: IsolationName | None) -> bool:
+    its = requested or (where.isolations[0] if where.isolations else NONE)
     return its in (where.isolations or [NONE]) and (not one.pods or list(one.isolations or [NONE]) == [its])
 
 
-def may_be_on(one: CardCapacity, said: Sharing | None) -> bool:
-    mine = said or Sharing(namespace="")
+def may_be_on(one: CardCapacity, sharing: Sharing | None) -> bool:
+    mine = sharing or Sharing(namespace="")
     for others in (one.sharers or ((),)) if one.pods else ():
         for other in others or (Sharing(namespace=""),):
             same = mine.namespace == other.namespace
@@ -93,10 +93,10 @@ def keeps_the_rules(where: NodeCapacity, pod: DeviceRequest, on: tuple[int, ...]
         sum(each for each, n in zip(mib, of_shares, strict=True) if n == one) > where.cards[one].free_mib for one in of_shares
     ):
         return False
-    said = pod.sharing
-    if said is None or not said.affinity:
+    sharing = pod.sharing
+    if sharing is None or not sharing.affinity:
         return True
-    group = (said.namespace, said.affinity)
+    group = (sharing.namespace, sharing.affinity)
     homes = {
         number
         for number, one in enumerate(where.cards)
@@ -105,15 +105,15 @@ def keeps_the_rules(where: NodeCapacity, pod: DeviceRequest, on: tuple[int, ...]
     return len(homes | set(of_shares)) == 1
 
 
-@given(capacities, asks, st.sampled_from(Policy))
+@given(capacities, is_judged, st.sampled_from(Policy))
 @pytest.mark.repeats
 @settings(max_examples=repeats(40, long=2_000))
 def test_a_pod_is_placed_by_the_rules_exactly_where_there_is_a_way(
     where: NodeCapacity, pod: DeviceRequest, policy: Policy
 ) -> None:
     ways = product(range(len(where.cards)), repeat=len(pod.containers))
-    found = fit(where, pod, policy=policy)
-    assert isinstance(found, Placement) == any(keeps_the_rules(where, pod, way) for way in ways)
-    if isinstance(found, Placement):
+    result = fit(where, pod, policy=policy)
+    assert isinstance(result, Placement) == any(keeps_the_rules(where, pod, way) for way in ways)
+    if isinstance(result, Placement):
         number_of = {one.gpu.uuid: number for number, one in enumerate(where.cards)}
-        assert keeps_the_rules(where, pod, tuple(number_of[placed.gpus[0].uuid] for placed in found.containers.values()))
+        assert keeps_the_rules(where, pod, tuple(number_of[placed.gpus[0].uuid] for placed in result.containers.values()))

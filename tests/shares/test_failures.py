@@ -43,8 +43,10 @@ def test_programs_go_on_at_their_requests_while_the_server_is_away(site: Site) -
         assert max(away[name] for away in seconds) < request + 0.05
         assert mean(away[name] for away in seconds) > 0.4 * request  # a busy machine gives it less
     site.server.start()
+    began = time.monotonic()
     eventually(lambda: all(use.processes for use in site.uses()))
     assert measure(site) == pytest.approx({"a": 0.625, "b": 0.375}, abs=0.08)
+    assert sum(site.held().values()) < 1.5 * (time.monotonic() - began)  # nothing of the time before is charged now
 
 
 def test_a_server_that_hangs_holds_nothing_up(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""The manifests of deploy/ without a cluster: that they say the same names, ports and paths as the code and one another."""
+"""Test the manifests of deploy/ without a cluster: names, ports and paths agree with the code and each other."""
 
 import itertools
 import re
@@ -45,9 +45,9 @@ def documents() -> Iterator[Any]:
 
 
 def find(kind: str, name: str) -> Any:
-    found = [d for d in documents() if d["kind"] == kind and d["metadata"]["name"] == name]
-    assert len(found) == 1
-    return found[0]
+    result = [d for d in documents() if d["kind"] == kind and d["metadata"]["name"] == name]
+    assert len(result) == 1
+    return result[0]
 
 
 def settings() -> Settings:
@@ -104,7 +104,7 @@ def test_what_has_a_namespace_says_it() -> None:
 
 
 def test_no_generated_name_is_a_leases() -> None:
-    """kustomize rewrites a generated name wherever it stands, in the resourceNames of a rule for leases too."""
+    """Check generated names: kustomize rewrites a generated name everywhere, in the resourceNames of a rule for leases too."""
     names = [resource for d in documents() for rule in d.get("rules", []) or [] for resource in rule.get("resourceNames", [])]
     generated = [g["name"] for d in documents() for g in d.get("configMapGenerator", [])]
     assert names
@@ -278,7 +278,7 @@ def test_the_scheduler_that_the_policy_wants_is_the_profile() -> None:
         assert f"['{profile['schedulerName']}']" in (DEPLOY / f"admission/{policy}.yaml").read_text()
 
 
-def test_status_looks_for_every_policy() -> None:
+def test_status_searches_for_every_policy() -> None:
     names = [d["metadata"]["name"] for d in documents() if d["kind"] == "ValidatingAdmissionPolicy"]
     assert set(control_checks.POLICIES) == set(names) - {"lading-networks", "lading-flavors"}
 
@@ -305,9 +305,9 @@ NETWORKS: Final = DEPLOY / "samples/networks.yaml"
 
 
 def definitions() -> list[tuple[Any, Any]]:
-    """Each with its CNI configuration."""
-    found = [d for d in read_file(NETWORKS) if d["kind"] == "NetworkAttachmentDefinition"]
-    return [(d["metadata"], msgspec.json.decode(d["spec"]["config"])) for d in found]
+    """Return the definitions with their CNI configurations."""
+    result = [d for d in read_file(NETWORKS) if d["kind"] == "NetworkAttachmentDefinition"]
+    return [(d["metadata"], msgspec.json.decode(d["spec"]["config"])) for d in result]
 
 
 def test_a_definition_is_found_by_the_setting_that_the_sample_names() -> None:

@@ -1,4 +1,4 @@
-"""Parts of the tests, and which tests one worker has."""
+"""Test the parts of the tests, and which tests one worker has."""
 
 from typing import cast
 

@@ -51,7 +51,7 @@ def _without_code(page: str) -> str:
 
 
 def _manifests() -> list[tuple[str, str]]:
-    """Every YAML block of a page that has containers."""
+    """Return every YAML block of a page that has containers."""
     blocks = [
         (page, block)
         for page in PAGES
@@ -62,13 +62,13 @@ def _manifests() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "manifest"), _manifests())
 def test_manifests_ask_for_something_that_has_a_meaning(page: str, manifest: str) -> None:
-    said = yaml.safe_load(manifest)
-    said = said["spec"].get("template", said)
-    said["metadata"] = {"name": "shown", "namespace": "default", "uid": "u"} | said.get("metadata", {})
-    for container in said["spec"]["containers"]:
+    text = yaml.safe_load(manifest)
+    text = text["spec"].get("template", text)
+    text["metadata"] = {"name": "shown", "namespace": "default", "uid": "u"} | text.get("metadata", {})
+    for container in text["spec"]["containers"]:
         container.setdefault("name", "shown")
         limits = container.get("resources", {}).get("limits", {})
         limits.update({name: str(amount) for name, amount in limits.items()})
-    pod = msgspec.convert(said, Pod)
+    pod = msgspec.convert(text, Pod)
     assert isinstance(parse_request(pod), DeviceRequest)
     assert not isinstance(parse_membership(pod), MalformedRequest)

@@ -1,4 +1,4 @@
-"""Every command of Lading that a page shows exists, with the flags that it is shown with; so do the files and targets named."""
+"""Check that every command of Lading on a page exists, with its flags; and so do the named files and targets."""
 
 import importlib.util
 import re
@@ -28,14 +28,14 @@ class Shown(NamedTuple):
 
 
 def _shown() -> list[Shown]:
-    found = {}
+    result = {}
     for page in PAGES:
         for line in _lines((ROOT / page).read_text()):
             for program in PROGRAMS:
                 if line == program or line.startswith(f"{program} "):
-                    words = tuple(_words(line[len(program) :]))
-                    found[page, program, words] = Shown(page, program, words)
-    return list(found.values())
+                    text = tuple(_words(line[len(program) :]))
+                    result[page, program, text] = Shown(page, program, text)
+    return list(result.values())
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -54,8 +54,8 @@ def _words(line: str) -> list[str]:
         return line.split()
 
 
-def _flags(words: tuple[str, ...]) -> list[str]:
-    return [word.split("=")[0] for word in words if word.startswith("--") and len(word) > 2]
+def _flags(args: tuple[str, ...]) -> list[str]:
+    return [word.split("=")[0] for word in args if word.startswith("--") and len(word) > 2]
 
 
 @cache
@@ -75,21 +75,21 @@ def _known_flags(command: click.Command) -> set[str]:
     "shown", [pytest.param(one, id=f"{one.page}: {one.program} {' '.join(one.words)}") for one in _shown()]
 )
 def test_what_is_shown_exists(shown: Shown) -> None:
-    words, flags = shown.words, _flags(shown.words)
+    message, flags = shown.words, _flags(shown.words)
     match shown.program:
         case "kubectl lading":
-            name = next((word for word in words if not word.startswith("-")), "")
+            name = next((word for word in message if not word.startswith("-")), "")
             command = main.commands.get(name) if name else main
             assert command is not None, f"no command {name}"
             assert set(flags) <= _known_flags(command)
         case "make":
             assert set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)).issuperset(
-                word for word in words if "=" not in word
+                word for word in message if "=" not in word
             )
         case "python -m":
-            assert importlib.util.find_spec(words[0]) is not None
+            assert importlib.util.find_spec(message[0]) is not None
         case program:
-            named = words[:1] if words and re.fullmatch(r"[a-z][a-z-]+", words[0]) and program in DAEMONS else ()
-            said = _help(program, *named)
-            assert all(name in said.split("\n")[0] for name in named), f"no command {named[0]}"
-            assert all(flag in said for flag in flags)
+            named = message[:1] if message and re.fullmatch(r"[a-z][a-z-]+", message[0]) and program in DAEMONS else ()
+            text = _help(program, *named)
+            assert all(name in text.split("\n")[0] for name in named), f"no command {named[0]}"
+            assert all(flag in text for flag in flags)

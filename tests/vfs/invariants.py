@@ -46,74 +46,74 @@ def check(
     if len(set(generations)) < len(generations):
         problems.append(f"generations are not distinct: {sorted(generations)}")
     for bdf, original in before.items():
-        found = now[bdf]
+        result = now[bdf]
         if (owner := held.get(bdf)) is None:
-            problems += [f"{bdf} is free, and {text}" for text in _differences(original, found)]
+            problems += [f"{bdf} is free, and {text}" for text in _differences(original, result)]
         else:
-            problems += [f"{bdf} ({owner.sandbox}, {owner.step}) {text}" for text in _of_owner(owner, original, found, there)]
+            problems += [f"{bdf} ({owner.sandbox}, {owner.step}) {text}" for text in _of_owner(owner, original, result, there)]
     return problems
 
 
-def _differences(original: Shown, found: Shown) -> Iterator[str]:
-    if found.link is None or original.link is None:
-        if found.link is not original.link:
+def _differences(original: Shown, result: Shown) -> Iterator[str]:
+    if result.link is None or original.link is None:
+        if result.link is not original.link:
             yield "its network device is lost"
     else:
         for name in ("name", "mac", "mtu", "up", "altnames"):
-            was, now = getattr(original.link, name), getattr(found.link, name)
+            was, now = getattr(original.link, name), getattr(result.link, name)
             if was != now:
                 yield f"its device's {name} is {now}, not {was}"
-    for name in sorted(found.kept.keys() | original.kept.keys()):
-        if found.kept.get(name) != original.kept.get(name):
-            yield f"its device's {name} is {found.kept.get(name)}, not {original.kept.get(name)}"
-    if found.netns != original.netns:
-        yield f"its device is in {found.netns!r}"
-    if found.rdma_netns != original.rdma_netns:
-        yield f"its RDMA device is in {found.rdma_netns!r}"
-    if found.ibdev != original.ibdev:
-        yield f"its RDMA device is called {found.ibdev}, not {original.ibdev}"
-    if found.mac_fixed != original.mac_fixed:
-        yield f"its PF {'fixes' if found.mac_fixed else 'does not fix'} its MAC, unlike before"
-    if found.config != original.config:
-        yield f"its PF keeps {_said(found.config)}, not {_said(original.config)}"
+    for name in sorted(result.kept.keys() | original.kept.keys()):
+        if result.kept.get(name) != original.kept.get(name):
+            yield f"its device's {name} is {result.kept.get(name)}, not {original.kept.get(name)}"
+    if result.netns != original.netns:
+        yield f"its device is in {result.netns!r}"
+    if result.rdma_netns != original.rdma_netns:
+        yield f"its RDMA device is in {result.rdma_netns!r}"
+    if result.ibdev != original.ibdev:
+        yield f"its RDMA device is called {result.ibdev}, not {original.ibdev}"
+    if result.mac_fixed != original.mac_fixed:
+        yield f"its PF {'fixes' if result.mac_fixed else 'does not fix'} its MAC, unlike before"
+    if result.config != original.config:
+        yield f"its PF keeps {_said(result.config)}, not {_said(original.config)}"
 
 
-def _of_owner(row: Attachment, original: Shown, found: Shown, there: set[str]) -> Iterator[str]:
+def _of_owner(row: Attachment, original: Shown, result: Shown, there: set[str]) -> Iterator[str]:
     if row.netdev is not None and original.link is not None:
         was, kept = original.link, row.netdev
         if (kept.name, kept.mac, kept.mtu, kept.up) != (was.name, was.mac, was.mtu, was.up):
             yield f"has a half-configured original: {kept}"
         if any(original.kept.get(name, value) != value for name, value in kept.kept):
             yield f"has a half-configured original: {kept.kept}"
-    elsewhere = {found.netns, found.rdma_netns} - {None, HOST, row.netns}
+    elsewhere = {result.netns, result.rdma_netns} - {None, HOST, row.netns}
     if elsewhere:
         yield f"is in a namespace that is not its owner's: {elsewhere}"
     untold = {f.name for f in fields(VfConfig) if getattr(row.settings.config, f.name) is None}
     for name in untold:
-        if getattr(found.config, name) != getattr(original.config, name):
-            yield f"has {name} {getattr(found.config, name)}, which no one asked for"
+        if getattr(result.config, name) != getattr(original.config, name):
+            yield f"has {name} {getattr(result.config, name)}, which no one asked for"
     if row.step is Step.ATTACHED and row.netns in there:
-        yield from _of_attached(row, found)
+        yield from _of_attached(row, result)
 
 
-def _of_attached(row: Attachment, found: Shown) -> Iterator[str]:
+def _of_attached(row: Attachment, result: Shown) -> Iterator[str]:
     if row.netdev is not None:
-        if found.netns != row.netns or found.link is None:
-            yield f"is not with its owner, but in {found.netns!r}"
+        if result.netns != row.netns or result.link is None:
+            yield f"is not with its owner, but in {result.netns!r}"
         else:
             wanted = {"name": row.ifname, "mac": row.settings.config.mac or row.netdev.mac, "up": True}
             wanted["mtu"] = row.settings.mtu or row.netdev.mtu
             for name, value in wanted.items():
-                if getattr(found.link, name) != value:
-                    yield f"has {name} {getattr(found.link, name)}, not {value}"
-    if row.settings.config.mac is not None and not found.mac_fixed:
+                if getattr(result.link, name) != value:
+                    yield f"has {name} {getattr(result.link, name)}, not {value}"
+    if row.settings.config.mac is not None and not result.mac_fixed:
         yield "has a MAC that its PF does not fix"
-    if row.rdma and found.rdma_netns != row.netns:
-        yield f"has its RDMA device in {found.rdma_netns!r}"
+    if row.rdma and result.rdma_netns != row.netns:
+        yield f"has its RDMA device in {result.rdma_netns!r}"
     for f in fields(VfConfig):
         value = getattr(row.settings.config, f.name)
-        if value is not None and getattr(found.config, f.name) != value:
-            yield f"has {f.name} {getattr(found.config, f.name)} at its PF, not {value}"
+        if value is not None and getattr(result.config, f.name) != value:
+            yield f"has {f.name} {getattr(result.config, f.name)} at its PF, not {value}"
 
 
 def _said(config: VfConfig) -> str:

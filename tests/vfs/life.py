@@ -178,8 +178,8 @@ class Node:
 
     def place(self, number: int = 0) -> str | None:
         """The path of the namespace that its network device is in; empty for the host's."""
-        found = self.kernel.where(self.vfs[number].bdf)
-        return found[0] if found else None
+        result = self.kernel.where(self.vfs[number].bdf)
+        return result[0] if result else None
 
     def shown(self) -> dict[PciAddress, Shown]:
         shown = {}

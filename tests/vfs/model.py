@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
 from typing import Any, Final
 
-from hooks.attach.kernel import KernelError, NameTakenError, NetnsGoneError, StateVersion
+from hooks.attach.kernel import KernelError, NameTakenError, NetnsMissingError, StateVersion
 from hooks.model.attachment import KeptSetting, Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState, VlanProtocol
 from hooks.model.inventory import CharDevice, Vf
 from lading.vocabulary import PciAddress
@@ -143,11 +143,11 @@ class ModelKernel:
         return self.pods[path].id
 
     def end_netns(self, path: str) -> None:
-        gone = self.pods.pop(path, None)
-        if gone is None:
+        deleted = self.pods.pop(path, None)
+        if deleted is None:
             return
-        self.arriving += [(link.name, link) for link in gone.links.values() if link.index in self.indexes.values()]
-        self.arriving_ibdevs |= gone.ibdevs
+        self.arriving += [(link.name, link) for link in deleted.links.values() if link.index in self.indexes.values()]
+        self.arriving_ibdevs |= deleted.ibdevs
         if not self.late:
             self.arrive()
 
@@ -251,11 +251,11 @@ class ModelKernel:
         with self._call("set_vf"):
             if (pf, index) not in self.table:
                 raise KernelError(f"PF {pf} has no VF {index}")
-            said = {f.name: value for f in fields(config) if (value := getattr(config, f.name)) is not None}
-            self.table[pf, index] = replace(self.table[pf, index], **said)
+            text = {f.name: value for f in fields(config) if (value := getattr(config, f.name)) is not None}
+            self.table[pf, index] = replace(self.table[pf, index], **text)
             if config.mac is not None:
                 self._fix_mac(pf, index, config.mac)
-            self.changes.append(f"set_vf {index} {' '.join(said)}")
+            self.changes.append(f"set_vf {index} {' '.join(text)}")
 
     def host_link(self, vf: PciAddress) -> Link | None:
         with self._call("host_link"):
@@ -283,8 +283,8 @@ class ModelKernel:
                     link = self._reset_mac(link)
                 if link.mac != mac and not self._tell_mac(link, mac):
                     raise KernelError(f"cannot set MAC {mac} of {name}: EADDRNOTAVAIL")
-            said: dict[str, Any] = {"mac": mac, "mtu": mtu, "up": up}
-            self._place(self._find(netns), replace(link, **{key: value for key, value in said.items() if value is not None}))
+            text: dict[str, Any] = {"mac": mac, "mtu": mtu, "up": up}
+            self._place(self._find(netns), replace(link, **{key: value for key, value in text.items() if value is not None}))
             self.changes.append(f"set_link {name}")
 
     def take_mac(self, name: str, mac: str) -> bool:
@@ -471,10 +471,10 @@ class ModelKernel:
     def _find(self, netns: str | None, netns_id: NetnsId | None = None) -> Namespace:
         if netns is None:
             return self.host
-        found = self.pods.get(netns)
-        if found is None or (netns_id is not None and found.id != netns_id):
-            raise NetnsGoneError(f"no namespace at {netns}")
-        return found
+        pod = self.pods.get(netns)
+        if pod is None or (netns_id is not None and pod.id != netns_id):
+            raise NetnsMissingError(f"no namespace at {netns}")
+        return pod
 
     def _need(self, netns: str | None, name: str) -> Link:
         with suppress(KeyError):

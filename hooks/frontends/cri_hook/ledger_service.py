@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from hooks.ledger.period import End, Ended
 from hooks.node.node import Node
-from hooks.node.release import Attachments, Outcome, carry_out, look, said_by
+from hooks.node.release import Attachments, Outcome, carry_out, find_release, read_content
 from lading.errors import ConfigError, RuntimeUnavailableError
 from lading.grpc.server import CallError, Later, Method
 from lading.http2.messages import GrpcStatus
@@ -47,7 +47,7 @@ class LedgerService:
         if (inventory := node.inventory) is None:
             raise CallError(GrpcStatus.UNAVAILABLE, "the devices have not been read yet")
         try:
-            release = await look(request.device, inventory, lambda: said_by(node.ledger), node.lists)
+            release = await find_release(request.device, inventory, lambda: read_content(node.ledger), node.lists)
         except ConfigError as e:
             raise CallError(GrpcStatus.NOT_FOUND, e.message) from e
         except RuntimeUnavailableError as e:
@@ -59,7 +59,7 @@ class LedgerService:
             outcome = await carry_out(release, node.ledger, self._attachments, self._log, end=forced(peer, node.clock()))
             log_forced(self._log, release.device, outcome, peer)
             if node.watch is not None:
-                node.watch.look_soon()  # rescan the released devices before the next pod requests them
+                node.watch.request_scan()  # rescan the released devices before the next pod requests them
         return hook_pb2.ReleaseResponse(
             device=release.device,
             steps=map(printable, outcome.done),

@@ -45,15 +45,17 @@ _BEING_PREPARED: Final = Refusal(
 )
 
 
-def look_at_node(path: str) -> NriDevice:
+def read_device_node(path: str) -> NriDevice:
     """Return the numbers, mode and owner of a device node; symlinks are not followed. Raise HostError."""
     try:
-        found = os.lstat(path)
+        result = os.lstat(path)
     except OSError as e:
         raise HostError(f"cannot give {path}: {e.strerror}") from e
-    if not stat.S_ISCHR(found.st_mode):
+    if not stat.S_ISCHR(result.st_mode):
         raise HostError(f"cannot give {path}: it is no character device")
-    return NriDevice(os.major(found.st_rdev), os.minor(found.st_rdev), stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
+    return NriDevice(
+        os.major(result.st_rdev), os.minor(result.st_rdev), stat.S_IMODE(result.st_mode), result.st_uid, result.st_gid
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,7 +119,7 @@ class LadingPlugin:
         if isinstance(answer, Refusal):
             raise NriCallError(*render_refusal(answer.reason, answer.message))
         try:
-            result = render_answer(answer, self.runtime, look_at_node)
+            result = render_answer(answer, self.runtime, read_device_node)
         except HostError as e:
             result = Refusal(reason=Reason.DEVICE_NODE_INVALID, message=e.message)
         if isinstance(result, Refusal):
@@ -171,10 +173,10 @@ class LadingPlugin:
 
     def _container_removed(self, request: Request) -> Message:
         if is_guarded(request.pod.annotations):
-            self._work(self._look_for_end(read_sandbox(request.pod)))
+            self._work(self._check_end(read_sandbox(request.pod)))
         return nri.Empty()
 
-    async def _look_for_end(self, sandbox: Sandbox) -> None:
+    async def _check_end(self, sandbox: Sandbox) -> None:
         if await self.has_ended(SandboxId(sandbox.id)) and (work := self._stopped(sandbox)) is not None:
             await work
 

@@ -98,8 +98,8 @@ def _opens_every_device(rule: nri.LinuxDeviceCgroup) -> bool:
     return rule.allow and rule.type in {"", "a"} and not rule.HasField("major")
 
 
-def render_answer(answer: Answer, runtime: Runtime, look: Callable[[str], NriDevice]) -> nri.ContainerAdjustment | Refusal:
-    """Return the adjustment in NRI's form. `look` reads a device node of the host, or raises HostError."""
+def render_answer(answer: Answer, runtime: Runtime, read_node: Callable[[str], NriDevice]) -> nri.ContainerAdjustment | Refusal:
+    """Return the adjustment in NRI's form. `read_node` reads a device node of the host, or raises HostError."""
     adjustment = answer.adjustment
     if lost := _find_lost(adjustment, runtime):
         return lost
@@ -110,7 +110,7 @@ def render_answer(answer: Answer, runtime: Runtime, look: Callable[[str], NriDev
         options = (*_BIND, "ro" if mount.readonly else _READ_WRITE)
         message.mounts.add(destination=mount.container_path, type="bind", source=mount.host_path, options=options)
     for device in adjustment.devices:
-        _add_device(message, device.container_path, look(device.host_path))
+        _add_device(message, device.container_path, read_node(device.host_path))
     if adjustment.unlimited_memlock:
         message.rlimits.add(type="RLIMIT_MEMLOCK", hard=_UNLIMITED, soft=_UNLIMITED)
     for name in adjustment.cdi_devices:

@@ -61,7 +61,7 @@ def _name_owner(fd: int) -> str:
     inode = str(os.fstat(fd).st_ino)
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():
-            words = line.split()
-            if len(words) > 5 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode:
-                return f", process {words[4]}"
+            text = line.split()
+            if len(text) > 5 and text[1] == "FLOCK" and text[5].rpartition(":")[2] == inode:
+                return f", process {text[4]}"
     return ""

@@ -84,8 +84,8 @@ def read_driver_files(driver_root: Path, version: str) -> DriverFiles | None:
 def _mounts(driver_root: Path, files: dict[str, Path]) -> tuple[DriverMount, ...]:
     """Return mounts of these files, of the programs and of the sockets, sorted by their paths in the container."""
     for name in _BINARIES:
-        found = (driver_root / folder / name for folder in _BINARY_FOLDERS)
-        if file := next(filter(Path.is_file, found), None):
+        result = (driver_root / folder / name for folder in _BINARY_FOLDERS)
+        if file := next(filter(Path.is_file, result), None):
             files[f"/usr/bin/{name}"] = file
     sockets = {f"/{name}": driver_root / name for name in _SOCKETS if (driver_root / name).is_socket()}
     return tuple(
@@ -94,10 +94,10 @@ def _mounts(driver_root: Path, files: dict[str, Path]) -> tuple[DriverMount, ...
     )
 
 
-def name_on_host(mounts: Iterable[DriverMount], *, seen_at: Path, driver_root: Path) -> tuple[DriverMount, ...]:
-    """Return mounts that were found below `seen_at` with their paths on the host, below `driver_root`."""
+def name_on_host(mounts: Iterable[DriverMount], *, mounted_at: Path, driver_root: Path) -> tuple[DriverMount, ...]:
+    """Return mounts that were found below `mounted_at` with their paths on the host, below `driver_root`."""
     return tuple(
-        replace(mount, host_path=str(driver_root / Path(mount.host_path).relative_to(seen_at)), seen_at=mount.host_path)
+        replace(mount, host_path=str(driver_root / Path(mount.host_path).relative_to(mounted_at)), mounted_at=mount.host_path)
         for mount in mounts
     )
 
@@ -110,8 +110,8 @@ def find_device_root(host_root: Path, driver_root: str) -> Path:
 
 def files_problem(driver_root: Path, version: str) -> str:
     """Describe that libcuda of the running version is missing, and which versions are present."""
-    found = ", ".join(read_driver_versions(driver_root))
-    there = f"; found {found} (if the driver was upgraded: reboot the node, or load the new module)" if found else ""
+    result = ", ".join(read_driver_versions(driver_root))
+    there = f"; found {result} (if the driver was upgraded: reboot the node, or load the new module)" if result else ""
     return f"cannot find libcuda.so.{version} below driver_root {driver_root}{there}"
 
 

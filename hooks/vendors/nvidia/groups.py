@@ -75,14 +75,14 @@ class _Host:
 
     def nodes(self, group: DriverGroup, expected: Iterable[_Expected]) -> tuple[CharDevice, ...]:
         """Return the usable nodes of a group. Add a problem for each unusable node."""
-        found = []
+        result = []
         for one in expected:
             try:
-                found.append(self._node(one))
+                result.append(self._node(one))
             except DeviceNodeError as e:
                 absent = e.cause in (Cause.MISSING, Cause.NO_DRIVER)
                 self.problems.append(f"{e} (driver_groups: {group}{f'; {_MADE_BY[group]}' if absent else ''})")
-        return tuple(found)
+        return tuple(result)
 
     def _node(self, one: _Expected) -> CharDevice:
         """Read a device node. Modules that a driver container does not load have their nodes below the host's root."""
@@ -113,9 +113,9 @@ def add_groups(
     files: dict[str, Path] = {}
     for group in DriverGroup:
         if group in wanted:
-            found = host.nodes(group, _expected(group, host))
-            nodes += found
-            if driver.mounts and (found or group is DriverGroup.GRAPHICS):
+            result = host.nodes(group, _expected(group, host))
+            nodes += result
+            if driver.mounts and (result or group is DriverGroup.GRAPHICS):
                 files |= _files(group, files_root or Path(driver_root), driver.version)
     if DriverGroup.GRAPHICS in wanted:
         gpus = tuple(replace(gpu, drm=_read_drm(host, gpu)) for gpu in gpus)
@@ -165,11 +165,11 @@ def _files(group: DriverGroup, driver_root: Path, version: str) -> dict[str, Pat
 
 
 def _configs(driver_root: Path) -> Iterator[tuple[str, Path]]:
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in (driver_root / name for name in _CONFIG_FOLDERS):
         for file in (file for pattern in _CONFIGS for file in folder.glob(pattern) if file.is_file()):
-            found.setdefault(str(file.relative_to(folder)), file)
-    for name, file in found.items():
+            paths.setdefault(str(file.relative_to(folder)), file)
+    for name, file in paths.items():
         # Vulkan's loader searches /etc in every image, but /usr/share only where it was built for that.
         yield f"/etc/{name}" if name.startswith("vulkan/") else f"/{file.relative_to(driver_root)}", file
 

@@ -44,33 +44,33 @@ def _limit(handle: Any, cgroup: Path, limit_bytes: int) -> None:
     path = os.fsencode(cgroup)
     wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=path, softLimit=0, hardLimit=limit_bytes)
     pynvml.nvmlDeviceSetMemoryLimits_v1(handle, wanted)
-    told = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=path)
-    pynvml.nvmlDeviceGetMemoryLimits_v1(handle, told)
-    if told.hardLimit != limit_bytes:
-        raise HostError(f"the driver was given a limit of {limit_bytes} bytes for {cgroup}, and says {told.hardLimit}")
+    notified = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=path)
+    pynvml.nvmlDeviceGetMemoryLimits_v1(handle, notified)
+    if notified.hardLimit != limit_bytes:
+        raise HostError(f"the driver was given a limit of {limit_bytes} bytes for {cgroup}, and says {notified.hardLimit}")
 
 
 @dataclass(slots=True)
 class LimitProbe:
     """Test for which cards the driver can limit memory. A success, or an unsupported call, holds for as long as this driver is
-    loaded; after another failure, the next call of `look` tests again."""
+    loaded; after another failure, the next call of `scan` tests again."""
 
     required: bool = False  # the configuration requires the driver's limits, so that a failure is a problem
-    _known: dict[tuple[str, GpuUuid], str] = field(default_factory=dict)  # errors, or empty, by driver version and card
+    _tested: dict[tuple[str, GpuUuid], str] = field(default_factory=dict)  # errors, or empty, by driver version and card
 
-    def look(
+    def scan(
         self, host_root: Path, gpus: Sequence[Gpu], version: str, *, library: Path | None
     ) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
         """Return the cards with `limits_memory` set, and a problem for each failed card if the limits are required."""
         cards = [gpu.uuid for gpu in gpus if not gpu.mig_enabled]
-        found = {card: self._known[version, card] for card in cards if (version, card) in self._known}
-        if untried := [card for card in cards if card not in found]:
+        result = {card: self._tested[version, card] for card in cards if (version, card) in self._tested}
+        if untried := [card for card in cards if card not in result]:
             tried = _try(host_root, untried, library)
-            self._known |= {(version, card): one.why for card, one in tried.items() if one.lasts}
-            found |= {card: one.why for card, one in tried.items()}
-        limited = tuple(replace(gpu, limits_memory=found.get(gpu.uuid) == "") for gpu in gpus)
-        words = (f"the driver does not limit the memory of GPU {card}: {why}" for card, why in found.items() if why)
-        return limited, tuple(words) if self.required else ()
+            self._tested |= {(version, card): one.why for card, one in tried.items() if one.lasts}
+            result |= {card: one.why for card, one in tried.items()}
+        limited = tuple(replace(gpu, limits_memory=result.get(gpu.uuid) == "") for gpu in gpus)
+        text = (f"the driver does not limit the memory of GPU {card}: {reason}" for card, reason in result.items() if reason)
+        return limited, tuple(text) if self.required else ()
 
 
 class _Tried(NamedTuple):

@@ -118,12 +118,12 @@ def read_gpus(
 
 def read_processes(cards: Iterable[GpuUuid], *, library: Path | None) -> dict[GpuUuid, tuple[GpuProcess, ...]]:
     """Return the processes of these cards; a card that does not report its processes is left out. Raise HostError."""
-    found = {}
+    result = {}
     with session_to("read the processes of GPUs", library):
         for uuid in cards:
             with contextlib.suppress(pynvml.NVMLError):  # `read_gpus` reports a card's errors
-                found[uuid] = _list_processes(pynvml.nvmlDeviceGetHandleByUUID(uuid))
-    return found
+                result[uuid] = _list_processes(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    return result
 
 
 def _hint(error: Exception) -> str:
@@ -254,8 +254,8 @@ _NO_INSTANCE = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 def _read_mig(host: _Host, card: Any, minor: int, card_mib: int, problems: list[str]) -> tuple[MigInstance, ...]:
     """Return the card's MIG instances that a container could get."""
     slots = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card))
-    found = (_read_instance(host, card, slot, minor, card_mib, problems) for slot in slots)
-    return tuple(instance for instance in found if instance)
+    result = (_read_instance(host, card, slot, minor, card_mib, problems) for slot in slots)
+    return tuple(instance for instance in result if instance)
 
 
 def _read_instance(host: _Host, card: Any, slot: int, minor: int, card_mib: int, problems: list[str]) -> MigInstance | None:
@@ -355,15 +355,15 @@ def _read_processes(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[Gp
 def _list_processes(handle: Any) -> tuple[GpuProcess, ...]:
     """Return the processes of a card. NVML lists clients of an MPS server separately, and may list a process twice. Raise
     NVMLError."""
-    found = [
+    result = [
         *pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
         *ask(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle), []),
     ]
     used: dict[tuple[int, tuple[int, int] | None], int | None] = {}
-    for one in found:
+    for one in result:
         key = one.pid, None if one.gpuInstanceId == _NO_INSTANCE_ID else (one.gpuInstanceId, one.computeInstanceId)
-        told = (used.get(key), None if one.usedGpuMemory is None else one.usedGpuMemory >> 20)
-        used[key] = max((mib for mib in told if mib is not None), default=None)
+        notified = (used.get(key), None if one.usedGpuMemory is None else one.usedGpuMemory >> 20)
+        used[key] = max((mib for mib in notified if mib is not None), default=None)
     return tuple(
         GpuProcess(pid=pid, instance=instance, used_mib=mib)
         for (pid, instance), mib in sorted(used.items(), key=lambda item: (item[0][0], item[0][1] or (-1, -1)))

@@ -48,14 +48,14 @@ def read_partitions(table: str) -> tuple[Partition, ...]:
     if "/" not in table and table not in shipped_tables():
         raise ConfigError(f"no NVSwitch table is called {table!r}", hint=f"known: {', '.join(shipped_tables())}; or a path")
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Table)
+        result = msgspec.json.decode(path.read_bytes(), type=_Table)
     except OSError as e:
         raise ConfigError(f"cannot read {path}: {e.strerror}") from e
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"cannot use {path}: {e}", hint=f"its form is that of {TABLES / 'h100.json'}") from e
-    if wrong := _find_repeated(found.partitions):
+    if wrong := _find_repeated(result.partitions):
         raise ConfigError(f"cannot use {path}: {wrong}")
-    return tuple(Partition(id=row.id, modules=row.modules) for row in found.partitions)
+    return tuple(Partition(id=row.id, modules=row.modules) for row in result.partitions)
 
 
 def _find_repeated(rows: tuple[_Row, ...]) -> str:

@@ -40,7 +40,7 @@ class Position:
 
 def read_positions(card: Any, uuid: GpuUuid, *, card_mib: int) -> dict[str, Position]:
     """Return the positions of a card by name, whether or not there is an instance. Raise NVMLError."""
-    found = {}
+    result = {}
     for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         info = ask(partial(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, card, number), None, absent=UNKNOWN)
         if info is None:
@@ -53,7 +53,7 @@ def read_positions(card: Any, uuid: GpuUuid, *, card_mib: int) -> dict[str, Posi
         )
         for span in spans:
             name = position_name(uuid, profile, span.start)
-            found[name] = Position(
+            result[name] = Position(
                 name=name,
                 profile=profile,
                 profile_id=info.id,
@@ -61,7 +61,7 @@ def read_positions(card: Any, uuid: GpuUuid, *, card_mib: int) -> dict[str, Posi
                 span=span,
                 memory_mib=info.memorySizeMB,
             )
-    return found
+    return result
 
 
 def _read_spans(card: Any, profile_id: int) -> list[MemorySpan]:

@@ -60,8 +60,8 @@ def read_mig_minors(host_root: Path) -> dict[str, int]:
 
 def read_kernel_card_addresses(host_root: Path) -> tuple[PciAddress, ...]:
     """Return the addresses of the cards that the kernel module drives, in PCI order, which is NVML's."""
-    found = (parse_pci_address(name) for name in read_names(host_root / "proc/driver/nvidia/gpus"))
-    return tuple(sorted((bdf for bdf in found if bdf), key=pci_order))
+    result = (parse_pci_address(name) for name in read_names(host_root / "proc/driver/nvidia/gpus"))
+    return tuple(sorted((bdf for bdf in result if bdf), key=pci_order))
 
 
 def read_kernel_card(host_root: Path, bdf: PciAddress) -> KernelCard:

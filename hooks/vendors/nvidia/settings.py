@@ -140,11 +140,11 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
         if not self.driver_groups or self.gpu_mode is GpuMode.DEVICES or self.writes_specs:
             return
         if self.by_cdi:
-            why, instead = "cdi_specs = nvidia-ctk the node's CDI specs say", "cdi_specs = lading"
+            reason, instead = "cdi_specs = nvidia-ctk the node's CDI specs say", "cdi_specs = lading"
         else:
-            why, instead = f"gpu_mode = {self.gpu_mode} NVIDIA's runtime decides", "gpu_mode = devices"
+            reason, instead = f"gpu_mode = {self.gpu_mode} NVIDIA's runtime decides", "gpu_mode = devices"
         raise ConfigError(
-            f"driver_groups = {', '.join(self.driver_groups)}, and with {why} what a container with a GPU gets",
+            f"driver_groups = {', '.join(self.driver_groups)}, and with {reason} what a container with a GPU gets",
             hint=f"leave driver_groups out (or {instead})",
         )
 

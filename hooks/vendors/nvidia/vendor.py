@@ -66,7 +66,7 @@ class Nvidia:
         return bool(self.settings.driver_root) and (self.settings.mounts_driver or self.settings.writes_specs)
 
     @property
-    def _seen_root(self) -> Path:
+    def _driver_view(self) -> Path:
         return Path(self.settings.driver_mount or self.settings.driver_root)
 
     @property
@@ -82,38 +82,38 @@ class Nvidia:
             yield Needed(path=library, what="nvml_library")
         if self._gives_files:
             what = "driver_mount" if settings.driver_mount else "driver_root"
-            yield Needed(path=self._seen_root, what=what, mode=os.R_OK | os.X_OK)
+            yield Needed(path=self._driver_view, what=what, mode=os.R_OK | os.X_OK)
         if settings.writes_specs:
             yield Needed(path=Path(settings.cdi_hook), what="cdi_hook", mode=os.R_OK | os.X_OK, optional=True)
         yield from (Needed(path=host_root / path, what="device node", optional=True) for path in _DEVICES)
 
     def read(self, host_root: Path) -> VendorInventory:
         settings = self.settings
-        driver_root, seen_root = settings.driver_root, self._seen_root
+        driver_root, driver_view = settings.driver_root, self._driver_view
         driver, gpus, problems = read_gpus(host_root, library=self.library, driver_root=driver_root, divided=settings.mig_cards)
         if gpus:
             gpus, log_problems = self._with_xids(gpus)
             problems += log_problems
         if driver and self.limits:
-            gpus, limit_problems = self.limits.look(host_root, gpus, driver.version, library=self.library)
+            gpus, limit_problems = self.limits.scan(host_root, gpus, driver.version, library=self.library)
             problems += limit_problems
         if driver and self._gives_files:
             driver, file_problems = self._with_files(driver)
             problems += file_problems
         if driver and settings.driver_groups:
             driver, gpus, group_problems = add_groups(
-                driver, gpus, settings.driver_groups, host_root=host_root, driver_root=driver_root, files_root=seen_root
+                driver, gpus, settings.driver_groups, host_root=host_root, driver_root=driver_root, files_root=driver_view
             )
             problems += group_problems
         if driver and settings.driver_mount:
-            named = partial(name_on_host, seen_at=seen_root, driver_root=Path(driver_root))
+            named = partial(name_on_host, mounted_at=driver_view, driver_root=Path(driver_root))
             driver = replace(driver, mounts=named(driver.mounts), group_mounts=named(driver.group_mounts))
         return VendorInventory(gpus=gpus, driver=driver, partitions=self.partitions, problems=problems)
 
     def _with_files(self, driver: Driver) -> tuple[Driver, tuple[str, ...]]:
         """Return the driver with its files, and problems. With `nvidia-cdi-hook`, hooks make the symlinks; without it, mounts
         do."""
-        root, cdi_hook, problems = self._seen_root, Path(self.settings.cdi_hook), list[str]()
+        root, cdi_hook, problems = self._driver_view, Path(self.settings.cdi_hook), list[str]()
         commands: frozenset[str] = frozenset()
         if self.settings.writes_specs:
             try:

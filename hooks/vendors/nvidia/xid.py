@@ -44,17 +44,17 @@ class Xids:
         line = text.partition("\n")[0]
         if _LOADED.match(line):
             self.broken.clear()
-        elif found := _XID.match(line):
-            self._note(found[1].lower(), int(found[2]), found[3])
+        elif match := _XID.match(line):
+            self._note(match[1].lower(), int(match[2]), match[3])
 
-    def _note(self, card: str, xid: int, said: str) -> None:
-        if xid == _RECOVERY and (action := _ACTION.search(said)):
+    def _note(self, card: str, xid: int, text: str) -> None:
+        if xid == _RECOVERY and (action := _ACTION.search(text)):
             if int(action[1], 16) == 0:
                 self.broken.pop(card, None)
             else:
                 self.broken.setdefault(card, f"Xid {xid}: {action[2]}")
         elif xid in _CRITICAL:
-            self.broken.setdefault(card, f"Xid {xid}: {said}"[:_SHOWN])
+            self.broken.setdefault(card, f"Xid {xid}: {text}"[:_SHOWN])
 
     def of(self, bdf: str) -> str:
         return self.broken.get(bdf.partition(".")[0], "")

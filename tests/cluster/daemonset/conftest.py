@@ -1,4 +1,4 @@
-"""`deploy/node` with a real kubelet of unchanged flags, over a real containerd with NRI.
+"""Start `deploy/node` with a real kubelet of unchanged flags, over a real containerd with NRI.
 
 The images are built for it, in minutes, or are those of LADING_IMAGES (the tar of `make image`). Mounts have to propagate, as
 systemd has it. Where they do not:
@@ -28,7 +28,7 @@ from tests.logs import LOGS
 
 @pytest.fixture(scope="package")
 def runtime(assets: Path, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
-    """One that has NRI."""
+    """Start a containerd that supports NRI."""
     mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
     need(any(mount[4] == "/" and "shared:" in "".join(mount[6:]) for mount in mounts), "a shared / (see above)")
     yield from start_runtime(os.environ.get(CONTAINERD) or "1.7.", pytestconfig)
@@ -47,7 +47,7 @@ def imported(runtime: PrivateContainerd, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def cluster(assets: Path, runtime: PrivateContainerd, imported: None, pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """kubelet asks the runtime itself."""
+    """Start a cluster whose kubelet calls the runtime directly, without a proxy."""
     folder = runtime.layout.folder.parent / "node"
     cluster = Cluster(
         folder / "kube", assets=assets, cri_socket=runtime.socket, cgroup_root=runtime.layout.cgroup_root, node_name=NODE

@@ -1,4 +1,4 @@
-"""`deploy/node` on a simulated node: a kustomization over it that names this machine's folders, and what its pods do.
+"""Install `deploy/node` on a simulated node, with a kustomization that names this machine's folders, and read what its pods do.
 
 What differs from a real node are paths and ports: of a containerd below a folder of its own, of a simulated /sys, /proc, /dev
 and driver, and of an API server that is no Service of a cluster network. Containers, rights and rollout are those of deploy/.
@@ -48,7 +48,7 @@ class NodeSite:
 
     @property
     def plugins(self) -> Path:
-        """The runtime's folder of NRI plugins."""
+        """Return the runtime's folder of NRI plugins."""
         return self.runtime.layout.nri / "plugins"
 
     def write(self, **settings: object) -> Path:
@@ -127,9 +127,9 @@ class NodeSite:
         for name in names:
             self.cluster.eventually(lambda name=name: self.ready(name), f"a ready pod of {name}", within_s=180.0)  # type: ignore[misc]
 
-    def in_hooks(self, *words: str) -> str:
+    def in_hooks(self, *text: str) -> str:
         """Return what a command prints in the container of lading-hooks."""
-        done = self.cluster.kubectl("exec", "-n", NODES, "daemonset/lading-node", "-c", "hooks", "--", *words)
+        done = self.cluster.kubectl("exec", "-n", NODES, "daemonset/lading-node", "-c", "hooks", "--", *text)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -146,7 +146,7 @@ class NodeSite:
         layout = self.runtime.layout
         folders = {"state": self.state, "run": self.run, "nri": layout.nri, "containerd": layout.folder}
         volumes = [_volume(name, path) for name, path in folders.items()]
-        seen = {"sim": self.node.root, "netns-of-runtime": layout.state}  # at their own paths
+        observed = {"sim": self.node.root, "netns-of-runtime": layout.state}  # at their own paths
         hooks = {
             "env": [
                 {"name": "KUBERNETES_SERVICE_HOST", "value": address[0]},
@@ -154,7 +154,7 @@ class NodeSite:
                 {"name": "FAKE_NVML_STATE", "value": str(self.node.nvml_state)},
             ],
             "volumeMounts": [
-                {"name": name, "mountPath": str(path), "mountPropagation": "HostToContainer"} for name, path in seen.items()
+                {"name": name, "mountPath": str(path), "mountPropagation": "HostToContainer"} for name, path in observed.items()
             ],
             **{probe: {"httpGet": {"port": self.ports["hooks"]}} for probe in _PROBES},
         }
@@ -164,7 +164,7 @@ class NodeSite:
             "containers": containers,
             "volumes": [
                 *volumes,
-                *(_volume(name, path) for name, path in seen.items()),
+                *(_volume(name, path) for name, path in observed.items()),
                 _volume("driver", self.node.root / "usr"),
             ],
         }

@@ -1,4 +1,5 @@
-"""From one command to the first pod with a card that central chose: central as a pod of the image, on the node that it serves.
+"""Test the way from one command to the first pod with a card that central chose: central runs as a pod of the image, on its own
+node.
 
 Two things are not as in `deploy/`, because the rig has no network between pods: central has the host's network, so that its
 namespace is not `restricted` here, and kube-scheduler, of which there is no image, runs beside, with the deployed
@@ -35,7 +36,7 @@ PORTS: Final = ("extender", "page", "metrics", "probes")
 
 @dataclass(kw_only=True)
 class CentralSite(NodeSite):
-    """`deploy/` but for kube-scheduler's Deployment."""
+    """Install `deploy/` without kube-scheduler's Deployment."""
 
     parts: Sequence[str] = (*PARTS, "central")
     of_central: Mapping[str, int] = field(default_factory=lambda: {name: free_port() for name in PORTS})

@@ -1,4 +1,4 @@
-"""`deploy/node` from its installation to its removal: first pod, rights, update. The times are printed: `-s`."""
+"""Test `deploy/node` from installation to removal: first pod, rights, update. Measured times are printed (`-s`)."""
 
 import json
 import shutil
@@ -33,7 +33,8 @@ def cards(site: NodeSite, *indexes: int) -> list[str]:
 
 
 def test_from_one_command_to_the_first_pod_with_a_card(site: NodeSite, pods: Pods) -> None:
-    """The pod is created at once, and waits as any pod of a node that is being set up: it never starts bare."""
+    """Create the pod together with the installation: like any pod of a node that is being set up, it waits and never starts
+    bare."""
     began = time.monotonic()
     site.apply()
     site.label("nri")
@@ -59,8 +60,8 @@ def test_the_driver_is_mounted_by_its_paths_on_the_host(pods: Pods, site: NodeSi
 
 
 def test_the_doctor_in_its_pod_finds_the_driver_and_the_cards(site: NodeSite) -> None:
-    said = json.loads(site.in_hooks("lading-doctor", "--only", "driver,driver-files,nri", "-o", "json"))
-    assert {one["check"]: one["state"] for one in said["findings"]} == {"driver": "ok", "driver-files": "ok", "nri": "ok"}, said
+    text = json.loads(site.in_hooks("lading-doctor", "--only", "driver,driver-files,nri", "-o", "json"))
+    assert {one["check"]: one["state"] for one in text["findings"]} == {"driver": "ok", "driver-files": "ok", "nri": "ok"}, text
 
 
 def test_it_reports_its_devices_as_its_own_account(site: NodeSite) -> None:
@@ -76,13 +77,13 @@ def status(site: NodeSite) -> StatusView:
 
 
 def test_status_knows_its_daemonsets_and_its_node(site: NodeSite) -> None:
-    seen = status(site)
-    ready = {one.name: (one.desired, one.updated, one.ready, one.not_ready_on) for one in seen.daemonsets}
+    observed = status(site)
+    ready = {one.name: (one.desired, one.updated, one.ready, one.not_ready_on) for one in observed.daemonsets}
     none = dict.fromkeys(("lading-remove", "lading-proxy", "lading-proxy-remove"), (0, 0, 0, ()))
     assert ready == {"lading-node": (1, 1, 1, ()), "lading-guard": (1, 1, 1, ()), **none}
-    assert [(one.name, one.reporter, one.tainted) for one in seen.nodes] == [(NODE, __version__, False)]
-    assert seen.versions["node image"] == {__version__: 2}
-    assert not [one for one in seen.findings if one.group in (Part.DAEMONSETS, Part.NODES)]
+    assert [(one.name, one.reporter, one.tainted) for one in observed.nodes] == [(NODE, __version__, False)]
+    assert observed.versions["node image"] == {__version__: 2}
+    assert not [one for one in observed.findings if one.group in (Part.DAEMONSETS, Part.NODES)]
 
 
 def test_its_node_has_a_taint_only_while_the_guard_is_away(site: NodeSite) -> None:
@@ -97,7 +98,8 @@ def test_its_node_has_a_taint_only_while_the_guard_is_away(site: NodeSite) -> No
 
 
 def test_a_container_without_privilege_opens_no_device_of_its_node(site: NodeSite, pods: Pods) -> None:
-    """Why lading-hooks is privileged: mounted device nodes are not enough, with whatever capability."""
+    """Check why lading-hooks has to be privileged: with mounted device nodes alone, no capability allows a container to open
+    them."""
     device = cards(site, 2)[0]
     dev = [{"name": "dev", "hostPath": {"path": str(site.node.root / "dev")}}]
     mount = [{"name": "dev", "mountPath": "/devices"}]
@@ -136,11 +138,11 @@ def test_by_the_runtime_handler_no_pod_is_bare_while_neither_plugin_nor_guard_is
     handler = site.runtime.layout.handler
     handler.parent.mkdir()
     shutil.copy(handler_program(Settings(state_dir=str(site.state))), handler)
-    for words in (
+    for text in (
         ("apply", "-f", str(DEPLOY / "runtime-class/runtime-class.yaml")),
         ("label", "node", NODE, f"{HANDLED}=true"),
     ):
-        assert site.cluster.kubectl(*words).returncode == 0
+        assert site.cluster.kubectl(*text).returncode == 0
     for name in ("lading-node", "lading-guard"):
         site.keep_away(name)
     pods.create("waits", annotations={GPU: "0"}, runtimeClassName="lading")

@@ -1,4 +1,5 @@
-"""Pods that are created while a part of `deploy/node` is exchanged, or is away: they wait, none starts without its devices."""
+"""Test pods that are created while a part of `deploy/node` is replaced or stopped: they wait, and none starts without its
+devices."""
 
 import json
 import subprocess
@@ -122,7 +123,8 @@ AWAY: Final = {
 
 
 def test_twenty_pods_start_while_the_hooks_are_away(site: NodeSite, referee: Referee) -> None:
-    """The taint is not there, as lading-hooks that is taken away writes none: the pods are placed, and the guard refuses."""
+    """Stop lading-hooks for good, so that it writes no taint: kube-scheduler places the pods there, and the guard refuses their
+    containers."""
     site.keep_away("lading-node")
     create(referee, AWAY)
     waiting = {name for name, ask in AWAY.items() if ask}

@@ -1,4 +1,4 @@
-"""A node that reboots with pods bound to it: what is on its disk stays, what was in memory is gone.
+"""Test a node that reboots with pods bound to it: files on its disk remain, and state in memory is lost.
 
 The order is that of a real boot: containerd first, which launches the guard that it has, then kubelet, which starts the pods of
 the DaemonSets and all others at once.
@@ -35,7 +35,7 @@ def referee(site: NodeSite, pods: Pods) -> Referee:
 
 @pytest.fixture
 def running(site: NodeSite, referee: Referee) -> Referee:
-    """Ten pods, on a node with all of `deploy/node`."""
+    """Run ten pods on a node with all of `deploy/node`."""
     site.apply()
     site.label("nri")
     site.await_ready("lading-guard", "lading-node")
@@ -80,21 +80,21 @@ def test_pods_wait_for_the_node_and_the_taint_is_there_meanwhile(site: NodeSite,
     power_off(site)
     boot(site)
     began = datetime.now(UTC)
-    seen: list[tuple[datetime, bool]] = []  # when, whether the taint is there
+    observed: list[tuple[datetime, bool]] = []  # when, whether the taint is there
 
     def again() -> bool:
         parts = all(site.ready(name) and ours[name].isdisjoint(containers(site.pods(name))) for name in ours)
-        seen.append((datetime.now(UTC), site.tainted()))
+        observed.append((datetime.now(UTC), site.tainted()))
         now = site.cluster.api.pods()
-        return parts and not seen[-1][1] and len(containers(now) - theirs) == len(ASKS) == len(running.ready())
+        return parts and not observed[-1][1] and len(containers(now) - theirs) == len(ASKS) == len(running.ready())
 
     site.cluster.eventually(again, "all pods, after the boot", within_s=240.0)
-    tainted = [when for when, taint in seen if taint]
+    tainted = [when for when, taint in observed if taint]
     assert tainted
-    untainted = min(when for when, _ in seen if when > tainted[-1])
-    words = ("taint seen after", "taken away after", "all pods run after")
-    times = (tainted[0], untainted, seen[-1][0])
-    print("\n" + ", ".join(f"{what} {(when - began).total_seconds():.1f} s" for what, when in zip(words, times, strict=True)))
+    untainted = min(when for when, _ in observed if when > tainted[-1])
+    text = ("taint seen after", "taken away after", "all pods run after")
+    times = (tainted[0], untainted, observed[-1][0])
+    print("\n" + ", ".join(f"{what} {(when - began).total_seconds():.1f} s" for what, when in zip(text, times, strict=True)))
     assert max(started(site.pods(name)) for name in ours) <= untainted
     running.check()
     assert all(len(running.opened(name)) == 2 for name in ASKS), {name: running.opened(name) for name in ASKS}
@@ -103,7 +103,8 @@ def test_pods_wait_for_the_node_and_the_taint_is_there_meanwhile(site: NodeSite,
 
 
 def test_only_the_launched_guard_is_there_for_the_first_seconds(site: NodeSite, running: Referee, pods: Pods) -> None:
-    """It refuses, and plain pods run; then lading-hooks comes, and the taint stays until the other guard does too."""
+    """Check that the launched guard refuses guarded pods while plain pods run, and that the taint stays until lading-hooks and
+    the other guard run too."""
     cluster = site.cluster
     before = containers(cluster.api.pods())
     for name in ("lading-node", "lading-guard"):

@@ -19,12 +19,12 @@ from tests.cluster.scheduling.looking import Looking
 
 NODE_DEVICES: Final = "/apis/devices.lading.dev/v1alpha1/nodedevices"
 WHOLE: Final = 100  # percent
-LOOK_S: Final = 0.5
+SCAN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The part of one card that a pod has. A whole card is 100 % of it and no number of MiB."""
+    """Represent the part of one card that a pod has. A whole card is 100 % of the compute and no number of MiB."""
 
     whole: bool
     memory_mib: int = 0
@@ -84,7 +84,8 @@ def by_ledger(node: str, grants: Iterable[Grant]) -> dict[str, Holding]:
 
 
 def _holding(node: str, containers: Iterable[Mapping[str, Any]]) -> Holding:
-    """A card that a container has whole is the pod's; its shares add up, unless it says what the pod takes of it."""
+    """Return what each pod has of each card: a whole card belongs to one pod; shares add up, unless the assignment states the
+    pod's total."""
     entries = defaultdict(list)
     vfs: set[str] = set()
     for container in containers:
@@ -107,36 +108,36 @@ def _share(parts: list[Mapping[str, Any]]) -> Share:
 
 def held_twice(books: Books, usable_mib: Mapping[str, int]) -> list[str]:
     """Return a sentence for each device that two pods hold and cannot share. `usable_mib`: usable memory of each card."""
-    found = []
+    result = []
     cards: dict[str, dict[str, Share]] = defaultdict(dict)
     vfs: Counter[tuple[str, str]] = Counter()
     for uid, holding in books.items():
         vfs.update((holding.node, bdf) for bdf in holding.vfs)
         for uuid, share in holding.cards.items():
             cards[uuid][uid] = share
-    found += [f"VF {bdf} of {node}: {pods} pods" for (node, bdf), pods in vfs.items() if pods > 1]
+    result += [f"VF {bdf} of {node}: {pods} pods" for (node, bdf), pods in vfs.items() if pods > 1]
     for uuid, shares in cards.items():
         who = ", ".join(sorted(shares))
         if len(shares) > 1 and any(share.whole for share in shares.values()):
-            found.append(f"{uuid} is whole and another's: {who}")
+            result.append(f"{uuid} is whole and another's: {who}")
         if (memory := sum(share.memory_mib for share in shares.values())) > usable_mib[uuid]:
-            found.append(f"{uuid} has {usable_mib[uuid]} MiB, and {memory} are held: {who}")
+            result.append(f"{uuid} has {usable_mib[uuid]} MiB, and {memory} are held: {who}")
         if (core := sum(share.core_percent for share in shares.values())) > WHOLE:
-            found.append(f"{uuid}: {core} % are held: {who}")
-    return found
+            result.append(f"{uuid}: {core} % are held: {who}")
+    return result
 
 
 class Auditor(Looking):
-    """`found` is what was held twice at any look."""
+    """Record in `found` each device that had two holders in any reading."""
 
     def __init__(self, api: KubeApi, ledgers: Callable[[], Books] = dict) -> None:
-        """`ledgers`: of nodes that are real."""
-        super().__init__(every_s=LOOK_S)
+        """Read the API server and `ledgers`, the ledger files of real nodes."""
+        super().__init__(every_s=SCAN_S)
         self._api = api
         self._ledgers = ledgers
         self.found: set[str] = set()
 
-    def look(self) -> None:
+    def scan(self) -> None:
         reports = read_reports(self._api)
         usable: dict[str, int] = {gpu.uuid: gpu.usable_mib for node in reports for gpu in node.status.gpus}
         pods = self._api.call("GET", "/api/v1/pods")["items"]

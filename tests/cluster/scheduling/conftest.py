@@ -1,4 +1,5 @@
-"""One cluster for the tests of the whole path: its node believes what central signs, and each process has its own rights.
+"""Start one cluster for all tests of the whole path. The node trusts central's signature, and each process has only its own
+rights.
 
 kube-scheduler → central → API server → kubelet → proxy → containerd, with the CRD, rights and admission policies of deploy/.
 The node is real but for its devices; it reports as the reporter's service account, with a token bound to it.
@@ -76,9 +77,9 @@ def whole(cluster: Cluster, lading: LadingNode, key: SigningKey, pytestconfig: p
 
 @pytest.fixture
 def world(whole: World, pods: Pods) -> Iterator[World]:
-    """No one holds anything when a test begins, and nothing was ever held twice when it ends."""
+    """Check that no pod holds a device when a test begins, and that no device had two holders when it ends."""
     whole.await_idle()
-    before = whole.auditor.looks
+    before = whole.auditor.checks
     yield whole
-    whole.cluster.eventually(lambda: whole.auditor.looks > before, "a look of the auditor")
+    whole.cluster.eventually(lambda: whole.auditor.checks > before, "a look of the auditor")
     assert whole.auditor.found == set()

@@ -1,4 +1,4 @@
-"""Nodes without kubelets: Node and NodeDevices objects, and one thread that plays every kubelet and reporter.
+"""Simulate nodes without kubelets: Node and NodeDevices objects, and one thread that acts as every kubelet and every reporter.
 
 Honest about order: a pod runs after it was bound, its grant is reported after that, and is taken back after the pod is gone.
 What is granted is what the assignment says. Every report is made as its node's own user.
@@ -18,14 +18,14 @@ from tests.cluster.scheduling.looking import Looking
 CARDS: Final = 8
 CARD_MIB: Final = 81_920
 RESERVED_MIB: Final = 512
-LOOK_S: Final = 0.3
+SCAN_S: Final = 0.3
 MERGE: Final = "application/merge-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 
 class Fleet(Looking):
     def __init__(self, plane: ControlPlane, names: Sequence[str]) -> None:
-        super().__init__(every_s=LOOK_S)
+        super().__init__(every_s=SCAN_S)
         self._api = plane.api
         self._own = {name: plane.api_of(f"system:node:{name}", group="system:nodes") for name in names}
         self._reported: dict[str, Any] = {}
@@ -37,7 +37,7 @@ class Fleet(Looking):
             add_devices(own, name, number)
         return super().__enter__()
 
-    def look(self) -> None:
+    def scan(self) -> None:
         pods = [pod for pod in self._api.call("GET", "/api/v1/pods")["items"] if pod["spec"].get("nodeName") in self._own]
         for pod in pods:
             self._settle(pod)
@@ -70,7 +70,7 @@ class Fleet(Looking):
 
 
 def add_node(api: KubeApi, name: str, *, cpu: str = "64", pods: str = "250") -> None:
-    """Ready, and without the taint that the API server gives a new node."""
+    """Create a Node that is ready and does not have the taint that the API server gives a new node."""
     node = api.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
     node["spec"].pop("taints")
     node = api.call("PUT", f"/api/v1/nodes/{name}", node)

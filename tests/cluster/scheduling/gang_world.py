@@ -1,5 +1,5 @@
-"""Gangs as a test sees them on a real control plane of nodes that are objects: members, who is bound with which cards, and who
-waits for what. Two replicas of central. Nothing is ever held twice."""
+"""Create gangs on a real control plane whose nodes are objects only, and read who is bound with which cards, and who waits. Two
+replicas of central run, and no device may have two holders."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class GangWorld:
     def create(
         self, name: str, gpus: int, *, cpu: str = "", port: int = 0, metadata: Mapping[str, Any] | None = None, **spec: Any
     ) -> None:
-        """`port`: of the node that the pod takes for itself."""
+        """Create a member. `port` is the port of the node that the pod requests for itself."""
         limits = ({"lading.dev/gpu": str(gpus)} if gpus else {}) | ({"cpu": cpu} if cpu else {})
         ports = {"ports": [{"containerPort": port, "hostPort": port}]} if port else {}
         containers = [{"name": "main", "image": "pause", "resources": {"limits": limits}, **ports}]
@@ -72,13 +72,13 @@ class GangWorld:
         wanted = {*names}
         self.plane.eventually(lambda: wanted <= self.bound(), f"bound: {', '.join(sorted(wanted))}", within_s=within_s)
 
-    def await_gone(self, names: Iterable[str], *, within_s: float = 60.0) -> None:
+    def await_deleted(self, names: Iterable[str], *, within_s: float = 60.0) -> None:
         ended = {*names}
 
-        def gone() -> bool:
+        def deleted() -> bool:
             return not ended & {pod["metadata"]["name"] for pod in self.pods()}
 
-        self.plane.eventually(gone, f"gone: {', '.join(sorted(ended))}", within_s=within_s)
+        self.plane.eventually(deleted, f"gone: {', '.join(sorted(ended))}", within_s=within_s)
 
     def cards(self, names: Iterable[str]) -> int:
         """Return how many different cards these pods have."""
@@ -93,15 +93,15 @@ class GangWorld:
 
     def await_refused(self, name: str) -> str:
         """Wait until kube-scheduler said in the pod's condition why the pod was not bound. Return that."""
-        found: list[str] = []
+        result: list[str] = []
 
         def refused() -> bool:
             conditions = self.plane.api.pod(name)["status"].get("conditions", [])
-            found[:] = [one["message"] for one in conditions if (one["type"], one["status"]) == ("PodScheduled", "False")]
-            return bool(found)
+            result[:] = [one["message"] for one in conditions if (one["type"], one["status"]) == ("PodScheduled", "False")]
+            return bool(result)
 
         self.plane.eventually(refused, f"a refusal of {name}")
-        return found[0]
+        return result[0]
 
     def refusals(self, name: str) -> str:
         """Return what Events say of why the pod was not bound."""

@@ -1,4 +1,5 @@
-"""Kinds of other systems on the API server, as far as central reads and writes them: this repository has none of their CRDs."""
+"""Define the kinds of other systems on the API server, as far as central uses them: their own CRDs are not in this
+repository."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

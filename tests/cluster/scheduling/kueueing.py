@@ -1,4 +1,4 @@
-"""Jobs in Kueue's queues, as a test makes and sees them: their Workloads, the answer of central's check, their pods."""
+"""Create jobs in Kueue's queues, and read their Workloads, the state of central's admission check, and their pods."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -42,12 +42,12 @@ def cluster_queue(name: str, gpus: int, checks: Sequence[str] = (CHECK,)) -> Jso
 
 
 def is_true(one: Json, kind: str) -> bool:
-    return any(said["type"] == kind and said["status"] == "True" for said in one.get("status", {}).get("conditions", []))
+    return any(text["type"] == kind and text["status"] == "True" for text in one.get("status", {}).get("conditions", []))
 
 
 class Kueueing:
-    """Kueue with our check and one queue for each quota of GPUs, which has the number in its name: `gpus-64`; and one queue
-    with another controller's check beside ours."""
+    """Run Kueue with Lading's admission check and a queue for each quota of GPUs, named by the number (`gpus-64`); a further
+    queue has another controller's check too."""
 
     def __init__(self, world: World, kueue: Kueue) -> None:
         self.world = world
@@ -154,16 +154,16 @@ class Kueueing:
         for one in self.api.call("GET", WORKLOADS)["items"]:
             owners = [owner["name"] for owner in one["metadata"].get("ownerReferences", [])]
             if name in (one["metadata"]["name"], *owners):
-                found: Json = one
-                return found
+                result: Json = one
+                return result
         raise LookupError(f"{name} has no Workload")
 
     def status(self, name: str) -> Json:
         try:
-            found: Json = self.workload(name).get("status", {})
+            result: Json = self.workload(name).get("status", {})
         except LookupError:
             return {}
-        return found
+        return result
 
     def condition(self, name: str, kind: str) -> Json:
         return next((one for one in self.status(name).get("conditions", []) if one["type"] == kind), {})
@@ -181,11 +181,11 @@ class Kueueing:
 
     def await_answer(self, name: str, state: str, *, within_s: float = 60.0) -> Json:
         """Wait until the check says so. Return its entry."""
-        found: list[Json] = []
+        result: list[Json] = []
 
         def answered() -> bool:
-            found[:] = [entry] if (entry := self.entry(name)).get("state") == state else []
-            return bool(found)
+            result[:] = [entry] if (entry := self.entry(name)).get("state") == state else []
+            return bool(result)
 
         self.world.cluster.eventually(answered, f"{state} of {name}", within_s=within_s)
-        return found[0]
+        return result[0]

@@ -1,4 +1,4 @@
-"""Something that looks at the API server again and again, on a thread of its own, for as long as a `with` block."""
+"""Read the API server repeatedly, in a thread, for the duration of a `with` block."""
 
 import threading
 from typing import Self
@@ -9,7 +9,7 @@ from simnode.kube_api import KubeError
 class Looking:
     def __init__(self, *, every_s: float) -> None:
         # Looks that were complete; the API server may be away for a while, and a test may want that.
-        self.looks = 0
+        self.checks = 0
         self._every_s = every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -25,10 +25,10 @@ class Looking:
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
             try:
-                self.look()
+                self.scan()
             except KubeError:
                 continue
-            self.looks += 1
+            self.checks += 1
 
-    def look(self) -> None:
+    def scan(self) -> None:
         raise NotImplementedError

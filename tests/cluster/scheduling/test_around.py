@@ -1,4 +1,4 @@
-"""Pods that go around central: denied when they are made; where nothing denies them, refused by the node or seen by central."""
+"""Test pods that bypass central: admission denies them; without the policies, the node refuses them or central notices them."""
 
 import contextlib
 import json
@@ -34,7 +34,8 @@ OURS: Final = (
 
 @contextlib.contextmanager
 def without_policies(world: World) -> Iterator[None]:
-    """A cluster where no one installed them. The API server takes a moment to notice, both ways."""
+    """Remove the admission policies from the cluster. The API server needs a moment to notice their removal and their
+    return."""
     for name in OURS:
         world.api.call("DELETE", f"{POLICIES}/{name}")
     world.cluster.eventually(lambda: not denied(world), "a pod that is let through")
@@ -96,8 +97,9 @@ def test_for_another_scheduler_no_node_has_what_is_asked(world: World, pods: Pod
     assert not world.bound("wrong")
 
 
-def test_a_pod_that_was_placed_by_hand_is_refused_or_seen(world: World, pods: Pods) -> None:
-    """CRI does not carry resources: the node knows of the request only where an annotation refines it."""
+def test_a_pod_that_was_placed_by_hand_is_refused_or_observed(world: World, pods: Pods) -> None:
+    """Check a pod that names its node itself. CRI does not carry resource limits, so the node knows of the request only by an
+    annotation."""
     with without_policies(world):
         world.create(pods, "quiet", gpu=1, nodeName=world.node)
         world.create(pods, "refined", gpu=1, nodeName=world.node, annotations={TOPOLOGY: "switch"})
@@ -134,7 +136,8 @@ def test_forged_and_copied_assignments_are_refused_by_the_node(world: World, pod
 
 
 def test_a_static_pod_with_devices_by_hand_holds_them(world: World, pods: Pods) -> None:
-    """On a node that takes the manual form. The API server has it as a mirror, under another uid than the node knows it by."""
+    """Check a static pod on a node that accepts devices by hand. The API server has a mirror of the pod, under another uid than
+    the node."""
     world.lading.reconfigure_hooks(assignments=["manual"])
     static = world.cluster.static_pods / "static.json"
     name = f"static-{world.node}"

@@ -1,5 +1,5 @@
-"""`kubectl lading`, as kubectl finds it, on a real control plane: with the rights of deploy/rbac and no others, central reached
-through the API server's proxy of its pod."""
+"""Run `kubectl lading` as a plugin of kubectl on a real control plane, with the rights of deploy/rbac only. It reaches central
+through the API server's proxy for pods."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def person(whole: World) -> Iterator[DeviceRequest]:
     """Sign in as a person who may look and cordon, and nothing else."""
     plane = whole.cluster.control_plane
     replicas = [_as_pod(plane.api, replica) for replica in whole.scheduling.replicas]
-    for words in (
+    for text in (
         ("create", "serviceaccount", "person", "-n", "default"),
         ("create", "clusterrolebinding", "person-looks", "--clusterrole=lading-reader", "--serviceaccount=default:person"),
         ("create", "clusterrolebinding", "person-works", "--clusterrole=lading-operator", "--serviceaccount=default:person"),
@@ -45,14 +45,14 @@ def person(whole: World) -> Iterator[DeviceRequest]:
             "--serviceaccount=default:person",
         ),
     ):
-        done = plane.kubectl(*words)
+        done = plane.kubectl(*text)
         assert done.returncode == 0, done.stderr
     config = plane.sign_in_account("person", "default", "person")
     kubectl = plane.kubectl_argv()[0]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
-    def ask(*words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-        argv = [kubectl, "lading", *words]
+    def ask(*text: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+        argv = [kubectl, "lading", *text]
         env = {**os.environ, "PATH": path, "KUBECONFIG": str(config)}
         return subprocess.run(argv, input=stdin, capture_output=True, text=True, env=env, timeout=60, check=False)
 
@@ -64,7 +64,7 @@ def person(whole: World) -> Iterator[DeviceRequest]:
 
 
 def _as_pod(api: KubeApi, replica: Replica) -> str:
-    """The process as the pod that it would be, for the API server's proxy; the path of that."""
+    """Let a process serve as the pod that the API server's proxy connects to, and return the path of the proxy."""
     name = Path(replica.argv[-1]).stem
     ports = [{"name": "extender", "containerPort": replica.port}, {"name": "page", "containerPort": replica.page_port}]
     main = {"name": "central", "image": "none", "ports": ports, "securityContext": RESTRICTED}
@@ -88,8 +88,8 @@ def test_what_is_where(world: World, pods: Pods, person: DeviceRequest) -> None:
     assert node["name"] == world.node
     holders = {gpu["uuid"]: [one["pod"] for one in gpu.get("holders", [])] for gpu in node["gpus"]}
     assert {uuid for uuid, pods in holders.items() if pods == ["cli-train"]} == set(held.gpus)
-    for words in (("node", world.node), ("gpu", held.gpus[0]), ("pod", "cli-train")):
-        done = person(*words)
+    for text in (("node", world.node), ("gpu", held.gpus[0]), ("pod", "cli-train")):
+        done = person(*text)
         assert done.returncode == 0, done.stderr
         assert "cli-train" in done.stdout
 
@@ -127,7 +127,8 @@ def test_a_cordon_is_felt_and_taken_back(world: World, pods: Pods, person: Devic
 
 
 def test_the_whole_installation(world: World, person: DeviceRequest) -> None:
-    """Workloads run here as processes and not as Deployments, which status says; the rest of it is as deployed."""
+    """Check the whole output of `status`. Workloads run here as processes and not as Deployments, which it reports; all else is
+    as deployed."""
     done = person("status", "-o", "json")
     assert done.returncode in (0, 1, 3), done.stderr
     json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""A container gets exactly the devices of its assignment: whole cards, shares, VFs, several containers, those before them."""
+"""Check that a container gets exactly the devices of its assignment: whole cards, shares, VFs, several containers, restarts."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_each_of_several_containers_has_its_own(world: World, pods: Pods) -> Non
     world.run(pods, "several", containers=containers)
     assigned = world.assigned("several")
     assert set(assigned) == {"train", "eval", "side"}
-    cards = [card for seen in assigned.values() for card in seen.gpus]
+    cards = [card for observed in assigned.values() for card in observed.gpus]
     assert len(set(cards)) == len(cards) == 4
     world.check(pods, "several")  # `plain` has none, which is looked at too
     assert world.env(pods, "several", container="plain")["NVIDIA_VISIBLE_DEVICES"] == "void"

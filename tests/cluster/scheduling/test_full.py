@@ -19,7 +19,7 @@ IDLE_S = 2.0  # between a release and the Binding; a pod that central does not r
 SMALL = 40
 
 
-def test_a_pod_that_waits_is_told_why_and_gets_the_card_that_comes_free(world: World, pods: Pods) -> None:
+def test_a_pod_that_waits_has_a_reason_and_gets_the_card_that_comes_free(world: World, pods: Pods) -> None:
     world.run(pods, *(f"full-{n}" for n in range(8)), gpu=1)
     world.create(pods, "late", gpu=1)
     world.create(pods, "impossible", gpu=9)
@@ -74,7 +74,7 @@ def _until_bound(world: World, uid: str, waiting: list[str]) -> float:
             return time.monotonic() - held_at
         if held:
             held_at, wait = began, Wait("a Binding after the release", idle_s=IDLE_S)
-        time.sleep(wait.look())
+        time.sleep(wait.scan())
 
 
 def test_small_shares_fill_cards_to_the_brim_and_not_beyond(world: World, pods: Pods) -> None:

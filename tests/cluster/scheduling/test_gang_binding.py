@@ -1,4 +1,4 @@
-"""Gangs from the plan to the last Binding, on a real control plane: what goes wrong on the way binds no half gang for long."""
+"""Test gangs from plan to last Binding on a real control plane: after a failure, no half gang stays bound for long."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,9 +37,9 @@ def world(whole: GangWorld) -> Iterator[GangWorld]:
 
 
 def koordinators(gang: str, **says: str) -> dict[str, Any]:
-    """A gang of three that says how long its members wait for each other."""
-    words = {"name": gang, "min-available": "3", "waiting-time": f"{WAITING_S}s", **says}
-    return {"annotations": {f"{KOORDINATOR}/{key}": value for key, value in words.items()}}
+    """Create a gang of three pods that states how long its members wait for each other."""
+    text = {"name": gang, "min-available": "3", "waiting-time": f"{WAITING_S}s", **says}
+    return {"annotations": {f"{KOORDINATOR}/{key}": value for key, value in text.items()}}
 
 
 def test_a_pod_that_replaces_a_member_which_was_never_bound_gets_its_place(world: GangWorld) -> None:
@@ -51,7 +51,7 @@ def test_a_pod_that_replaces_a_member_which_was_never_bound_gets_its_place(world
         world.create("single", 1)
         world.await_refused("single")  # the room of the third is kept
     world.delete("g-2")
-    world.await_gone({"g-2"})
+    world.await_deleted({"g-2"})
     world.sit_out(10)
     assert world.bound() == {"hold", *members}
     world.create("g-2", 4, metadata=of_gang("g", 3))
@@ -61,7 +61,7 @@ def test_a_pod_that_replaces_a_member_which_was_never_bound_gets_its_place(world
 
 @pytest.mark.parametrize("mode", ["Strict", "NonStrict"])
 def test_members_that_are_bound_without_the_others_go_when_the_time_of_the_gang_is_over(world: GangWorld, mode: str) -> None:
-    """Unless the gang says that they may stay."""
+    """Check that the bound members are deleted after that time, unless the gang allows them to stay."""
     world.run("hold", gpus=4)
     gang = f"g-{mode.lower()}"
     first = [f"{gang}-{number}" for number in range(2)]
@@ -74,7 +74,7 @@ def test_members_that_are_bound_without_the_others_go_when_the_time_of_the_gang_
         world.delete(f"{gang}-2")
         world.await_bound({"single"}, within_s=WAITING_S + 60)  # no pod replaced the third
     if mode == "Strict":
-        world.await_gone(first)
+        world.await_deleted(first)
         assert world.blamed("GangIncomplete") == {*first}
         world.run("other-0", "other-1", gpus=4)  # all cards of the gang are free but those of the single pod
     else:
@@ -85,8 +85,8 @@ def test_members_that_are_bound_without_the_others_go_when_the_time_of_the_gang_
 
 @contextmanager
 def stuck_gang(world: GangWorld, gang: str) -> Iterator[set[str]]:
-    """A gang of four of which kube-scheduler finds no node for the last one: on every node another pod has its port. Central
-    never hears of that, and has a plan as for the others. The ports are free after the block. Yield the members."""
+    """Create a gang of four pods whose last member fits on no node, because another pod has its port on each node. Central does
+    not learn of ports, and plans for all four. The ports are free after the block. Yield the members."""
     porters = [f"porter-{node}" for node in NODES]
     for name, node in zip(porters, NODES, strict=True):
         world.create(name, 0, port=PORT, nodeName=node)
@@ -97,7 +97,7 @@ def stuck_gang(world: GangWorld, gang: str) -> Iterator[set[str]]:
 
 
 def test_no_member_is_bound_or_holds_cpu_while_one_of_them_is_not_sent_to_bind(world: GangWorld) -> None:
-    """Members have 25 of the 64 cores of a node each: while three are about to be bound, no node has 60."""
+    """Give each member 25 of the 64 cores of a node: while three members are about to be bound, no node has 60 cores free."""
     with stuck_gang(world, "stuck") as members:
         world.plane.eventually(
             lambda: "gang-incomplete" in world.refusals("stuck-0"), "a member that was refused at the barrier"

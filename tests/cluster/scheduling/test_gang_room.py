@@ -1,4 +1,5 @@
-"""Room for whole gangs on a real control plane: kept together while small pods come and go, lent and taken back by quotas."""
+"""Test free capacity for whole gangs on a real control plane: reserved while small pods come and end, lent and taken back by
+quotas."""
 
 import time
 from collections import deque
@@ -49,7 +50,7 @@ def world(whole: GangWorld) -> Iterator[GangWorld]:
 
 
 class Stream:
-    """Single pods that come and end all the time: always more than there are cards for."""
+    """Create single pods that end after a while: at any time there are more of them than free cards."""
 
     def __init__(self, world: GangWorld, cards: int) -> None:
         self._world = world
@@ -75,7 +76,7 @@ class Stream:
 
 
 def test_a_gang_of_all_cards_starts_though_single_pods_take_each_one_that_becomes_free(world: GangWorld) -> None:
-    """Another such gang waits too, and no room is kept for it meanwhile."""
+    """Check that the first gang gets a reservation while a second one waits without one."""
     with world.cordoned("n1"):
         stream = Stream(world, CARDS)
         world.plane.eventually(lambda: len(world.bound()) == CARDS, "no free card")
@@ -93,7 +94,7 @@ def test_a_gang_of_all_cards_starts_though_single_pods_take_each_one_that_become
 
 
 def test_room_for_a_gang_leaves_a_node_where_no_pod_ends(world: GangWorld) -> None:
-    """On n0 a pod with all cards but one runs on; single pods come and end on the other cards."""
+    """Check the choice of nodes: on n0, a pod with all cards but one runs on; single pods come and end on the other cards."""
     with world.cordoned("n1"):
         world.run("hold", gpus=CARDS - 1)
     stream = Stream(world, CARDS + 1)
@@ -124,7 +125,8 @@ def in_quota(quota: str, gang: str, size: int) -> dict[str, Any]:
 
 
 def test_what_a_quota_lent_is_taken_back_in_whole_gangs_and_lent_again(world: GangWorld) -> None:
-    """16 cards, of which two quotas are guaranteed 8 each. One runs four gangs of 4, and the other's gang of 6 comes."""
+    """Lend and take back 16 cards, of which two quotas are guaranteed 8 each: one runs four gangs of 4 pods, and a gang of 6 of
+    the other arrives."""
     for name in ("vision", "speech"):
         give(world, name, least=8, most=2 * CARDS)
     gangs = []

@@ -1,4 +1,5 @@
-"""Gangs on a real control plane: kube-scheduler asks, central plans and binds, kubelet starts them. The node has eight GPUs."""
+"""Test gangs on a real control plane: kube-scheduler asks, central plans and binds, kubelet starts them. The node has eight
+GPUs."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -79,7 +80,7 @@ def test_a_launcher_without_devices_starts_with_its_workers(world: World, pods: 
 
 
 def test_a_taint_that_comes_after_the_plan_binds_no_member_alone(world: World, pods: Pods) -> None:
-    """The only node is possible or not for all of them; what is bound is all or nothing."""
+    """Taint the only node between plan and Binding: either all members are bound or none."""
     path = f"/api/v1/nodes/{world.node}"
     taint = {"spec": {"taints": [{"key": "full", "value": "yes", "effect": "NoSchedule"}]}}
     world.create(pods, "g0", gpu=1, **gang("g", "2"))
@@ -97,7 +98,7 @@ def test_a_taint_that_comes_after_the_plan_binds_no_member_alone(world: World, p
 
 @pytest.fixture
 def podgroups(world: World) -> Iterator[None]:
-    """The kind PodGroup of the scheduler plugins, which comes and goes while central runs."""
+    """Install the kind PodGroup of scheduler-plugins, which may be installed and removed while central runs."""
     with served_kind(world.api, GROUP, "v1alpha1", "PodGroup", {"spec": OPEN, "status": OPEN}):
         yield
 

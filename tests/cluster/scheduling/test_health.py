@@ -1,4 +1,5 @@
-"""A device falls ill under a running pod: its author is told, by a condition and an Event, once, and again when it is well."""
+"""Test a device that becomes unhealthy under a running pod: the pod gets a condition and an Event, once each, and again after
+recovery."""
 
 from typing import Any
 
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
 
 def condition(world: World, name: str) -> Any:
-    """Empty while there is none."""
+    """Return the pod's condition about its devices; empty if it has none."""
     conditions = world.api.pod(name)["status"].get("conditions", [])
     return next((c for c in conditions if c["type"] == DEVICES_HEALTHY), {})
 
@@ -28,7 +29,7 @@ def await_status(world: World, name: str, status: str) -> Any:
 
 
 def told(world: World, name: str) -> list[str]:
-    """The reasons of the Events about devices, of all pods that had this name."""
+    """Return the reasons of the Events about devices, for all pods that had this name."""
     reasons = [event.partition(":")[0] for event in world.api.pod_events(name)]
     return [reason for reason in reasons if reason in (UNHEALTHY, HEALTHY)]
 

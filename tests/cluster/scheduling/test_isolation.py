@@ -1,4 +1,4 @@
-"""A share that is kept: from the annotations of a pod to what its program gets."""
+"""Test a share whose limits are enforced, from the pod's annotations to the memory and time that its program gets."""
 
 import json
 import subprocess
@@ -34,8 +34,8 @@ def cuda(driver: CudaDriver, **asked: Any) -> dict[str, Any]:
 def shares(world: World) -> dict[str, dict[str, Any]]:
     """Return what the share server says, by pod."""
     command = [world.lading.shares.program, "status", "--config", str(world.lading.shares.config), "-o", "json"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return {use["pod"]: use for use in json.loads(said)}
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {use["pod"]: use for use in json.loads(output)}
 
 
 def test_a_share_is_kept_as_its_annotations_say(world: World, pods: Pods, driver: CudaDriver) -> None:
@@ -45,9 +45,9 @@ def test_a_share_is_kept_as_its_annotations_say(world: World, pods: Pods, driver
     world.run(pods, "beside", annotations={ISOLATION: "tokens"}, **cuda(driver, memory="1Gi", core=30))
     (card,) = world.assigned("kept")["main"].gpus
     assert world.assigned("beside")["main"].gpus == (card,)
-    found = shares(world)
-    assert [found["kept"][key] for key in ("gpu", "requestPercent", "limitPercent", "memoryLimitMiB")] == [card, 70, 80, 2048]
-    assert [found["beside"][key] for key in ("gpu", "requestPercent", "limitPercent")] == [card, 30, 100]
+    result = shares(world)
+    assert [result["kept"][key] for key in ("gpu", "requestPercent", "limitPercent", "memoryLimitMiB")] == [card, 70, 80, 2048]
+    assert [result["beside"][key] for key in ("gpu", "requestPercent", "limitPercent")] == [card, 30, 100]
 
     world.run(pods, "trusted", memory="1Gi")  # the node's default is none
     assert world.assigned("trusted")["main"].gpus != (card,)

@@ -1,4 +1,4 @@
-"""A real Kueue asks central, and jobs are admitted, sent back, refused and preempted. The node has eight GPUs.
+"""Test central's admission check with a real Kueue: jobs are admitted, retried, refused and preempted. The node has eight GPUs.
 
 They need the program `kueue` and the file `kueue.yaml` (simnode/kueue.py) in the folder of the control plane's programs.
 """
@@ -90,7 +90,7 @@ def test_a_job_without_room_is_sent_back_a_smaller_one_passes_and_it_is_admitted
     assert jobs.entry("second")["retryCount"] == 1
 
 
-def test_a_job_larger_than_the_cluster_is_deactivated_and_told_why(jobs: Kueueing, world: World) -> None:
+def test_a_job_larger_than_the_cluster_is_deactivated_and_given_the_reason(jobs: Kueueing, world: World) -> None:
     jobs.submit("huge", 3, 4)
     evicted = jobs.await_true("huge", "Evicted")
     assert evicted["reason"] == "DeactivatedDueToAdmissionCheck"
@@ -100,7 +100,7 @@ def test_a_job_larger_than_the_cluster_is_deactivated_and_told_why(jobs: Kueuein
 
 
 def test_places_are_free_when_the_job_is_deleted_or_its_pods_do_not_come(jobs: Kueueing, world: World, pods: Pods) -> None:
-    """No pod can be made with a service account that does not exist."""
+    """Use a service account that does not exist, with which no pod can be created."""
     for name in ("gone", "never"):
         jobs.submit(name, 2, 4, serviceAccountName="absent")
         jobs.await_true(name, "Admitted")

@@ -1,4 +1,5 @@
-"""Gangs on a real control plane of many nodes, which are objects: Kubernetes' own PodGroups (1.36, alpha), and large waves."""
+"""Test gangs on a real control plane of many nodes, which are objects only: Kubernetes' own PodGroups (1.36, alpha), and large
+waves."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,10 +58,10 @@ def pods(plane: ControlPlane) -> list[dict[str, Any]]:
 
 
 def create(
-    plane: ControlPlane, name: str, gpus: int, *, group: str = "", annotations: dict[str, str] | None = None, **words: Any
+    plane: ControlPlane, name: str, gpus: int, *, group: str = "", annotations: dict[str, str] | None = None, **text: Any
 ) -> None:
     container = {"name": "main", "image": "pause", "resources": {"limits": {"lading.dev/gpu": str(gpus)}}}
-    spec: dict[str, Any] = {"containers": [container], "schedulerName": "lading", **words}
+    spec: dict[str, Any] = {"containers": [container], "schedulerName": "lading", **text}
     spec |= {"schedulingGroup": {"podGroupName": group}} if group else {}
     plane.api.call("POST", PODS, {"metadata": {"name": name, "annotations": annotations or {}}, "spec": spec})
 
@@ -74,7 +75,8 @@ def await_bound(plane: ControlPlane, names: set[str], *, within_s: float = 60.0)
 
 
 def test_a_native_gang_without_room_holds_nothing_against_other_pods_and_starts_whole(plane: ControlPlane) -> None:
-    """Five members on four free cards: kube-scheduler tries them together, again and again."""
+    """Create five members for four free cards: kube-scheduler tries them together repeatedly, and none may hold a card
+    meanwhile."""
     for number in range(NODES):
         create(plane, f"hold{number}", CARDS if number else CARDS - 4)
     plane.eventually(lambda: len(bound(plane)) == NODES, "full nodes")
@@ -92,7 +94,8 @@ def test_a_native_gang_without_room_holds_nothing_against_other_pods_and_starts_
 
 
 def test_a_native_gang_in_one_rack_starts_in_the_only_one_that_holds_it(plane: ControlPlane) -> None:
-    """kube-scheduler tries all members in each rack, and is told yes in one. Before that no rack holds them."""
+    """Check that kube-scheduler, which tries all members in each rack, is accepted in one rack, and in none while no rack has
+    enough cards."""
     for number in (0, 2, 4, 5, 6):
         create(plane, f"hold{number}", 4, nodeSelector={HOST: f"n{number}"})
     plane.eventually(lambda: len(bound(plane)) == 5, "five pods that hold four cards each")
@@ -113,9 +116,9 @@ def test_a_native_gang_in_one_rack_starts_in_the_only_one_that_holds_it(plane: C
 
 def test_a_gang_of_sixty_four_is_bound_in_one_wave(plane: ControlPlane) -> None:
     size = NODES * CARDS
-    said = {GANG: "large", GANG_MIN: str(size)}
+    message = {GANG: "large", GANG_MIN: str(size)}
     for number in range(size - 1):
-        create(plane, f"large{number}", 1, annotations=said)
+        create(plane, f"large{number}", 1, annotations=message)
     assert bound(plane) == set()
-    create(plane, "last", 1, annotations=said)
+    create(plane, "last", 1, annotations=message)
     plane.eventually(lambda: len(bound(plane)) == size, "the whole gang", within_s=60)

@@ -1,4 +1,4 @@
-"""A pod that waits for all cards of a node, on a real control plane where small pods hold the cpu of every node.
+"""Test a pod that waits for all cards of a node, on a real control plane where small pods hold the cpu of every node.
 
 kube-scheduler leaves out the nodes without enough cpu, and asks central about none of them.
 """
@@ -33,7 +33,7 @@ class Clustered:
         self.touched = 0
 
     def create(self, name: str, limits: dict[str, str], *, port: int = 0, **spec: Any) -> None:
-        """`port`: of the node that the pod takes for itself."""
+        """Create a pod. `port` is the port of the node that the pod requests for itself."""
         ports = {"ports": [{"containerPort": port, "hostPort": port}]} if port else {}
         containers = [{"name": "main", "image": "pause", "resources": {"limits": limits}, **ports}]
         spec = {"containers": containers, "schedulerName": "lading", **spec}
@@ -120,7 +120,7 @@ def test_a_pod_gets_the_node_whose_cpu_small_pods_hold_one_after_the_other(clust
 
 
 def test_a_node_that_kube_scheduler_refuses_for_a_reason_of_its_own_is_left_for_another(clustered: Clustered) -> None:
-    """A port of n1 is taken, which only kube-scheduler sees."""
+    """Occupy a port of n1, which only kube-scheduler takes into account."""
     port = 8080
     clustered.create("full", {"lading.dev/gpu": str(CARDS)}, nodeSelector=on("n0"))
     clustered.create("porter", {"cpu": "100m"}, port=port, nodeSelector=on("n1"))

@@ -1,4 +1,4 @@
-"""A pod of higher priority takes what it needs from pods of lower priority, and no more; disruption budgets are kept."""
+"""Test that a pod of higher priority takes what it needs from pods of lower priority and no more, within disruption budgets."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -32,18 +32,18 @@ def classes(world: World) -> Iterator[None]:
 
 
 def share(world: World, pods: Pods, name: str, memory: str, priority: str) -> None:
-    """On the fullest card."""
+    """Create a share on the card with the least free memory."""
     world.run(pods, name, memory=memory, priorityClassName=priority, annotations={POLICY: "binpack"})
 
 
 def there(world: World, *names: str) -> set[str]:
-    """Those of them that are not deleted and are not going."""
-    found = {pod["metadata"]["name"]: pod for pod in world.api.pods()}
-    return {name for name in names if name in found and "deletionTimestamp" not in found[name]["metadata"]}
+    """Return those of these pods that exist and are not being deleted."""
+    result = {pod["metadata"]["name"]: pod for pod in world.api.pods()}
+    return {name for name in names if name in result and "deletionTimestamp" not in result[name]["metadata"]}
 
 
 def protect(world: World, pod: str) -> None:
-    """A budget that lets the pod not go, once the controller has counted."""
+    """Create a disruption budget that allows no eviction of the pod, and wait until its controller has counted."""
     world.api.patch_pod(pod, {"metadata": {"labels": {"app": pod}}})
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": pod}}}
     world.api.call("POST", BUDGETS, {"metadata": {"name": pod}, "spec": spec})
@@ -60,7 +60,8 @@ def unprotect(world: World, pod: str) -> None:
 
 
 def test_exactly_the_share_that_suffices_goes(world: World, pods: Pods) -> None:
-    """Two cards. One has 40 and 30 GiB of 79; 36 more fit when either goes, and the older one stays."""
+    """Use two cards of 79 GiB. One has shares of 40 and 30 GiB; a share of 36 GiB fits once either of them ends, and the older
+    one stays."""
     world.cordon(*world.gpus[2:])
     share(world, pods, "older", "40Gi", "low")
     world.sit_out(1.0)  # creation times are whole seconds
@@ -103,8 +104,8 @@ def test_who_is_no_more_important_waits(world: World, pods: Pods) -> None:
 
 
 def test_for_cpu_no_one_goes_while_the_devices_are_short(world: World, pods: Pods) -> None:
-    """kube-scheduler preempts for cpu and asks central, which says whether the devices would suffice then. A pod that only cpu
-    kept from every node is beyond central's waking: kube-scheduler tries it again when a pod ends, or after 5 minutes."""
+    """Check the answer to a preemption for cpu: central states whether the devices would suffice. Central does not requeue a
+    pod that only cpu keeps from every node: kube-scheduler tries it again when a pod ends, or after 5 minutes."""
     free = float(world.api.node(world.node)["status"]["allocatable"]["cpu"])
     most = f"{int(free * 800)}m"
     world.cordon("all")

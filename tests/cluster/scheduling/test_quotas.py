@@ -1,4 +1,4 @@
-"""Quotas on a real control plane, by the kinds of Koordinator and of scheduler-plugins. The node has eight GPUs."""
+"""Test quotas on a real control plane, as the kinds of Koordinator and of scheduler-plugins. The node has eight GPUs."""
 
 import json
 from collections.abc import Iterator
@@ -56,14 +56,14 @@ def used(quota: dict[str, Any]) -> str:
 
 def await_used(world: World, group: str, name: str, amount: str) -> dict[str, Any]:
     """Wait until central says in the object that so many GPUs are used. Return the object."""
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
 
     def says() -> bool:
-        found[:] = [world.api.call("GET", path(group, name))]
-        return used(found[0]) == amount
+        result[:] = [world.api.call("GET", path(group, name))]
+        return used(result[0]) == amount
 
     world.cluster.eventually(says, f"{amount} used in {name}", within_s=READ_S)
-    return found[0]
+    return result[0]
 
 
 def of(quota: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def test_a_team_borrows_what_another_does_not_use_and_gives_it_back(world: World
 
 @pytest.mark.usefixtures("plugins")
 def test_a_namespace_uses_its_max_and_no_more(world: World, pods: Pods) -> None:
-    """The kind of scheduler-plugins has its status as a subresource."""
+    """Check a quota of scheduler-plugins too, whose kind has its status as a subresource."""
     give(world, PLUGINS, "team", 4, 4)
     await_used(world, PLUGINS, "team", "0")
     world.run(pods, "first", gpu=3)

@@ -1,4 +1,4 @@
-"""Our processes, kubelet and the API server come and go: pods that run are not touched, pods that come are served once."""
+"""Restart Lading's processes, kubelet and the API server: running pods are not touched, and new pods get their devices once."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def stable(world: World, pods: Pods, names: Sequence[str]) -> Stable:
 
 
 def test_a_rolling_restart_of_all_of_lading_while_pods_come_and_go(world: World, pods: Pods) -> None:
-    """Each goes away while a pod waits for it, or is under way."""
+    """Stop each process while a pod waits for it or is about to be bound."""
     world.run(pods, "long-0", "long-1", gpu=1, rdma=1)
     before = stable(world, pods, ["long-0", "long-1"])
     scheduling, lading = world.scheduling, world.lading
@@ -70,12 +70,12 @@ def test_the_leader_dies_while_every_card_is_taken_and_the_next_one_knows_who_ha
     world.await_refused("late")
     dead = world.scheduling.leader
     dead.kill()
-    gone = world.assigned("held-6")
+    deleted = world.assigned("held-6")
     pods.delete("held-6")  # while no one leads
     world.scheduling.await_leader()
     assert world.scheduling.leader is not dead
     world.await_bound("late", within_s=60.0)
-    assert world.assigned("late") == gone
+    assert world.assigned("late") == deleted
     dead.start()
     pods.wait_ready("late")
     world.check(pods, "late")
@@ -84,7 +84,8 @@ def test_the_leader_dies_while_every_card_is_taken_and_the_next_one_knows_who_ha
 
 
 def test_whom_the_former_leader_refused_the_next_one_wakes(world: World, pods: Pods) -> None:
-    """kube-scheduler asks about such a pod no more, and an end of a cordon is nothing that it sees."""
+    """End a cordon after a change of leader: kube-scheduler does not ask again about the pod, because it does not know of
+    cordons."""
     world.cordon("all")
     try:
         world.create(pods, "late", gpu=1)
@@ -101,8 +102,8 @@ def test_whom_the_former_leader_refused_the_next_one_wakes(world: World, pods: P
 def test_a_node_that_reboots_gives_its_pods_the_same_devices_again(
     world: World, pods: Pods, runtime: PrivateContainerd
 ) -> None:
-    """Kubelet and our daemons end, every container is gone, the boot id is another; kubelet makes the containers anew. Until
-    lading-hooks has reported, central gives nothing there."""
+    """End kubelet, Lading's daemons and all containers, and change the boot id; kubelet creates the containers again. Until
+    lading-hooks has reported, central assigns nothing on the node."""
     names = ["reboot-0", "reboot-1"]
     world.run(pods, *names, gpu=3, rdma=2)
     world.create(pods, "late", gpu=3)

@@ -1,4 +1,4 @@
-"""Devices leave service and come back: health, cordons, a node that is drained."""
+"""Test devices that leave service and come back: health, cordons, a drained node."""
 
 import pytest
 
@@ -19,8 +19,8 @@ def test_a_lost_card_gets_no_pod_until_it_is_well(world: World, pods: Pods) -> N
         world.cluster.eventually(lambda: _unhealthy(world) == [left], "a report of it")
         world.create(pods, "late", gpu=1)
         world.await_refused("late")
-        (why,) = world.why("late")["nodes"]
-        assert why["reason"] in (Missing.UNHEALTHY, Missing.TOO_FEW_FREE_GPUS)
+        (reason,) = world.why("late")["nodes"]
+        assert reason["reason"] in (Missing.UNHEALTHY, Missing.TOO_FEW_FREE_GPUS)
         assert not world.bound("late")
     finally:
         world.set_nvml()

@@ -1,5 +1,5 @@
-"""Hundreds of pods at once on nodes without kubelets: nothing is given twice, nothing is lost, whichever part dies
-meanwhile."""
+"""Create hundreds of pods at once on nodes without kubelets: no device has two holders and none is lost, whichever process is
+killed meanwhile."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ class Storm:
         self.auditor = auditor
 
     def create(self, names: Sequence[str], **kinds: Any) -> None:
-        """From eight clients."""
+        """Create pods by eight clients in parallel."""
 
         def one(name: str) -> None:
             main = {"name": "main", "image": "x", "resources": asks(**kinds)}
@@ -51,7 +51,7 @@ class Storm:
         self.plane.eventually(lambda: self.bound() >= count, f"{count} bound pods", within_s=within_s)
 
     def check(self) -> None:
-        """Every bound pod has an assignment of its own, and the nodes' reports agree."""
+        """Check that every bound pod has an assignment of its own, and that the nodes' reports agree with it."""
         bound = {pod["metadata"]["uid"] for pod in self.api.pods() if "nodeName" in pod["spec"]}
         assert set(by_assignment(self.api.pods())) == bound
         self.plane.eventually(lambda: set(by_report(read_reports(self.api))) == bound, "reports of all grants")
@@ -98,7 +98,7 @@ def test_five_hundred_shares(storm: Storm) -> None:
 
 
 def test_more_than_there_is(storm: Storm) -> None:
-    """Sixty-four cards, a hundred pods; who waits is served as others go."""
+    """Create a hundred pods for 64 cards; waiting pods get the cards of pods that end."""
     cards = len(NODES) * CARDS
     names = [f"card-{n}" for n in range(100)]
     storm.create(names, gpu=1)
@@ -106,11 +106,11 @@ def test_more_than_there_is(storm: Storm) -> None:
     storm.check()
     assert storm.bound() == cards
     began = time.monotonic()
-    gone = [pod["metadata"]["name"] for pod in storm.api.pods() if "nodeName" in pod["spec"]][: 100 - cards]
-    for name in gone:
+    deleted = [pod["metadata"]["name"] for pod in storm.api.pods() if "nodeName" in pod["spec"]][: 100 - cards]
+    for name in deleted:
         storm.api.delete_pod(name, grace_s=0)
     storm.await_bound(cards)
-    print(f"measured: {len(gone)} cards, from the first deletion to the last Binding: {time.monotonic() - began:.1f} s")
+    print(f"measured: {len(deleted)} cards, from the first deletion to the last Binding: {time.monotonic() - began:.1f} s")
     storm.check()
 
 

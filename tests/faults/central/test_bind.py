@@ -108,7 +108,7 @@ def test_a_pod_that_someone_else_bound(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
         one.filter("a")
-        one.server.objects[pod_path("a")] = {**(found := one.json("a")), "spec": {**found["spec"], "nodeName": "n7"}}
+        one.server.objects[pod_path("a")] = {**(result := one.json("a")), "spec": {**result["spec"], "nodeName": "n7"}}
         assert "n7" in await one.bind("a", "n1")
         assert reserved(one) == 0
 
@@ -120,15 +120,15 @@ def test_a_pod_that_is_not_there_any_more(tmp_path: Path, meanwhile: str) -> Non
     async def story(one: Led) -> None:
         await one.put_pod("a")
         uid = one.uid("a")
-        found = one.json("a")
+        result = one.json("a")
         if meanwhile == "gone":
             del one.server.objects[pod_path("a")]  # and no watch has said so
         elif meanwhile == "another of its name":
             other = {"uid": "another", "resourceVersion": "999"}
-            one.server.objects[pod_path("a")] = {**found, "metadata": {**found["metadata"], **other}}
+            one.server.objects[pod_path("a")] = {**result, "metadata": {**result["metadata"], **other}}
         else:
             ending = {"deletionTimestamp": "2026-11-21T00:00:00Z", "resourceVersion": "999"}
-            one.server.objects[pod_path("a")] = {**found, "metadata": {**found["metadata"], **ending}}
+            one.server.objects[pod_path("a")] = {**result, "metadata": {**result["metadata"], **ending}}
         assert await one.leadership.bind(uid, "n1") != ""
         assert (reserved(one), len(one.sent("/binding"))) == (0, 1)
 
@@ -138,11 +138,11 @@ def test_a_pod_that_is_not_there_any_more(tmp_path: Path, meanwhile: str) -> Non
 def test_a_pod_that_changed_is_bound_with_its_new_version(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
-        found = one.json("a")
-        one.server.objects[pod_path("a")] = {**found, "metadata": {**found["metadata"], "resourceVersion": "999"}}
+        result = one.json("a")
+        one.server.objects[pod_path("a")] = {**result, "metadata": {**result["metadata"], "resourceVersion": "999"}}
         assert await one.bind("a", "n1") == ""
         versions = [binding.body["metadata"]["resourceVersion"] for binding in one.sent("/binding")]
-        assert versions == [found["metadata"]["resourceVersion"], "999"]
+        assert versions == [result["metadata"]["resourceVersion"], "999"]
 
     play(story, tmp_path)
 
@@ -181,9 +181,9 @@ def test_a_proxy_that_sent_our_binding_twice(tmp_path: Path) -> None:
         one.server.slowness = lambda request: (0.0, 0.5) if is_binding(request) else (0.0, 0.0)
         binding = asyncio.create_task(one.bind("a", "n1"))
         await one.pause(0.1)
-        found = one.json("a")
+        result = one.json("a")
         ending = {"deletionTimestamp": "2026-11-21T00:00:00Z"}
-        one.server.objects[pod_path("a")] = {**found, "metadata": {**found["metadata"], **ending}}
+        one.server.objects[pod_path("a")] = {**result, "metadata": {**result["metadata"], **ending}}
         assert await binding == ""
         assert one.free_cards() == 0
 
@@ -288,8 +288,8 @@ def test_the_pod_ended_before_it_was_known(tmp_path: Path, meanwhile: str) -> No
             del one.server.objects[pod_path("a")]
         else:
             one.server.objects[pod_path("a")] = {
-                **(found := one.json("a")),
-                "metadata": {**found["metadata"], "uid": "another"},
+                **(result := one.json("a")),
+                "metadata": {**result["metadata"], "uid": "another"},
             }
         assert await binding != ""
         await one.pause(1)

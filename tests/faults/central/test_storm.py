@@ -53,15 +53,15 @@ async def schedule(one: Led, name: str, random: Random) -> None:
     objects, path = one.server.objects, pod_path(name)
     while path in objects and not one.bound_to(name):
         before = objects.rendered(path)
-        why = "too late"
+        reason = "too late"
         try:
             async with asyncio.timeout(HTTP_TIMEOUT_S):
-                why = await one.schedule(name)
+                reason = await one.schedule(name)
         except TimeoutError:
             pass
-        if why == REFUSED:
+        if reason == REFUSED:
             await one.server.until(lambda: path not in objects or objects.rendered(path) != before)  # noqa: B023
-        elif why:
+        elif reason:
             await asyncio.sleep(random.expovariate(1 / 4))  # others come first meanwhile
         else:
             return

@@ -81,8 +81,8 @@ def test_no_such_pod(cli: Cli) -> None:
 @pytest.mark.parametrize("output", ["table", "wide"])
 def test_simulate(cli: Cli, output: str) -> None:
     manifest = str(cli.kubeconfig.parent / "pods.yaml")
-    said = cli.on_terminal("simulate", "-f", manifest, "-o", output, columns=COLUMNS)
-    assert_recorded(FOLDER / f"simulate-{output}.txt", said)
+    text = cli.on_terminal("simulate", "-f", manifest, "-o", output, columns=COLUMNS)
+    assert_recorded(FOLDER / f"simulate-{output}.txt", text)
 
 
 def test_defrag(cli: Cli) -> None:

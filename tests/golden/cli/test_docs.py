@@ -20,8 +20,8 @@ def test_what_a_command_says(cli: Cli, name: str) -> None:
         r"^```\n\$ kubectl lading ([^\n]*)\n(.*?)^```", section(PAGE, f"## `{name}`"), re.MULTILINE | re.DOTALL
     )
     assert examples
-    for words, said in examples:
-        assert "".join(line.rstrip() + "\n" for line in cli.run(*words.split()).stdout.splitlines()) == said
+    for message, text in examples:
+        assert "".join(line.rstrip() + "\n" for line in cli.run(*message.split()).stdout.splitlines()) == text
 
 
 def test_every_command_has_a_section() -> None:
@@ -38,13 +38,13 @@ def test_every_global_flag_has_a_row() -> None:
 
 def test_every_column_is_explained_in_help(cli: Cli) -> None:
     """`node` draws its heads itself; the others' are those of their tables."""
-    for words, own in (
+    for text, own in (
         ("nodes -o wide", "nodes"),
         ("node h100-1", "node"),
         ("pods -o wide -n team-a", "pods"),
         ("top namespaces", "top"),
     ):
-        heads = re.split(r" {2,}", next(line for line in cli.run(*words.split()).stdout.splitlines() if "HELD" in line).strip())
+        heads = re.split(r" {2,}", next(line for line in cli.run(*text.split()).stdout.splitlines() if "HELD" in line).strip())
         command = main.commands[own]
         assert isinstance(command, Command)
         assert {head for head, _ in command.columns} == set(heads)

@@ -57,9 +57,9 @@ def test_on_a_pipe(cli: Cli, file: str, words: str) -> None:
 @pytest.mark.parametrize("columns", [80, 200])
 @pytest.mark.parametrize("words", ["nodes", "pods -A", "top namespaces", "node h100-1", "gpu h100-1/0", "pod team-a/train-0"])
 def test_on_a_terminal(cli: Cli, words: str, columns: int) -> None:
-    said = cli.on_terminal(*words.split(), columns=columns)
-    assert max(map(len, said.splitlines())) <= columns
-    assert_recorded(HERE / f"{words.replace('/', '-').replace(' ', '-')}-{columns}.txt", said)
+    text = cli.on_terminal(*words.split(), columns=columns)
+    assert max(map(len, text.splitlines())) <= columns
+    assert_recorded(HERE / f"{words.replace('/', '-').replace(' ', '-')}-{columns}.txt", text)
 
 
 def _crowded() -> NodeView:
@@ -101,17 +101,17 @@ def _crowded() -> NodeView:
 @pytest.mark.parametrize("columns", [80, 200])
 def test_a_crowded_node_stays_readable(cli: Cli, columns: int) -> None:
     out = Console(width=columns, color_system=None, force_terminal=False)
-    with out.capture() as said:
+    with out.capture() as text:
         for line in draw_node(_crowded(), columns, wide=False):
             out.print(line)
-    assert max(len(line.rstrip()) for line in said.get().splitlines()) <= columns
-    assert_recorded(HERE / f"node-crowded-{columns}.txt", said.get())
+    assert max(len(line.rstrip()) for line in text.get().splitlines()) <= columns
+    assert_recorded(HERE / f"node-crowded-{columns}.txt", text.get())
 
 
 def test_json_and_yaml_are_the_same_value(cli: Cli) -> None:
-    for words in ("nodes", "pods -A", "top pods -A", "node h100-1", "gpu h100-1/0", "pod team-a/train-0"):
-        as_json = json.loads(cli.run(*words.split(), "-o", "json").stdout)
-        assert as_json == yaml.safe_load(cli.run(*words.split(), "-o", "yaml").stdout)
+    for text in ("nodes", "pods -A", "top pods -A", "node h100-1", "gpu h100-1/0", "pod team-a/train-0"):
+        as_json = json.loads(cli.run(*text.split(), "-o", "json").stdout)
+        assert as_json == yaml.safe_load(cli.run(*text.split(), "-o", "yaml").stdout)
         assert as_json
 
 
@@ -125,9 +125,9 @@ def test_no_pod_of_a_namespace_is_another_ones(cli: Cli) -> None:
 
 def test_rows_of_top_add_up_to_their_total(cli: Cli) -> None:
     for of in ("pods", "namespaces", "nodes"):
-        said = json.loads(cli.run("top", of, "-o", "json", *(["-A"] if of == "pods" else [])).stdout)
+        output = json.loads(cli.run("top", of, "-o", "json", *(["-A"] if of == "pods" else [])).stdout)
         for key in ("vfs", "held_mib", "held_percent"):
-            assert sum(row["share"][key] for row in said["rows"]) == said["total"]["share"][key]
+            assert sum(row["share"][key] for row in output["rows"]) == output["total"]["share"][key]
 
 
 def test_what_a_row_counts_as_held_nodes_count_too(cli: Cli) -> None:
@@ -138,9 +138,9 @@ def test_what_a_row_counts_as_held_nodes_count_too(cli: Cli) -> None:
 
 
 def test_nodes_as_json_have_the_names_of_the_cluster_view(cli: Cli) -> None:
-    said = json.loads(cli.run("nodes", "-o", "json").stdout)
-    assert said["totals"]["nodes"] == len(said["nodes"]) == 6
-    assert {node["name"]: node["state"] for node in said["nodes"]}["old-1"] == "unreachable"
+    output = json.loads(cli.run("nodes", "-o", "json").stdout)
+    assert output["totals"]["nodes"] == len(output["nodes"]) == 6
+    assert {node["name"]: node["state"] for node in output["nodes"]}["old-1"] == "unreachable"
 
 
 @pytest.mark.parametrize(("key_id", "state"), [(KEY_ID, "valid"), ("another", "unchecked")])

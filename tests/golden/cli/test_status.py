@@ -59,9 +59,9 @@ def test_the_page_shows_what_it_says(cli: Cli, command: str) -> None:
     shown = re.findall(
         r"^```\n\$ kubectl lading ([^\n]*)\n(.*?)^```", section(PAGE, f"## `{command}`"), re.MULTILINE | re.DOTALL
     )
-    assert [words.split()[0] for words, _ in shown] == [command]
-    for words, said in shown:
-        assert "".join(line.rstrip() + "\n" for line in cli.run(*words.split()).stdout.splitlines()) == said
+    assert [message.split()[0] for message, _ in shown] == [command]
+    for message, text in shown:
+        assert "".join(line.rstrip() + "\n" for line in cli.run(*message.split()).stdout.splitlines()) == text
 
 
 @pytest.mark.parametrize(("command", "checks"), [("status", STATUS_CHECKS), ("preflight", PREFLIGHT_CHECKS)])

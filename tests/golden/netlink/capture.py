@@ -90,12 +90,12 @@ def capture() -> dict[str, dict[str, str]]:
 
 def _capture_ip(folder: Path) -> dict[str, dict[str, str]]:
     lines = [_SETUP]
-    lines += [f"strace -o {folder}/{name} -e trace=sendmsg -e write=all ip {words}" for name, words in _IP.items()]
+    lines += [f"strace -o {folder}/{name} -e trace=sendmsg -e write=all ip {text}" for name, text in _IP.items()]
     # iproute2 also sends a change that the kernel refuses, such as VFs of a veth device.
     script = "; ".join(lines)
     subprocess.run(["unshare", "--net", "--mount", "sh", "-c", script], check=False, capture_output=True, timeout=60)
     return {
-        name: {"command": f"ip {words}", "sent": _last_change((folder / name).read_text()).hex()} for name, words in _IP.items()
+        name: {"command": f"ip {text}", "sent": _last_change((folder / name).read_text()).hex()} for name, text in _IP.items()
     }
 
 
@@ -121,14 +121,14 @@ def _settle(request: bytes) -> bytes:
 
 
 def _capture_rdma(library: Path) -> dict[str, dict[str, str]]:
-    found = {}
-    for name, words in _RDMA.items():
-        script = f"{_NAMED}; exec rdma {words}"
+    result = {}
+    for name, text in _RDMA.items():
+        script = f"{_NAMED}; exec rdma {text}"
         run = run_with_peer(library, ["unshare", "--mount", "--net", "sh", "-c", script], _answer_rdma)
         commands = {"rdma-mode": 6, "rdma-list": 1, "rdma-move": 2, "rdma-rename": 2}
         sent = next(one for one in run.requests if struct.unpack_from("=IH", one)[1] & 0x3FF == commands[name])
-        found[name] = {"command": f"rdma {words}", "sent": _settle(sent).hex()}
-    return found
+        result[name] = {"command": f"rdma {text}", "sent": _settle(sent).hex()}
+    return result
 
 
 def _answer_rdma(request: bytes) -> list[bytes]:

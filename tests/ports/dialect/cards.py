@@ -15,7 +15,7 @@ KEY = "cards.example.com/uuids"
 class Cards:
     forms: ClassVar[tuple[FormName, ...]] = ("cards",)
     prefixes: ClassVar[tuple[str, ...]] = ("cards.example.com/",)
-    words: ClassVar[str] = "of the cards dialect"
+    text: ClassVar[str] = "of the cards dialect"
 
     def own(self, keys: Iterable[str]) -> list[str]:
         return [key for key in keys if key == KEY]

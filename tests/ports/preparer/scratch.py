@@ -27,8 +27,8 @@ class Scratch(Preparer):
     async def undo(self, sandbox: Sandbox) -> None:
         (self._root / sandbox.id).rmdir()
 
-    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, lists: RuntimeLists, under_way: frozenset[int]) -> bool:
         for folder in self._root.glob("*"):
-            if folder.name not in seen.ready | seen.live:
+            if folder.name not in lists.ready | lists.live:
                 folder.rmdir()
         return False

@@ -1,4 +1,4 @@
-"""The upper bound where it can be known by hand."""
+"""Check the upper bound in cases that are computed by hand."""
 
 import pytest
 
@@ -15,8 +15,8 @@ def pod(gpus: int = 1, milli: int = FULL, cpu_milli: int = 0, models: tuple[str,
 
 
 def bound(nodes: list[TraceNode], pods: list[TracePod], load: float = 1.0) -> tuple[float, float]:
-    found = compute_bound(Trace(nodes=tuple(nodes), pods=tuple(pods)), [load])
-    return found.at_load[load], found.saturation
+    result = compute_bound(Trace(nodes=tuple(nodes), pods=tuple(pods)), [load])
+    return result.at_load[load], result.saturation
 
 
 def test_whole_cards_fill_everything() -> None:
@@ -39,7 +39,7 @@ def test_cpu_and_memory_run_out() -> None:
     assert bound([node()], [much])[0] == pytest.approx(100 * 65_536 / 40_960 / 2)
 
 
-def test_models_are_kept_apart() -> None:
+def test_models_are_kept_separate() -> None:
     nodes = [node("a", 2, model="T4"), node("b", 2, model="A10")]
     assert bound(nodes, [pod(models=("T4",))], load=1.0) == pytest.approx((50, 50))
     assert bound(nodes, [pod(models=("A10", "T4"))]) == pytest.approx((100, 100))

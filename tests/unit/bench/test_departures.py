@@ -27,24 +27,24 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_departures_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The other figures of the file are kept, those of other workloads too."""
+    """Check that the other figures of the file remain, and those of other workloads."""
     output = folder / "placement.json"
     output.write_text(json.dumps({"replay_s": 2.0, "departures": {"default": {}}}))
     placement.main([str(folder), "--departures-only", "--departure-seeds", "1", "--only", "default", "-o", str(output)])
     placement.main([str(folder), "--departures-only", "--departure-seeds", "2", "--only", "multigpu20", "-o", str(output)])
-    found = json.loads(output.read_text())
-    assert found["replay_s"] == 2.0
-    assert list(found["departures"]) == ["default", "multigpu20"]
-    for loads in found["departures"].values():
+    result = json.loads(output.read_text())
+    assert result["replay_s"] == 2.0
+    assert list(result["departures"]) == ["default", "multigpu20"]
+    for loads in result["departures"].values():
         assert list(loads) == ["0.80", "0.90", "0.95", "1.05"]
         assert all(list(durations) == ["exponential", "trace"] for durations in loads.values())
-    ours = found["departures"]["multigpu20"]["0.95"]["trace"]["fragmentation"]
+    ours = result["departures"]["multigpu20"]["0.95"]["trace"]["fragmentation"]
     assert ours["seeds"] == [42, 43]
     assert "| fragmentation |" in capsys.readouterr().out
 
 
 def policy(allocated: float, queued: float, eight: float | None) -> dict[str, Any]:
-    """Figures of two seeds, one point apart."""
+    """Return the figures of two seeds, one point from each other."""
     waits = {"delay_8gpu": eight, "delay_4gpu": 1.0, "delay_1gpu": 0.5, "delay_share": 0.0}
     per_seed = [{"allocated": allocated + more, "queued": queued, **waits} for more in (-0.5, 0.5)]
     return {"allocated": allocated, "queued": queued, "per_seed": per_seed, **waits}

@@ -33,9 +33,9 @@ def test_percentile_is_a_value_that_was_measured() -> None:
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0.01, 1))
 def test_percentile_leaves_the_share_below_and_the_rest_above(values: list[float], share: float) -> None:
-    found = percentile(values, share)
-    assert sum(value <= found for value in values) >= share * len(values)
-    assert sum(value < found for value in values) < share * len(values)
+    result = percentile(values, share)
+    assert sum(value <= result for value in values) >= share * len(values)
+    assert sum(value < result for value in values) < share * len(values)
 
 
 def test_every_target_has_its_verdict() -> None:
@@ -60,7 +60,7 @@ def test_every_target_has_its_verdict() -> None:
         ("loop_stall_max_ms", 10.1),
     ],
 )
-def test_a_missed_target_is_said(part: str, worse: Results | float) -> None:
+def test_a_missed_target_is_reported(part: str, worse: Results | float) -> None:
     missed = [verdict for verdict in judge({part: worse}) if not verdict.met]
     assert len(missed) == 1
     assert "MISSED" in render({part: worse}, [])

@@ -6,10 +6,10 @@ from central.request.model import Policy
 
 @pytest.mark.parametrize("policy", Policy)
 @pytest.mark.parametrize("fleet", FLEETS)
-def test_no_pod_gets_gpus_apart_while_joined_ones_are_free(fleet: str, policy: Policy) -> None:
-    found = replay(FLEETS[fleet], policy, 7, nodes=8, pods=500)
-    assert found.pods > 100
-    assert found.avoidable == 0
+def test_no_pod_gets_gpus_separate_while_joined_ones_are_free(fleet: str, policy: Policy) -> None:
+    result = replay(FLEETS[fleet], policy, 7, nodes=8, pods=500)
+    assert result.pods > 100
+    assert result.avoidable == 0
 
 
 def test_gpus_of_a_bridge_or_of_a_partition_are_joined() -> None:

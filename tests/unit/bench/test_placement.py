@@ -100,18 +100,18 @@ def test_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(placement, "measure_joint", dict)
     output = tmp_path / "out/placement.json"
     placement.main([str(folder), "--quick", "--only", "default", "-o", str(output)])
-    found = json.loads(output.read_text())
+    result = json.loads(output.read_text())
     for key in ("fragmentation", "fgd", "bestfit", "random", "first-fit", "dot-product", ONLINE, "fragmentation_other"):
-        assert {"80", "90", "100", "130"} <= found["default"][key].keys()
-    assert found["arrivals"]["default"].keys() == POLICIES
-    assert found["default"]["other"] in {"default", "other"}
-    assert found["arrivals"]["default"]["best-fit"] == {
-        asked: found["default"]["bestfit"][asked] for asked in ("80", "90", "100", "130")
+        assert {"80", "90", "100", "130"} <= result["default"][key].keys()
+    assert result["arrivals"]["default"].keys() == POLICIES
+    assert result["default"]["other"] in {"default", "other"}
+    assert result["arrivals"]["default"]["best-fit"] == {
+        asked: result["default"]["bestfit"][asked] for asked in ("80", "90", "100", "130")
     }
-    assert found["departures"]["default"]["0.90"]["trace"].keys() == POLICIES | {ONLINE, POOLED}
-    assert found["upper_bound"]["default"].keys() == {"100", "130", "saturation"}
-    assert {"replay_s", "replay_max_s", "decision_p50_ms", "joint_search_warm_p99_ms"} <= found.keys()
-    assert found["replay_s_by_workload"] == {"default": found["replay_s"]}
+    assert result["departures"]["default"]["0.90"]["trace"].keys() == POLICIES | {ONLINE, POOLED}
+    assert result["upper_bound"]["default"].keys() == {"100", "130", "saturation"}
+    assert {"replay_s", "replay_max_s", "decision_p50_ms", "joint_search_warm_p99_ms"} <= result.keys()
+    assert result["replay_s_by_workload"] == {"default": result["replay_s"]}
     assert (output.parent / "placement/default-allocation.svg").exists()
     assert "default" in capsys.readouterr().out
 
@@ -129,9 +129,9 @@ def test_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
         (results(slowest=4.1), "MISSED"),
     ],
 )
-def test_what_was_missed_is_said(missed: dict[str, Any], word: str) -> None:
-    words = {word for word in ("MISSED", "ONLINE", "STARVED", "OTHER PRIOR", "BEHIND") if word in render(missed)}
-    assert words == ({word} if word else set())
+def test_what_was_missed_is_reported(missed: dict[str, Any], word: str) -> None:
+    text = {word for word in ("MISSED", "ONLINE", "STARVED", "OTHER PRIOR", "BEHIND") if word in render(missed)}
+    assert text == ({word} if word else set())
 
 
 def test_the_table_in_the_docs(tmp_path: Path) -> None:

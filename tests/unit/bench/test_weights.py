@@ -1,4 +1,5 @@
-"""Other weights are played where scores are made, and only while they are; reported seeds are not; what is in the JSON."""
+"""Test the bench of weights: weights are replaced only for the replay, reported seeds are not replayed again, and the JSON is
+complete."""
 
 import json
 from pathlib import Path
@@ -71,13 +72,13 @@ def test_differences_are_paired_by_seed() -> None:
         for variant in VARIANTS
         for seed in (0, 1)
     }
-    found = summarize(allocated, ["a", "b"], [0, 1], 1.3)
-    assert found["allocation"] == {"a": 90.5, "b": 90.5}
-    assert found["to_shipped"]["a"]["cut x 2"] == {"mean": 2.0, "error": pytest.approx(1.0)}
-    assert found["to_shipped"][ALL]["cut x 2"] == {"mean": 1.5, "error": pytest.approx(0.0)}
-    assert found["to_shipped"]["a"]["cut x 1/2"] == {"mean": 0.0, "error": 0.0}
-    assert SHIPPED not in found["to_shipped"]["a"]
-    assert found["variants"]["fed x 1/2"] == {
+    result = summarize(allocated, ["a", "b"], [0, 1], 1.3)
+    assert result["allocation"] == {"a": 90.5, "b": 90.5}
+    assert result["to_shipped"]["a"]["cut x 2"] == {"mean": 2.0, "error": pytest.approx(1.0)}
+    assert result["to_shipped"][ALL]["cut x 2"] == {"mean": 1.5, "error": pytest.approx(0.0)}
+    assert result["to_shipped"]["a"]["cut x 1/2"] == {"mean": 0.0, "error": 0.0}
+    assert SHIPPED not in result["to_shipped"]["a"]
+    assert result["variants"]["fed x 1/2"] == {
         "cut": 12,
         "usable": 1,
         "fed_by_cpu": 0.5,
@@ -97,10 +98,10 @@ def folder(tmp_path: Path) -> Path:
 def test_a_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = folder / "out/weights.json"
     weights.main([str(folder), "--seeds", "2", "--first-seed", "1", "--jobs", "1", "-o", str(output)])
-    found = json.loads(output.read_text())
-    assert (found["seeds"], found["arrival_ratio"]) == ([1, 2], 1.3)
-    assert found["to_shipped"].keys() == {"default", ALL}
-    assert found["to_shipped"]["default"].keys() == VARIANTS.keys() - {SHIPPED}
+    result = json.loads(output.read_text())
+    assert (result["seeds"], result["arrival_ratio"]) == ([1, 2], 1.3)
+    assert result["to_shipped"].keys() == {"default", ALL}
+    assert result["to_shipped"]["default"].keys() == VARIANTS.keys() - {SHIPPED}
     assert "default" in capsys.readouterr().out
 
 

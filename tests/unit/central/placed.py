@@ -1,4 +1,4 @@
-"""Devices for tests, by letter and number: a placed container in one line."""
+"""Build placed devices for tests, by letter and number: a container in one line."""
 
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from lading.vocabulary import GpuUuid, PciAddress

@@ -1,4 +1,4 @@
-"""A caller that reaches the extender sends a pod's uid and name with another request than the pod's own."""
+"""Test a caller that reaches the extender and sends a pod's uid and name with another request than the pod's own."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Isolations through filter, bind and watch: other nodes, a restart, an edited annotation, waking, eviction."""
+"""Test isolations through filter, bind and watch: other nodes, a restart, an edited annotation, requeueing, eviction."""
 
 import asyncio
 import json
@@ -26,22 +26,22 @@ def world(*, gpus: int = 1, **offered: tuple[str, ...]) -> World:
     return made
 
 
-def create(made: World, name: str, limits: dict[str, str] = TEN, *, priority: int = 0, **said: str) -> None:
-    made.show(name, limits, annotations=annotations(said), priority=priority)
+def create(made: World, name: str, limits: dict[str, str] = TEN, *, priority: int = 0, **text: str) -> None:
+    made.show(name, limits, annotations=annotations(text), priority=priority)
 
 
-def annotations(said: dict[str, str]) -> dict[str, str]:
-    return {f"lading.dev/{key.replace('_', '-')}": value for key, value in said.items()}
+def annotations(text: dict[str, str]) -> dict[str, str]:
+    return {f"lading.dev/{key.replace('_', '-')}": value for key, value in text.items()}
 
 
-def bind(made: World, name: str, node: str, limits: dict[str, str] = TEN, *, priority: int = 0, **said: str) -> dict[str, Any]:
+def bind(made: World, name: str, node: str, limits: dict[str, str] = TEN, *, priority: int = 0, **text: str) -> dict[str, Any]:
     """Return what its assignment says of its card."""
-    create(made, name, limits, priority=priority, **said)
+    create(made, name, limits, priority=priority, **text)
     made.filter(name, node)
     reserved = made.scheduler.reserve(uid_of(name), node)
     assert isinstance(reserved, Reservation), reserved
     made.scheduler.confirm(reserved)
-    given = {**annotations(said), ASSIGNMENT: reserved.assignment}
+    given = {**annotations(text), ASSIGNMENT: reserved.assignment}
     made.show(name, limits, node=node, annotations=given, priority=priority)
     (gpu,) = json.loads(reserved.assignment)["containers"]["main"]["gpus"]
     return {key: gpu[key] for key in ("isolation", "core_limit_percent") if key in gpu}
@@ -59,7 +59,7 @@ def test_only_nodes_that_offer_it_fit() -> None:
     assert (set(answer.fitting), answer.never) == ({"n2", "n3"}, {"n1": Missing.NO_ISOLATION.shown})
     create(made, "b", isolation="mps")
     assert set(made.filter("b").never) == {"n1", "n2", "n3"}
-    made.gone("a")
+    made.deleted("a")
     create(made, "c")
     assert set(made.filter("c").fitting) == {"n1", "n2", "n3"}
 
@@ -69,12 +69,12 @@ def test_a_card_has_one_isolation_until_the_last_of_its_pods_ends() -> None:
     assert bind(made, "a", "n1", isolation="tokens") == {"isolation": "tokens"}
     create(made, "b")
     assert made.filter("b").fails == {"n1": Missing.OTHER_ISOLATION.shown}
-    (why,) = why_pending(made.scheduler, made.pending_pod("b"), now=0.0).nodes
-    assert (why.reason, "none" in why.detail) == (Missing.OTHER_ISOLATION, True)
+    (reason,) = why_pending(made.scheduler, made.pending_pod("b"), now=0.0).nodes
+    assert (reason.reason, "none" in reason.detail) == (Missing.OTHER_ISOLATION, True)
     bind(made, "c", "n1", isolation="tokens")
-    made.gone("a")
+    made.deleted("a")
     assert made.filter("b").fails == {"n1": Missing.OTHER_ISOLATION.shown}
-    made.gone("c")
+    made.deleted("c")
     assert made.filter("b").fitting == ["n1"]
 
 
@@ -117,7 +117,7 @@ def test_after_a_restart_it_is_known_from_annotations_and_from_grants() -> None:
 
 
 def test_an_assignment_without_one_is_what_the_node_says_it_granted() -> None:
-    """It may have been written before the node was configured."""
+    """Check an assignment without an isolation, which may have been written before the node was configured."""
     made = world(n1=())
     bind(made, "a", "n1")
     granted = {"uuid": gpu_uuid("n1", 0), "memoryMiB": 10240, "isolation": "tokens"}
@@ -133,7 +133,7 @@ def test_an_isolation_that_this_version_does_not_know_is_not_given() -> None:
     assert bind(made, "a", "n2") == {}  # so that the node gives its default
 
 
-def test_pods_are_woken_by_the_end_of_shares_and_by_a_node_that_offers_more() -> None:
+def test_pods_are_requeued_by_the_end_of_shares_and_by_a_node_that_offers_more() -> None:
     made = world(n1=BOTH)
     bind(made, "a", "n1", isolation="tokens")
     create(made, "b", isolation="none")
@@ -141,25 +141,25 @@ def test_pods_are_woken_by_the_end_of_shares_and_by_a_node_that_offers_more() ->
     for name in ("b", "c"):
         made.filter(name)
     made.ledger.take_freed()
-    woken: list[str] = []
+    requeued: list[str] = []
 
     async def touch(pod: Any) -> None:
-        woken.append(pod.name)
+        requeued.append(pod.name)
 
     async def go() -> None:
         waker = Requeuer(made.scheduler, touch, clock=lambda: made.now, log=made.records.log)
         task = asyncio.create_task(waker.run())
         await asyncio.sleep(1)
-        assert woken == []
+        assert requeued == []
         made.report("n1", isolations=(*BOTH, "mps"))
         await asyncio.sleep(1)
-        assert woken == []  # the card is not free
-        made.gone("a")
+        assert requeued == []  # the card is not free
+        made.deleted("a")
         await asyncio.sleep(1)
         task.cancel()
 
     run_simulated(go())
-    assert set(woken) == {"b", "c"}
+    assert set(requeued) == {"b", "c"}
 
 
 def test_pods_with_another_isolation_are_evicted_for_one_of_higher_priority() -> None:

@@ -1,4 +1,4 @@
-"""MIG instances that the node makes on demand, through filter, bind and watch: positions that take the same memory exclude each
+"""Test MIG instances that the node creates on demand, through filter, bind and watch: positions with common memory exclude each
 other. The node is the simulated one, as its own code reports it."""
 
 import json
@@ -35,7 +35,7 @@ def fits(world: World, profile: str, limits: dict[str, str] = WHOLE) -> bool:
     tried = f"tried-{world.next_version()}"  # a pod that is gone does not come back
     create(world, tried, profile, limits)
     answer = world.filter(tried)
-    world.gone(tried)
+    world.deleted(tried)
     return answer.fitting == ["n1"]
 
 
@@ -60,16 +60,16 @@ def test_small_instances_leave_room_for_large_ones(world: World) -> None:
     assert bind(world, "c", "4g.40gb") == ["4g.40gb@0"]
     create(world, "d", "1g.10gb")
     assert world.filter("d").fails == {"n1": Missing.TOO_FEW_FREE_MIG.shown}
-    (why,) = why_pending(world.scheduler, world.pending_pod("d"), now=0.0).nodes
-    assert "of 7 such 7 held" in why.detail
+    (reason,) = why_pending(world.scheduler, world.pending_pod("d"), now=0.0).nodes
+    assert "of 7 such 7 held" in reason.detail
 
 
 def test_a_position_is_free_again_when_the_last_pod_that_takes_its_memory_has_ended(world: World) -> None:
     bind(world, "a", "1g.10gb")
     bind(world, "b", "1g.10gb")
-    world.gone("a")
+    world.deleted("a")
     assert not fits(world, "7g.80gb")
-    world.gone("b")
+    world.deleted("b")
     assert fits(world, "7g.80gb")
 
 

@@ -1,4 +1,5 @@
-"""Sharing constraints through filter, bind and watch: races, other nodes, a restart, an edited annotation, waking, eviction."""
+"""Test sharing constraints through filter, bind and watch: races, other nodes, a restart, an edited annotation, requeueing,
+eviction."""
 
 import asyncio
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ def create(made: World, name: str, limits: Mapping[str, str] = TEN, *, priority:
 
 
 def bind(made: World, name: str, node: str, limits: Mapping[str, str] = TEN, *, priority: int = 0, **rules: Any) -> str:
-    """The UUID of its card."""
+    """Bind the pod, and return the UUID of its card."""
     create(made, name, limits, priority=priority, **rules)
     made.filter(name, node)
     reserved = made.scheduler.reserve(uid_of(name), node)
@@ -100,7 +101,7 @@ def test_a_full_card_is_waited_for() -> None:
     create(made, "b", FIFTY, affinity="x")
     answer = made.filter("b", "n1", "n2")
     assert answer.fails == {"n1": Missing.GROUP_FULL.shown, "n2": Missing.GROUP_ELSEWHERE.shown}
-    made.gone("a")
+    made.deleted("a")
     assert set(made.filter("b", "n1", "n2").fitting) == {"n1", "n2"}
 
 
@@ -117,9 +118,9 @@ def test_a_group_on_a_node_that_is_not_ready_waits_for_it() -> None:
 @pytest.mark.parametrize(("rule", "at_home"), [("affinity", {"n1"}), ("anti_affinity", {"n2"})])
 def test_a_namespace_has_its_own_labels(rule: str, at_home: set[str]) -> None:
     made = world(gpus=1)
-    said: dict[str, Any] = {rule: "x"}
-    bind(made, "a", "n1", **said)
-    create(made, "b", **said)
+    text: dict[str, Any] = {rule: "x"}
+    bind(made, "a", "n1", **text)
+    create(made, "b", **text)
     assert set(made.filter("b", "n1", "n2").fitting) == at_home
     made.pods["b"]["metadata"]["namespace"] = "other"
     made.pods["b"]["metadata"]["resourceVersion"] = str(made.next_version())
@@ -129,7 +130,7 @@ def test_a_namespace_has_its_own_labels(rule: str, at_home: set[str]) -> None:
 # anti-affinity and exclusion
 
 
-def test_pods_with_one_anti_affinity_are_apart_also_before_they_are_bound() -> None:
+def test_pods_with_one_anti_affinity_are_separate_also_before_they_are_bound() -> None:
     made = world(gpus=2, nodes=("n1",))
     for name in "abc":
         create(made, name, anti_affinity="x")
@@ -149,7 +150,7 @@ def test_an_exclusive_card_is_closed_to_all_others() -> None:
         assert answer.fails == ({} if fits else {"n1": Missing.KEPT_OFF.shown})
 
 
-def test_nodes_that_differ_in_labels_only_are_told_apart() -> None:
+def test_nodes_that_differ_in_labels_only_are_distinguished() -> None:
     made = world(gpus=1)
     bind(made, "a", "n1", exclusion="x")
     bind(made, "b", "n2")
@@ -225,20 +226,20 @@ def test_a_pod_for_which_room_is_made_and_that_fits_elsewhere_gives_its_group_on
 # requeued pods and victims
 
 
-def woken(waker: Requeuer) -> list[str]:
-    return [pod.name for pod in run_simulated(waker.look())]
+def requeued(waker: Requeuer) -> list[str]:
+    return [pod.name for pod in run_simulated(waker.scan())]
 
 
-def test_a_group_whose_last_pod_ends_is_woken_for_room_that_was_there_all_the_time() -> None:
+def test_a_group_whose_last_pod_ends_is_requeued_for_room_that_was_there_all_the_time() -> None:
     made = world(gpus=1)
     waker = Requeuer(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
     bind(made, "a", "n1", affinity="x")
     bind(made, "other", "n1", FIFTY)
     create(made, "b", share("60Gi"), affinity="x")
     assert made.filter("b", "n1", "n2").fitting == []
-    woken(waker)
-    made.gone("a")  # on n1 there is still too little
-    assert woken(waker) == ["b"]
+    requeued(waker)
+    made.deleted("a")  # on n1 there is still too little
+    assert requeued(waker) == ["b"]
     assert made.filter("b", "n1", "n2").fitting == ["n2"]
 
 
@@ -249,23 +250,23 @@ def test_room_elsewhere_does_not_wake_a_group() -> None:
     bind(made, "other", "n2", FIFTY)
     create(made, "b", FIFTY, affinity="x")
     made.filter("b", "n1", "n2")
-    woken(waker)
-    made.gone("other")
-    assert woken(waker) == []
-    made.gone("a")
-    assert woken(waker) == ["b"]
+    requeued(waker)
+    made.deleted("other")
+    assert requeued(waker) == []
+    made.deleted("a")
+    assert requeued(waker) == ["b"]
 
 
 @pytest.mark.parametrize(("one", "other"), [("x", "x"), ("x", "y")])
-def test_who_was_kept_off_is_woken_when_the_sharer_ends(one: str, other: str) -> None:
+def test_who_was_kept_off_is_requeued_when_the_sharer_ends(one: str, other: str) -> None:
     made = world(gpus=1, nodes=("n1",))
     waker = Requeuer(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
     bind(made, "a", "n1", anti_affinity="x", exclusion=one)
     create(made, "b", anti_affinity="x", exclusion=other)
     assert made.filter("b", "n1").fitting == []
-    woken(waker)
-    made.gone("a")
-    assert woken(waker) == ["b"]
+    requeued(waker)
+    made.deleted("a")
+    assert requeued(waker) == ["b"]
 
 
 def test_preemption_makes_room_on_the_groups_card_only() -> None:
@@ -276,12 +277,12 @@ def test_preemption_makes_room_on_the_groups_card_only() -> None:
     create(made, "b", FIFTY, affinity="x", priority=50)
     pod = made.pending_pod("b")
     made.filter("b", "n1", "n2")
-    found = made.plan(pod, ["n1", "n2"])
-    assert found is not None
-    assert (found.node, [victim.name for victim in found.victims]) == ("n1", ["low1"])
+    result = made.plan(pod, ["n1", "n2"])
+    assert result is not None
+    assert (result.node, [victim.name for victim in result.victims]) == ("n1", ["low1"])
     assert made.plan(pod, ["n2"]) is None
-    gone = {name: [uid_of(low)] for name, low in (("n1", "low1"), ("n2", "low2"))}
-    assert made.preempt(decoded(made.pods["b"]), gone) == ["n1"]
+    deleted = {name: [uid_of(low)] for name, low in (("n1", "low1"), ("n2", "low2"))}
+    assert made.preempt(decoded(made.pods["b"]), deleted) == ["n1"]
 
 
 def test_a_kept_off_pod_of_higher_priority_has_the_sharer_evicted() -> None:
@@ -289,9 +290,9 @@ def test_a_kept_off_pod_of_higher_priority_has_the_sharer_evicted() -> None:
     bind(made, "a", "n1", exclusion="x")
     create(made, "b", priority=50)
     made.filter("b", "n1")
-    found = made.plan(made.pending_pod("b"), ["n1"])
-    assert found is not None
-    assert [victim.name for victim in found.victims] == ["a"]
+    result = made.plan(made.pending_pod("b"), ["n1"])
+    assert result is not None
+    assert [victim.name for victim in result.victims] == ["a"]
 
 
 # in words
@@ -302,8 +303,8 @@ def test_why_names_the_card_the_node_and_the_pods_of_the_group() -> None:
     card = bind(made, "a", "n1", FIFTY, affinity="x")
     create(made, "b", FIFTY, affinity="x", exclusion="y")
     made.filter("b", "n1", "n2")
-    said = why_pending(made.scheduler, made.pending_pod("b"), made.now)
-    details: dict[str, Any] = {node.node: (node.reason, node.detail) for node in said.nodes}
+    text = why_pending(made.scheduler, made.pending_pod("b"), made.now)
+    details: dict[str, Any] = {node.node: (node.reason, node.detail) for node in text.nodes}
     assert details["n1"][0] == Missing.GROUP_FULL.value
     assert card in details["n1"][1]
     assert details["n2"][0] == Missing.GROUP_ELSEWHERE.value

@@ -1,4 +1,4 @@
-"""The scheduler with its ledger and feeds, told of objects by hand: no API server, no loop, a clock that a test sets."""
+"""Drive the scheduler with its ledger and feeds by hand: no API server, no event loop, and a clock that the test sets."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.objects import Node
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
@@ -37,7 +37,7 @@ def uid_of(name: str) -> PodUid:
 
 @dataclass
 class World:
-    """Every object that learns of gets the next version."""
+    """Hold a cluster in memory. Every object that the scheduler receives gets the next version."""
 
     policy: Policy = Policy.BINPACK
     forecast: Forecast | None = None
@@ -77,37 +77,37 @@ class World:
 
     # ---- what the API server says
 
-    def node(self, name: str, gpus: int = 1, vfs: int = 0, *, ready: bool = True, **words: Any) -> None:
-        self.report(name, gpus, vfs, **words)
+    def node(self, name: str, gpus: int = 1, vfs: int = 0, *, ready: bool = True, **text: Any) -> None:
+        self.report(name, gpus, vfs, **text)
         self.readiness(name, ready)
 
-    def report(self, name: str, gpus: int = 1, vfs: int = 0, **words: Any) -> None:
-        report = devices(name, gpus, vfs, version=self.next_version(), **words)
+    def report(self, name: str, gpus: int = 1, vfs: int = 0, **text: Any) -> None:
+        report = devices(name, gpus, vfs, version=self.next_version(), **text)
         self.devices_feed.changed(msgspec.convert(report, NodeDevices))
 
     def readiness(
         self, name: str, ready: bool, *, allocatable: Mapping[str, str] | None = None, boot_id: str | None = None
     ) -> None:
-        said = node(name, ready=ready, allocatable=allocatable)
+        text = node(name, ready=ready, allocatable=allocatable)
         if boot_id is not None:
-            said["status"]["nodeInfo"] = {"bootID": boot_id}
-        said["metadata"]["resourceVersion"] = str(self.next_version())
-        self.node_feed.changed(msgspec.convert(said, Node))
+            text["status"]["nodeInfo"] = {"bootID": boot_id}
+        text["metadata"]["resourceVersion"] = str(self.next_version())
+        self.node_feed.changed(msgspec.convert(text, Node))
 
     def cordon(self, name: str) -> None:
-        said = node(name, cordoned=True)
-        said["metadata"]["resourceVersion"] = str(self.next_version())
-        self.node_feed.changed(msgspec.convert(said, Node))
+        text = node(name, cordoned=True)
+        text["metadata"]["resourceVersion"] = str(self.next_version())
+        self.node_feed.changed(msgspec.convert(text, Node))
 
-    def show(self, name: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> Pod:
-        """The pod in the watch, as it is from now on."""
-        made = self.pods[name] = pod(name, limits, version=self.next_version(), **words)
+    def show(self, name: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> Pod:
+        """Show the pod in the watch in its present state."""
+        made = self.pods[name] = pod(name, limits, version=self.next_version(), **text)
         shown = decoded(made)
         self.pod_feed.changed(shown)
         return shown
 
-    def gone(self, name: str, *, forced: bool = False) -> None:
-        """Deleted, and then gone, as a node ends it; `forced`: at once."""
+    def deleted(self, name: str, *, forced: bool = False) -> None:
+        """Delete the pod: first with a deletionTimestamp, then completely, as a node ends it; `forced`: at once."""
         made = self.pods.pop(name, None)
         if made is not None and not forced:
             made["metadata"] |= {"deletionTimestamp": "2026-11-21T00:00:00Z", "resourceVersion": str(self.next_version())}
@@ -141,30 +141,30 @@ class World:
         return suffice
 
     def pending_pod(self, name: str) -> Pending:
-        found = self.pending.get(uid_of(name))
-        assert found is not None
-        return found
+        result = self.pending.get(uid_of(name))
+        assert result is not None
+        return result
 
     def is_refused(self, name: str) -> bool:
         return self.pending_pod(name).refused_at is not None
 
     def plan(self, pod: Pending, names: Collection[str], *, spared: frozenset[PodUid] = frozenset()) -> Plan | None:
-        """Whom preemption would choose."""
+        """Return the victims that a preemption would choose."""
         return [None, *plans(self.scheduler, pod, names, Protection(spared=spared))][-1]
 
     # ---- a pod that is bound, in one step
 
-    def bind(self, name: str, node: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> None:
-        """Shown, filtered, reserved, confirmed and shown as bound."""
-        self.show(name, limits, **words)
+    def bind(self, name: str, node: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> None:
+        """Show, filter, reserve and confirm the pod, and show it as bound."""
+        self.show(name, limits, **text)
         self.filter(name, node)
         reserved = self.scheduler.reserve(uid_of(name), node)
         assert isinstance(reserved, Reservation)
         self.scheduler.confirm(reserved)
-        annotations = {**words.pop("annotations", {}), ASSIGNMENT: reserved.assignment}
-        self.show(name, limits, node=node, annotations=annotations, **words)
+        annotations = {**text.pop("annotations", {}), ASSIGNMENT: reserved.assignment}
+        self.show(name, limits, node=node, annotations=annotations, **text)
 
     def is_free(self, node: str) -> bool:
-        """All of its cards and VFs."""
+        """Return whether all cards and VFs of the node are free."""
         capacity = self.ledger.capacity(node)
         return all(card.free for card in capacity.cards) and all(vf.free for vf in capacity.vfs)

@@ -1,4 +1,5 @@
-"""Every metric that the three daemons expose, from their real registries after something was counted: for what relies on names.
+"""Expose every metric of the three daemons, from their real registries after something was counted, for tests of files that
+name metrics.
 
 exposed(folder)["lading_proxy_held_seconds_bucket"] == {"method", "le"}
 """
@@ -38,11 +39,11 @@ Names = dict[str, set[str]]  # name of a series → the labels that were seen
 
 
 def exposed(folder: Path, log: Log) -> Names:
-    found: Names = defaultdict(set)
-    asyncio.run(_of_central(folder, found))
-    asyncio.run(_of_hooks(folder, log, found))
-    _of_proxy(found)
-    return dict(found)
+    result: Names = defaultdict(set)
+    asyncio.run(_of_central(folder, result))
+    asyncio.run(_of_hooks(folder, log, result))
+    _of_proxy(result)
+    return dict(result)
 
 
 def _read(registry: CollectorRegistry, into: Names) -> None:
@@ -70,9 +71,9 @@ async def _wait_for_room(one: Led) -> None:
     await one.put_pod("b", {"lading.dev/gpu": "1"})
     await one.schedule("b")
     await one.pause()
-    await one.leadership.statistics.look()
+    await one.leadership.statistics.scan()
     for _ in range(2):
-        await one.leadership.gpu_hours.look()
+        await one.leadership.gpu_hours.scan()
 
 
 async def _of_hooks(folder: Path, log: Log, into: Names) -> None:

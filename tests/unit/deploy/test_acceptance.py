@@ -1,5 +1,5 @@
-"""deploy/acceptance/accept.sh without hardware: that it says when something is wrong. kubectl, ip and curl are stand-ins that
-answer what a test wrote for them; what runs inside a pod is not run, but it is bash."""
+"""Test deploy/acceptance/accept.sh without hardware: it reports each failure. kubectl, ip and curl are stand-ins with answers
+written by the test; commands inside a pod are not run, but they are bash."""
 
 import ast
 import itertools
@@ -47,14 +47,14 @@ class Stage:
         path.write_text(f'#!/bin/bash\nprintf "%s\\n" "{program} $*" >>"{self.root}/calls"\n{script}\n')
         path.chmod(0o755)
 
-    def run(self, *words: str) -> Ended:
+    def run(self, *text: str) -> Ended:
         env = {
             "PATH": f"{self.root}/bin:{os.environ['PATH']}",
             "LADING_SYSFS": str(self.root / "sys"),
             "LADING_LISTENS_AFTER": "0",
             "TMPDIR": str(self.root),
         }
-        done = subprocess.run([str(SCRIPT), *words], env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([str(SCRIPT), *text], env=env, capture_output=True, text=True, timeout=60, check=False)
         log = self.root / "calls"
         calls = log.read_text().splitlines() if log.exists() else []
         return Ended(status=done.returncode, out=done.stdout, err=done.stderr, calls=calls)
@@ -137,7 +137,7 @@ def test_a_step_ends_as_its_pods_say(step: str, status: int, stage: Stage) -> No
     assert ("FAIL" in ended.out) is (status != 0)
 
 
-def test_one_pod_that_fails_is_enough_and_the_other_is_looked_at_all_the_same(stage: Stage) -> None:
+def test_one_pod_that_fails_is_enough_and_the_other_is_checked_all_the_same(stage: Stage) -> None:
     stage.stand_in("kubectl", "[[ $* == *accept-client* ]]")
     ended = stage.run("link", "cards")
     assert ended.status == 1
@@ -158,7 +158,7 @@ def test_a_report_has_every_steps_output_and_hides_no_failure(stage: Stage, tmp_
     }
 
 
-def bandwidth(stage: Stage, text: str, *words: str, serves: bool = True) -> Ended:
+def bandwidth(stage: Stage, text: str, *message: str, serves: bool = True) -> Ended:
     (stage.root / "result").write_text(text)
     stage.stand_in(
         "kubectl",
@@ -168,7 +168,7 @@ def bandwidth(stage: Stage, text: str, *words: str, serves: bool = True) -> Ende
           *accept-server*) exit {0 if serves else 1} ;;
         esac""",
     )
-    return stage.run(*words, "bandwidth")
+    return stage.run(*message, "bandwidth")
 
 
 @pytest.mark.parametrize(("least", "status"), [("0", 0), ("369.5", 0), ("371", 1)])
@@ -263,7 +263,7 @@ def test_a_vf_is_held_against_what_was_configured(wanted: str, status: int, stag
     assert stage.run(f"vf:0000:3b:00.2:{wanted}").status == status
 
 
-def test_a_vf_that_was_reset_is_told_from_one_that_was_not(stage: Stage) -> None:
+def test_a_vf_that_was_reset_is_reported_from_one_that_was_not(stage: Stage) -> None:
     add_vf(stage, 0)
     pf_tells(stage, {"vf": 0} | QUIET)
     assert stage.run("vf:0000:3b:00.1:vlan=0,qos=0,spoofchk=false,max_tx_rate=0").status == 0
@@ -277,7 +277,7 @@ def test_a_pf_that_tells_nothing_of_a_vf_is_no_success(stage: Stage) -> None:
     assert stage.run("vf:0000:3b:00.5:vlan=0").status == 1
 
 
-def test_what_is_not_as_it_was_is_seen(stage: Stage, tmp_path: Path) -> None:
+def test_what_is_not_as_it_was_is_observed(stage: Stage, tmp_path: Path) -> None:
     add_vf(stage, 0, "ens1v0")
     add_vf(stage, 1, "ens1v1")
     pf_tells(stage, {"vf": 0} | QUIET, {"vf": 1} | QUIET)
@@ -344,7 +344,7 @@ _MEMORY = "cuda_total_mib {total}\\ncuda_free_mib 6100\\nnvidia_smi_mib 6144\\na
         (6144, "350", "150", "together"),
     ],
 )
-def test_shares_end_with_a_table_of_what_was_seen(total: int, seventy: str, thirty: str, wrong: str, stage: Stage) -> None:
+def test_shares_end_with_a_table_of_what_was_observed(total: int, seventy: str, thirty: str, wrong: str, stage: Stage) -> None:
     once = stage.root / "once"
     stage.stand_in(
         "kubectl",

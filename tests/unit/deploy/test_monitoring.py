@@ -1,5 +1,5 @@
-"""deploy/monitoring: what Prometheus and Grafana are given is accepted by promtool, says what it should, and asks for metrics
-that the daemons have."""
+"""Test deploy/monitoring: promtool accepts the files for Prometheus and Grafana, their rules work as described, and the daemons
+have the metrics that they query."""
 
 import itertools
 import json
@@ -40,9 +40,9 @@ KEPT: Final = {"verb", "method"}  # labels that recorded series keep
 _NAME: Final = re.compile(r"\b((?:lading|process)_\w+|lading:[\w:]+|up)\b(?:\{([^}]*)\})?")
 
 
-def promtool(*words: str, folder: Path = FOLDER) -> None:
+def promtool(*text: str, folder: Path = FOLDER) -> None:
     need(shutil.which("promtool") is not None, "promtool, of Debian's package prometheus")
-    done = subprocess.run(["promtool", *words], cwd=folder, check=False, capture_output=True, text=True)
+    done = subprocess.run(["promtool", *text], cwd=folder, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -63,7 +63,7 @@ def test_each_alert_fires_when_it_should() -> None:
 
 
 def test_each_alert_is_tried() -> None:
-    """Each alert is seen firing in one case, and quiet in another."""
+    """Check that each alert fires in one case and is quiet in another."""
     tried: dict[str, set[bool]] = {}
     for test in yaml.safe_load((FOLDER / "rules_test.yaml").read_text())["tests"]:
         for case in test.get("alert_rule_test", ()):
@@ -106,9 +106,7 @@ def test_the_rules_as_an_object_of_the_operator() -> None:
 
 def test_reasons_in_selectors_are_codes() -> None:
     codes = {code.value for code in (*Reason, *Missing, *OfPod)}
-    named = {
-        word for rule in ALERTS for words in re.findall(r'reason=~?"([a-z|-]+)"', rule["expr"]) for word in words.split("|")
-    }
+    named = {word for rule in ALERTS for text in re.findall(r'reason=~?"([a-z|-]+)"', rule["expr"]) for word in text.split("|")}
     assert len(named) > 10
     assert named <= codes
 
@@ -117,7 +115,7 @@ def test_reasons_in_selectors_are_codes() -> None:
 
 
 def asked(query: str) -> Iterator[tuple[str, set[str]]]:
-    """Metrics, and the labels by which they are selected."""
+    """Return the queried metrics, and the labels by which they are selected."""
     for name, selector in _NAME.findall(query):
         yield name, set(re.findall(r"(\w+)\s*(?:=|!=|=~|!~)\s*\"", selector))
 
@@ -125,16 +123,16 @@ def asked(query: str) -> Iterator[tuple[str, set[str]]]:
 @pytest.mark.parametrize("query", QUERIES)
 def test_the_daemons_have_what_is_asked_for(query: str, names: Names) -> None:
     known = names | {rule["record"]: KEPT for rule in RECORDED}
-    found = list(asked(query))
-    assert found
-    for name, labels in found:
+    result = list(asked(query))
+    assert result
+    for name, labels in result:
         assert name in known
         assert labels <= known[name] | ADDED, name
 
 
 def test_a_metric_that_no_one_has_would_be_found(names: Names) -> None:
-    (found,) = asked('sum(rate(lading_proxy_calls{verb="x"}[5m]))')
-    assert found == ("lading_proxy_calls", {"verb"})
+    (result,) = asked('sum(rate(lading_proxy_calls{verb="x"}[5m]))')
+    assert result == ("lading_proxy_calls", {"verb"})
     assert "lading_proxy_calls" not in names
     assert names["lading_proxy_calls_total"] == {"method", "outcome"}
 
@@ -154,7 +152,8 @@ def test_groups_are_by_labels_that_there_are(query: str, names: Names) -> None:
 
 
 def test_prometheus_takes_the_scrape_configuration(tmp_path: Path) -> None:
-    """Debian's promtool is built without the discovery of Kubernetes: that part stands in for fixed targets here."""
+    """Check the scrape configuration with fixed targets, because Debian's promtool is built without the discovery of
+    Kubernetes."""
     config = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())
     for job in config["scrape_configs"]:
         (discovery,) = job.pop("kubernetes_sd_configs")
@@ -179,13 +178,13 @@ def test_both_find_the_same_daemons_at_their_ports() -> None:
     plain = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())["scrape_configs"]
     assert {job["job_name"]: port for job in plain if (port := _port(job["relabel_configs"], "target_label"))} == ports
     objects = list(yaml.safe_load_all((FOLDER / "operator.yaml").read_text()))
-    scraped = [found for found in objects if found["kind"] == "ScrapeConfig"]
-    assert {found["metadata"]["name"]: _port(found["spec"]["relabelings"], "targetLabel") for found in scraped} == ports
+    scraped = [result for result in objects if result["kind"] == "ScrapeConfig"]
+    assert {result["metadata"]["name"]: _port(result["spec"]["relabelings"], "targetLabel") for result in scraped} == ports
     jobs = {job["job_name"] for job in plain}
-    assert {found["metadata"]["name"] for found in objects} == jobs
+    assert {result["metadata"]["name"] for result in objects} == jobs
     assert jobs >= set(re.findall(r'job="([^"]+)"', (FOLDER / "rules.yaml").read_text()))
     deployment = next(yaml.safe_load_all((ROOT / "deploy/central/deployment.yaml").read_text()))
-    (pod_monitor,) = [found for found in objects if found["kind"] == "PodMonitor"]
+    (pod_monitor,) = [result for result in objects if result["kind"] == "PodMonitor"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert {end["port"] for end in pod_monitor["spec"]["podMetricsEndpoints"]} <= {port["name"] for port in container["ports"]}
     assert pod_monitor["spec"]["selector"]["matchLabels"].items() <= deployment["metadata"]["labels"].items()
@@ -199,7 +198,7 @@ def _port(relabelings: list[dict[str, Any]], target: str) -> str:
 
 
 def promql(query: str) -> str:
-    """Without Grafana's variables."""
+    """Return the query without Grafana's variables."""
     query = re.sub(r"\$(instance|namespace)\b", ".*", query.replace("$__rate_interval", "5m"))
     assert "$" not in query.replace('"$1"', "")
     return query
@@ -245,7 +244,7 @@ def test_the_table_has_a_column_for_each_query() -> None:
     assert all(target["format"] == "table" and target["instant"] for target in table["targets"])
     (organize,) = [one["options"] for one in table["transformations"] if one["id"] == "organize"]
     values = {f"Value #{target['refId']}" for target in table["targets"]}
-    shown, hidden = organize["renameByName"], {name for name, gone in organize["excludeByName"].items() if gone}
+    shown, hidden = organize["renameByName"], {name for name, deleted in organize["excludeByName"].items() if deleted}
     assert values <= shown.keys() | hidden
     assert {override["matcher"]["options"] for override in table["fieldConfig"]["overrides"]} <= set(shown.values())
 
@@ -270,7 +269,7 @@ def test_what_is_used_of_a_card_stands_with_each_of_its_holders(tmp_path: Path) 
 
 
 def test_rows_of_the_table_are_merged() -> None:
-    """Grafana's merge makes one row of those that have the same labels: so each query has the same, and not its own name."""
+    """Check that all queries have the same labels and none its own name: Grafana's merge makes one row of equal labels."""
     (table,) = [panel for panel in PANELS if panel["type"] == "table"]
     labels = {re.match(r"max by \(([^)]*)\) \(", target["expr"])[1] for target in table["targets"]}  # type: ignore[index]
     assert labels == {"instance, kind, device, namespace, pod, container"}

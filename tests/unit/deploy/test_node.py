@@ -1,4 +1,5 @@
-"""deploy/node: its settings are valid, probes and folders are those of the settings, no container has more than it needs."""
+"""Test deploy/node: its settings are valid, probes and folders are those of the settings, and no container has more rights than
+needed."""
 
 import tomllib
 from pathlib import Path
@@ -36,23 +37,23 @@ def containers(name: str) -> dict[str, Any]:
 
 
 def seen(name: str, container: str) -> dict[str, str]:
-    """The folders of the host that a container has, by their paths in it."""
+    """Return the host's folders that a container has, by their paths in it."""
     paths = {one["name"]: one.get("hostPath", {}).get("path", "") for one in spec(name)["volumes"]}
     return {mount["mountPath"]: paths[mount["name"]] for mount in containers(name)[container]["volumeMounts"]}
 
 
 def test_what_it_mounts_is_where_the_settings_say() -> None:
-    hooks, found = settings(), seen("node", "hooks")
+    hooks, result = settings(), seen("node", "hooks")
     for path in (hooks.nri_socket, hooks.runtime_endpoint, hooks.listen):
-        assert found[str(parse_endpoint(path).parent)] == str(parse_endpoint(path).parent)
-    assert found[hooks.state_dir] == hooks.state_dir
-    assert found[f"{hooks.driver_mount}/usr"] == f"{hooks.driver_root}usr"
+        assert result[str(parse_endpoint(path).parent)] == str(parse_endpoint(path).parent)
+    assert result[hooks.state_dir] == hooks.state_dir
+    assert result[f"{hooks.driver_mount}/usr"] == f"{hooks.driver_root}usr"
     assert containers("node")["libraries"]["args"][-1] == hooks.share_libraries
     assert Path("/var/lib/lading") in handler_program(hooks).parents
     assert "/var/lib/lading" in seen("node", "runtime-handler")
     socket = str(parse_endpoint(hooks.runtime_endpoint).parent)
     assert seen("remove", "remove")[socket] == socket
-    assert seen("guard", "guard").keys() <= found.keys()
+    assert seen("guard", "guard").keys() <= result.keys()
     assert [Path(path).parent for path in hooks.keys.values()] == [Path("/etc/lading")]
 
 

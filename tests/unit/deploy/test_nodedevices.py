@@ -1,4 +1,5 @@
-"""The CRD beside the Structs that write and read it: one shape, and nothing that the node may send is refused by it."""
+"""Compare the CRD with the Structs that write and read it: they have the same fields, and the CRD accepts everything that a
+node may send."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,10 +214,10 @@ def test_everything_is_bounded() -> None:
 def test_columns_show_what_a_report_has() -> None:
     for column in VERSION["additionalPrinterColumns"]:
         _, *parts = column["jsonPath"].split(".")
-        found: Any = {"status": msgspec.to_builtins(FULL), "metadata": {"creationTimestamp": "now"}}
+        result: Any = {"status": msgspec.to_builtins(FULL), "metadata": {"creationTimestamp": "now"}}
         for part in parts:
-            found = found[part]
-        assert isinstance(found, str)
+            result = result[part]
+        assert isinstance(result, str)
 
 
 def test_an_object_with_every_field_is_taken() -> None:
@@ -257,10 +258,10 @@ def test_every_number_has_an_end() -> None:
         if "items" in schema:
             yield from integers(schema["items"], f"{at}[]")
 
-    found = dict(integers(STATUS, ""))
-    assert len(found) > 20
-    assert [at for at, schema in found.items() if "maximum" not in schema and schema.get("format") != "int64"] == []
-    assert {schema["maximum"] for at, schema in found.items() if at.endswith("MiB")} == {MOST_MIB}
+    result = dict(integers(STATUS, ""))
+    assert len(result) > 20
+    assert [at for at, schema in result.items() if "maximum" not in schema and schema.get("format") != "int64"] == []
+    assert {schema["maximum"] for at, schema in result.items() if at.endswith("MiB")} == {MOST_MIB}
 
 
 def test_central_reads_no_amount_that_the_api_server_refuses() -> None:
@@ -275,8 +276,8 @@ def test_a_field_that_is_missing_or_unknown_is_an_error() -> None:
 
 
 def test_a_node_that_says_too_much_is_cut_to_what_is_taken() -> None:
-    words = "€" * (2 * MAX_TEXT)
-    found = Inventory(problems=(words,) * (2 * MAX_PROBLEMS))
-    status = build_status(found, (), unmanaged={}, reconciled=True, boot_id=words, reporter="1")
+    text = "€" * (2 * MAX_TEXT)
+    inventory = Inventory(problems=(text,) * (2 * MAX_PROBLEMS))
+    status = build_status(inventory, (), unmanaged={}, reconciled=True, boot_id=text, reporter="1")
     assert errors(status) == []
     assert (len(status.problems), len(status.problems[0]), len(status.boot_id)) == (MAX_PROBLEMS, MAX_TEXT, MAX_TEXT)

@@ -1,4 +1,4 @@
-"""A release: what it refuses, its bill of materials, its checksums, and that notices name what is brought along."""
+"""Test a release: what it refuses, its bill of materials, its checksums, and that the notices name all included software."""
 
 import io
 import json

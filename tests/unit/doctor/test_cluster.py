@@ -1,4 +1,4 @@
-"""Device plugins as sockets in a folder; names; and a reporter's rights, as an API server answers."""
+"""Test device plugins as sockets in a folder, names, and a reporter's rights by the answers of an API server."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from doctor.api import ask, parse_configz, read_api, read_configz, rights_of
-from doctor.cluster import PLUGINS, ApiSeen, NameSeen, PluginsSeen, decide_api, decide_name, decide_plugins
+from doctor.cluster import PLUGINS, ApiReading, NameReading, PluginsReading, decide_api, decide_name, decide_plugins
 from doctor.read_node import read_plugins
 from lading.checks.model import Verdict
 from lading.errors import ConfigError, HostError
@@ -24,7 +24,7 @@ from tests.unit.doctor.verdicts import only, states
 
 @pytest.fixture
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """kubelet's own, a plugin that serves, and what one of yesterday left."""
+    """Create kubelet's own socket, the socket of a running plugin, and an old socket without a listener."""
     root = tmp_path_factory.mktemp("r")  # short: a socket's path has 107 characters at most
     folder = root / PLUGINS
     folder.mkdir(parents=True)
@@ -61,30 +61,30 @@ def test_plugins_that_serve(root: Path, tmp_path: Path) -> None:
     ],
 )
 def test_other_plugins(sockets: tuple[str, ...], coexist: bool, state: Verdict) -> None:
-    assert only(decide_plugins(PluginsSeen(sockets=sockets, coexist=coexist))).verdict is state
+    assert only(decide_plugins(PluginsReading(sockets=sockets, coexist=coexist))).verdict is state
 
 
 @pytest.mark.parametrize(("configured", "state"), [("n1", Verdict.OK), ("n2", Verdict.WARNING), ("", Verdict.SKIPPED)])
 def test_the_nodes_name(configured: str, state: Verdict) -> None:
-    assert only(decide_name(NameSeen(configured=configured, kubelets="n1"))).verdict is state
+    assert only(decide_name(NameReading(configured=configured, kubelets="n1"))).verdict is state
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
+    ("reading", "expected"),
     [
-        (ApiSeen(node_name="n1", node=True, served=True), [Verdict.OK]),
-        (ApiSeen(node_name="n1", asked=False), [Verdict.SKIPPED]),
-        (ApiSeen(node_name="n1", node=False, served=True), [Verdict.FAILED]),
-        (ApiSeen(node_name="n1", node=True, served=False), [Verdict.FAILED]),
-        (ApiSeen(node_name="n1", node=True, served=True, denied=("patch x",)), [Verdict.FAILED]),
+        (ApiReading(node_name="n1", node=True, served=True), [Verdict.OK]),
+        (ApiReading(node_name="n1", asked=False), [Verdict.SKIPPED]),
+        (ApiReading(node_name="n1", node=False, served=True), [Verdict.FAILED]),
+        (ApiReading(node_name="n1", node=True, served=False), [Verdict.FAILED]),
+        (ApiReading(node_name="n1", node=True, served=True, denied=("patch x",)), [Verdict.FAILED]),
     ],
 )
-def test_the_api_server(seen: ApiSeen, expected: list[Verdict]) -> None:
-    assert states(decide_api(seen)) == expected
+def test_the_api_server(reading: ApiReading, expected: list[Verdict]) -> None:
+    assert states(decide_api(reading)) == expected
 
 
 class Server:
-    """An API server by what it has and allows."""
+    """Represent an API server by its objects and the rights that it grants."""
 
     def __init__(self, *, there: set[str], allowed: set[str]) -> None:
         self.there = there
@@ -111,8 +111,8 @@ class Server:
 
 def test_rights_are_asked_one_by_one() -> None:
     server = Server(there={"/api/v1/nodes/n1"}, allowed={"get", "create"})
-    seen = asyncio.run(ask(server, "n1", rights_of(taints=False)))
-    assert (seen.node, seen.served, seen.denied) == (True, False, ("patch nodedevices/status.devices.lading.dev",))
+    reading = asyncio.run(ask(server, "n1", rights_of(taints=False)))
+    assert (reading.node, reading.served, reading.denied) == (True, False, ("patch nodedevices/status.devices.lading.dev",))
     assert [(asked["verb"], asked.get("name")) for asked in server.reviewed] == [
         ("get", "n1"),
         ("create", None),
@@ -156,17 +156,17 @@ def test_kubelet_is_asked_through_the_api_server(tmp_path: Path) -> None:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *words: object) -> None:
+        def log_message(self, *text: object) -> None:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", f"http://127.0.0.1:{server.server_port}")
-        found = asyncio.run(read_configz("n1", kubeconfig=str(kubeconfig), answer_s=30.0))
+        result = asyncio.run(read_configz("n1", kubeconfig=str(kubeconfig), answer_s=30.0))
         server.shutdown()
         thread.join()
-    assert (found, asked) == ({"cgroupDriver": "systemd"}, ["/api/v1/nodes/n1/proxy/configz"])
+    assert (result, asked) == ({"cgroupDriver": "systemd"}, ["/api/v1/nodes/n1/proxy/configz"])
 
 
 def test_a_kubelet_that_does_not_answer_has_no_configuration(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from doctor.config import ConfigSeen, decide_config
+from doctor.config import ConfigReading, decide_config
 from doctor.read import read_config
 from lading.checks.model import Verdict
 from lading.errors import ConfigError
@@ -16,17 +16,20 @@ FILE = Path("/etc/lading/x.toml")
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
+    ("reading", "expected"),
     [
-        (ConfigSeen(daemon="d", path=FILE, access=ROOTS), [Verdict.OK]),
-        (ConfigSeen(daemon="d", path=FILE), [Verdict.OK]),
-        (ConfigSeen(daemon="d", path=FILE, access=ROOTS, problem=PROBLEM), [Verdict.FAILED]),
-        (ConfigSeen(daemon="d", path=FILE, access=ANYBODYS), [Verdict.FAILED]),
-        (ConfigSeen(daemon="d", path=FILE, access=Access(1000, 0, 0o600), problem=PROBLEM), [Verdict.FAILED, Verdict.FAILED]),
+        (ConfigReading(daemon="d", path=FILE, access=ROOTS), [Verdict.OK]),
+        (ConfigReading(daemon="d", path=FILE), [Verdict.OK]),
+        (ConfigReading(daemon="d", path=FILE, access=ROOTS, problem=PROBLEM), [Verdict.FAILED]),
+        (ConfigReading(daemon="d", path=FILE, access=ANYBODYS), [Verdict.FAILED]),
+        (
+            ConfigReading(daemon="d", path=FILE, access=Access(1000, 0, 0o600), problem=PROBLEM),
+            [Verdict.FAILED, Verdict.FAILED],
+        ),
     ],
 )
-def test_verdicts(seen: ConfigSeen, expected: list[Verdict]) -> None:
-    assert states(decide_config(seen)) == expected
+def test_verdicts(reading: ConfigReading, expected: list[Verdict]) -> None:
+    assert states(decide_config(reading)) == expected
 
 
 def strict(settings: Settings) -> None:
@@ -46,13 +49,13 @@ def strict(settings: Settings) -> None:
 def test_what_can_be_read_of_it(tmp_path: Path, text: str, connections: int, well: bool) -> None:
     path = tmp_path / "x.toml"
     path.write_text(text)
-    settings, seen = read_config(Settings, path, FILE, strict, daemon="d")
+    settings, reading = read_config(Settings, path, FILE, strict, daemon="d")
     assert settings.max_connections == connections
-    assert (seen.problem is None) is well
-    assert seen.access is not None
+    assert (reading.problem is None) is well
+    assert reading.access is not None
 
 
 def test_one_that_we_may_not_read_is_skipped() -> None:
     denied = ConfigError("cannot read")
     denied.__cause__ = PermissionError()
-    assert states(decide_config(ConfigSeen(daemon="d", path=FILE, access=ROOTS, problem=denied))) == [Verdict.SKIPPED]
+    assert states(decide_config(ConfigReading(daemon="d", path=FILE, access=ROOTS, problem=denied))) == [Verdict.SKIPPED]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from doctor.handler import decide_handler, read_handler
-from doctor.runtime import RuntimeSeen
+from doctor.runtime import RuntimeReading
 from hooks.frontends.nri.guard.handler import PROGRAM, VERSION_MARK, pod_annotations
 from lading.checks.model import Finding, Verdict
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -16,7 +16,7 @@ from tests.unit.doctor.verdicts import states
 
 def found(table: dict[str, Any] | None, installed: str = "1.2.3") -> list[Finding]:
     config = {"containerd": {"runtimes": {"runc": {}, "lading": table}}}
-    runtime = RuntimeSeen(
+    runtime = RuntimeReading(
         endpoint=Path("/x.sock"),
         version=cri.VersionResponse(runtime_name="containerd", runtime_version="1.7.24"),
         status=cri.StatusResponse(info={"config": json.dumps(config)}),
@@ -26,7 +26,7 @@ def found(table: dict[str, Any] | None, installed: str = "1.2.3") -> list[Findin
 
 @pytest.fixture
 def well(tmp_path: Path) -> dict[str, Any]:
-    """The handler's table, with a program that is there."""
+    """Return the handler's table, with a program that exists."""
     path = tmp_path / PROGRAM
     path.write_bytes(VERSION_MARK.encode() + b"1.2.3\0")
     return {"PodAnnotations": list(pod_annotations()), "ContainerAnnotations": None, "options": {"BinaryName": str(path)}}

@@ -1,4 +1,4 @@
-"""Registrations as files of a folder, their servers as sockets, and the proxy's connections."""
+"""Test registrations as files of a folder, their servers as sockets, and the proxy's connections."""
 
 import json
 from dataclasses import replace
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from doctor.hooks_dir import (
-    LoadSeen,
-    RegistrationSeen,
-    ServerSeen,
+    LoadReading,
+    RegistrationReading,
+    ServerReading,
     decide_connections,
     decide_folder,
     decide_registration,
@@ -18,7 +18,7 @@ from doctor.hooks_dir import (
 from doctor.host import read_folder
 from doctor.processes import Process
 from doctor.ready import DaemonReply
-from doctor.sockets import SocketSeen
+from doctor.sockets import SocketReading
 from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import Settings
 from lading.checks.model import Verdict
@@ -58,8 +58,8 @@ def test_the_folder(
 def test_a_damaged_file_is_named_once_with_its_own_mend(tmp_path: Path) -> None:
     for name in ("50-lading.json", "60-other.json"):
         (tmp_path / name).write_text("{")
-    seen = read_folder(tmp_path, ())
-    ours, other = decide_folder(seen)
+    reading = read_folder(tmp_path, ())
+    ours, other = decide_folder(reading)
     for verdict, name in ((ours, "50-lading.json"), (other, "60-other.json")):
         assert verdict.what.count(name) == 1
         assert str(tmp_path / name) in verdict.mend
@@ -70,9 +70,9 @@ def test_a_damaged_file_is_named_once_with_its_own_mend(tmp_path: Path) -> None:
 def test_a_folder_that_others_can_write(tmp_path: Path) -> None:
     (tmp_path / "50.json").write_text(json.dumps(OURS))
     tmp_path.chmod(0o777)
-    seen = read_folder(tmp_path, GUARDED)
-    assert seen.registrations == ()
-    assert Verdict.FAILED in states(decide_folder(seen))
+    reading = read_folder(tmp_path, GUARDED)
+    assert reading.registrations == ()
+    assert Verdict.FAILED in states(decide_folder(reading))
 
 
 def test_a_folder_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,11 +86,11 @@ def test_no_folder(tmp_path: Path) -> None:
 
 
 REGISTRATION = Registration(name="50.json", endpoint="/run/x.sock", hooks=frozenset({"PreCreateContainer"}))
-WELL = SocketSeen(
+WELL = SocketReading(
     path=Path("/run/x.sock"),
     daemon="50.json",
     wanted=Access(0, 0, 0o600),
-    found=Access(0, 0, 0o660),
+    access=Access(0, 0, 0o660),
     is_socket=True,
     holder=Process(pid=1, argv=("/sbin/init",)),
 )
@@ -101,23 +101,23 @@ WELL = SocketSeen(
     ("changes", "well"),
     [
         ({}, True),
-        ({"found": None}, False),
+        ({"access": None}, False),
         ({"is_socket": False}, False),
-        ({"found": Access(1000, 0, 0o600)}, False),
+        ({"access": Access(1000, 0, 0o600)}, False),
         ({"holder": None}, False),
         ({"silence": "no answer"}, False),
     ],
 )
 def test_servers(changes: dict[str, object], well: bool, policy: FailurePolicy) -> None:
-    server = ServerSeen(registration=replace(REGISTRATION, policy=policy), socket=replace(WELL, **changes))  # type: ignore[arg-type]
+    server = ServerReading(registration=replace(REGISTRATION, policy=policy), socket=replace(WELL, **changes))  # type: ignore[arg-type]
     bad = Verdict.FAILED if policy is FailurePolicy.FAIL else Verdict.WARNING
     assert only(decide_servers([server])).verdict is (Verdict.OK if well else bad)
 
 
 def test_the_fix_of_another_programs_server_restarts_no_daemon_of_lading() -> None:
     silent = replace(WELL, silence="no answer")
-    other = only(decide_servers([ServerSeen(registration=REGISTRATION, socket=silent)]))
-    ours = only(decide_servers([ServerSeen(registration=replace(REGISTRATION, name="50-lading.json"), socket=silent)]))
+    other = only(decide_servers([ServerReading(registration=REGISTRATION, socket=silent)]))
+    ours = only(decide_servers([ServerReading(registration=replace(REGISTRATION, name="50-lading.json"), socket=silent)]))
     assert "restart lading-hooks" in ours.mend
     assert "lading-hooks" not in other.mend
 
@@ -132,8 +132,8 @@ def test_no_server() -> None:
 )
 def test_connections(used: int | None, rejected: int, state: Verdict) -> None:
     text = f"lading_proxy_connections {used}.0\nlading_proxy_connections_rejected_total {rejected}.0\n"
-    said = DaemonReply(daemon="d", address="x", metrics=None if used is None else text)
-    assert only(decide_connections(LoadSeen(said=said, most=10, socket=Path("/run/x.sock")))).verdict is state
+    reply = DaemonReply(daemon="d", address="x", metrics=None if used is None else text)
+    assert only(decide_connections(LoadReading(reply=reply, most=10, socket=Path("/run/x.sock")))).verdict is state
 
 
 # ---- the registration of lading-hooks
@@ -157,9 +157,9 @@ RENDERED = render_registration(Settings())
 def test_registrations(tmp_path: Path, files: dict[str, object], expected: list[Verdict], word: str) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    seen = RegistrationSeen(
+    reading = RegistrationReading(
         folder=read_folder(tmp_path, ()), expected=parse_registration(json.dumps(RENDERED).encode(), "50-lading.json")
     )
-    verdicts = tuple(decide_registration(seen))
+    verdicts = tuple(decide_registration(reading))
     assert states(verdicts) == expected
     assert word in verdicts[0].what

@@ -4,9 +4,9 @@ import pytest
 
 from doctor.kernel import (
     CgroupMode,
-    CgroupsSeen,
-    ClockSeen,
-    SelinuxSeen,
+    CgroupsReading,
+    ClockReading,
+    SelinuxReading,
     decide_cgroups,
     decide_clock,
     decide_selinux,
@@ -20,19 +20,19 @@ HEADING = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
 
 
 @pytest.mark.parametrize(
-    ("files", "seen", "state"),
+    ("files", "reading", "state"),
     [
-        ({CONTROLLERS: "cpu memory", BPF: "2"}, CgroupsSeen(mode=CgroupMode.V2, devices=True), Verdict.OK),
-        ({CONTROLLERS: "cpu memory"}, CgroupsSeen(mode=CgroupMode.V2), Verdict.FAILED),
-        ({V1: f"{HEADING}devices\t4\t90\t1\n"}, CgroupsSeen(mode=CgroupMode.V1, devices=True), Verdict.OK),
-        ({V1: f"{HEADING}devices\t4\t90\t0\n"}, CgroupsSeen(mode=CgroupMode.V1), Verdict.FAILED),
-        ({}, CgroupsSeen(mode=CgroupMode.UNKNOWN), Verdict.SKIPPED),
+        ({CONTROLLERS: "cpu memory", BPF: "2"}, CgroupsReading(mode=CgroupMode.V2, devices=True), Verdict.OK),
+        ({CONTROLLERS: "cpu memory"}, CgroupsReading(mode=CgroupMode.V2), Verdict.FAILED),
+        ({V1: f"{HEADING}devices\t4\t90\t1\n"}, CgroupsReading(mode=CgroupMode.V1, devices=True), Verdict.OK),
+        ({V1: f"{HEADING}devices\t4\t90\t0\n"}, CgroupsReading(mode=CgroupMode.V1), Verdict.FAILED),
+        ({}, CgroupsReading(mode=CgroupMode.UNKNOWN), Verdict.SKIPPED),
     ],
 )
-def test_cgroups(tmp_path: Path, files: dict[str, str], seen: CgroupsSeen, state: Verdict) -> None:
+def test_cgroups(tmp_path: Path, files: dict[str, str], reading: CgroupsReading, state: Verdict) -> None:
     write(tmp_path, files)
-    assert read_cgroups(tmp_path) == seen
-    assert only(decide_cgroups(seen)).verdict is state
+    assert read_cgroups(tmp_path) == reading
+    assert only(decide_cgroups(reading)).verdict is state
 
 
 @pytest.mark.parametrize(
@@ -53,23 +53,24 @@ def test_selinux(tmp_path: Path, enforce: str, boolean: str, state: Verdict) -> 
 
 
 def test_no_selinux() -> None:
-    assert only(decide_selinux(SelinuxSeen())).verdict is Verdict.OK
+    assert only(decide_selinux(SelinuxReading())).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
-    ("seen", "state"),
+    ("reading", "state"),
     [
-        (ClockSeen(synchronised=True, max_error_s=0.02), Verdict.OK),
-        (ClockSeen(synchronised=True, max_error_s=3), Verdict.WARNING),
-        (ClockSeen(synchronised=False, max_error_s=16), Verdict.WARNING),
+        (ClockReading(synchronised=True, max_error_s=0.02), Verdict.OK),
+        (ClockReading(synchronised=True, max_error_s=3), Verdict.WARNING),
+        (ClockReading(synchronised=False, max_error_s=16), Verdict.WARNING),
     ],
 )
-def test_clock(seen: ClockSeen, state: Verdict) -> None:
-    assert only(decide_clock(seen)).verdict is state
+def test_clock(reading: ClockReading, state: Verdict) -> None:
+    assert only(decide_clock(reading)).verdict is state
 
 
 def test_this_machines_clock() -> None:
-    """The kernel lets maxerror grow to 16 s (NTP_PHASE_LIMIT) while no one keeps it."""
+    """Read this machine's clock. The kernel lets maxerror grow to 16 s (NTP_PHASE_LIMIT) while nothing disciplines the
+    clock."""
     assert 0 <= read_clock().max_error_s <= 16
 
 

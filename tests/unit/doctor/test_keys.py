@@ -1,4 +1,4 @@
-"""Keys, as files in a folder and as verdicts."""
+"""Test keys, as files in a folder and as verdicts."""
 
 import asyncio
 from pathlib import Path
@@ -7,9 +7,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from doctor.config import ConfigSeen
+from doctor.config import ConfigReading
 from doctor.host import Host
-from doctor.keys import KeysSeen, decide_keys
+from doctor.keys import KeysReading, decide_keys
 from doctor.read_node import read_file, read_key_files
 from hooks.daemon.settings import Settings
 from hooks.model.assignment import Form
@@ -25,7 +25,7 @@ PRIVATE = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 SIGNED, MANUAL = (Form.SIGNED,), (Form.MANUAL,)
 
 
-def keys(folder: Path, content: bytes | None, *, assignments: tuple[Form, ...] = SIGNED, mode: int = 0o644) -> KeysSeen:
+def keys(folder: Path, content: bytes | None, *, assignments: tuple[Form, ...] = SIGNED, mode: int = 0o644) -> KeysReading:
     path = folder / "k1.pem"
     if content is not None:
         path.write_bytes(content)
@@ -61,15 +61,15 @@ def test_a_private_key_beside_them(tmp_path: Path, name: str) -> None:
 def test_keys_of_a_configuration_that_may_not_be_read_are_not_missed(tmp_path: Path) -> None:
     problem = ConfigError("cannot read hooks.toml")
     problem.__cause__ = PermissionError(13, "Permission denied")
-    seen = ConfigSeen(daemon="lading-hooks", path=tmp_path / "hooks.toml", problem=problem)
-    host = Host(hooks=Settings(), proxy=ProxySettings(), configs={"lading-hooks": seen}, root=tmp_path)
+    reading = ConfigReading(daemon="lading-hooks", path=tmp_path / "hooks.toml", problem=problem)
+    host = Host(hooks=Settings(), proxy=ProxySettings(), configs={"lading-hooks": reading}, root=tmp_path)
     with pytest.raises(ElsewhereError, match="config"):
         asyncio.run(host.keys())
 
 
 def test_signed_without_a_key_and_no_signature_at_all() -> None:
-    assert states(decide_keys(KeysSeen(assignments=SIGNED, keys={}))) == [Verdict.FAILED]
-    assert states(decide_keys(KeysSeen(assignments=MANUAL, keys={}))) == [Verdict.WARNING]
+    assert states(decide_keys(KeysReading(assignments=SIGNED, keys={}))) == [Verdict.FAILED]
+    assert states(decide_keys(KeysReading(assignments=MANUAL, keys={}))) == [Verdict.WARNING]
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:

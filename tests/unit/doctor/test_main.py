@@ -7,7 +7,7 @@ import pytest
 
 from doctor import main
 from doctor.checks import NodeCheck
-from doctor.config import ConfigSeen
+from doctor.config import ConfigReading
 from doctor.host import Host
 from lading.checks.model import Finding, Verdict
 from lading.errors import ConfigError
@@ -92,16 +92,16 @@ def test_a_check_that_there_is_not_is_named() -> None:
         ({"host_root": Path("/n")}, "lading-hooks ledger", "lading-hooks ledger --host-root /n"),
     ],
 )
-def test_printed_commands_repeat_the_flags_that_say_what_to_look_at(given: dict[str, Path], mend: str, repeated: str) -> None:
+def test_printed_commands_repeat_the_flags_that_say_what_to_check(given: dict[str, Path], mend: str, repeated: str) -> None:
     args = Namespace(**{"hooks_config": None, "proxy_config": None, "host_root": None, **given})
     assert main.repeat_flags(mend, args) == repeated
 
 
 def test_a_daemon_is_installed_where_its_configuration_or_its_unit_is(tmp_path: Path) -> None:
-    seen = ConfigSeen(daemon="lading-hooks", path=tmp_path / "hooks.toml", problem=ConfigError("node_name is empty"))
-    assert not main.is_installed(seen, tmp_path)
-    assert main.is_installed(replace(seen, access=Access(0, 0, 0o644)), tmp_path)
+    reading = ConfigReading(daemon="lading-hooks", path=tmp_path / "hooks.toml", problem=ConfigError("node_name is empty"))
+    assert not main.is_installed(reading, tmp_path)
+    assert main.is_installed(replace(reading, access=Access(0, 0, 0o644)), tmp_path)
     units = tmp_path / "etc/systemd/system"
     units.mkdir(parents=True)
     (units / "lading-hooks.service").touch()
-    assert main.is_installed(seen, tmp_path)
+    assert main.is_installed(reading, tmp_path)

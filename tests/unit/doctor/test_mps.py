@@ -1,4 +1,4 @@
-"""The MPS daemons of cards: the simulated programs as real processes, and what is decided of them."""
+"""Test the MPS daemons of cards: the simulated programs as real processes, and the verdicts about them."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from doctor.mps import DaemonSeen, MpsSeen, decide_mps, read_mps
+from doctor.mps import DaemonReading, MpsReading, decide_mps, read_mps
 from hooks.isolation.mps import MpsFolders
 from hooks.mps import control as control_module
 from hooks.mps.control import Control
@@ -20,20 +20,20 @@ from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
 from tests.unit.doctor.verdicts import only, states
 from tests.unit.hooks.inventories import uuid
 
-WELL = DaemonSeen(uuid=uuid(0), runs=True, clients=2)
-OFFERED = MpsSeen(offered=True, command="/usr/bin/nvidia-cuda-mps-control", daemons=(WELL,))
+WELL = DaemonReading(uuid=uuid(0), runs=True, clients=2)
+OFFERED = MpsReading(offered=True, command="/usr/bin/nvidia-cuda-mps-control", daemons=(WELL,))
 
 
 @pytest.fixture
 def sockets() -> Iterator[Path]:
-    """pytest's own folders are too long for a socket's path."""
+    """Return a short folder: pytest's own folders are too long for a socket's path."""
     with tempfile.TemporaryDirectory(prefix="lading-") as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def control(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
-    """A daemon that runs, and answers."""
+    """Start a daemon that runs and answers."""
     monkeypatch.setattr(control_module, "START_S", 30.0)
     command = install_fake_mps(sockets / "bin")
     folders = MpsFolders(mps_dir=f"{sockets}/mps", shm_dir=f"{sockets}/shm")
@@ -48,7 +48,7 @@ def control(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]
     asyncio.run(replace(one, answer_s=1.0).quit(()))
 
 
-def seen(control: Control, root: Path, *, answer_s: float = 30.0) -> MpsSeen:
+def reading(control: Control, root: Path, *, answer_s: float = 30.0) -> MpsReading:
     return asyncio.run(read_mps(control.folders, control.command, offered=True, root=root, answer_s=answer_s))
 
 
@@ -57,27 +57,27 @@ def test_a_daemon_is_asked_for_its_clients_and_a_fault(control: Control, tmp_pat
     pipe = Path(control.folders.pipe(control.uuid))
     with client(pipe) as program:
         program.answer()
-        found = seen(control, tmp_path)
-        assert found.daemons == (DaemonSeen(uuid=uuid(0), runs=True, clients=1),)
-        assert "daemons: 1, processes that use cards by them: 1" in only(decide_mps(found)).what
+        result = reading(control, tmp_path)
+        assert result.daemons == (DaemonReading(uuid=uuid(0), runs=True, clients=1),)
+        assert "daemons: 1, processes that use cards by them: 1" in only(decide_mps(result)).what
         program.fault()
-        assert "blocks" in only(decide_mps(seen(control, tmp_path))).what
+        assert "blocks" in only(decide_mps(reading(control, tmp_path))).what
 
 
-def test_a_daemon_that_hangs_or_is_gone_is_found(control: Control, tmp_path: Path) -> None:
+def test_a_daemon_that_hangs_or_is_deleted_is_found(control: Control, tmp_path: Path) -> None:
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     pid = control.pid()
     assert pid
     os.kill(pid, signal.SIGSTOP)
-    assert "KILL" in only(decide_mps(seen(control, tmp_path, answer_s=0.5))).mend
+    assert "KILL" in only(decide_mps(reading(control, tmp_path, answer_s=0.5))).mend
     os.kill(pid, signal.SIGKILL)
     while control.pid() is not None:
         os.sched_yield()
-    assert "mps.failed" in only(decide_mps(seen(control, tmp_path))).mend
+    assert "mps.failed" in only(decide_mps(reading(control, tmp_path))).mend
 
 
 def test_a_node_without_mps_needs_none_of_it() -> None:
-    assert only(decide_mps(MpsSeen(offered=False, executable=False, systemd=False))).verdict is Verdict.OK
+    assert only(decide_mps(MpsReading(offered=False, executable=False, systemd=False))).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_node_without_mps_needs_none_of_it() -> None:
         (replace(OFFERED, offered=False, daemons=(replace(WELL, runs=False),)), Verdict.FAILED, "does not run"),
     ],
 )
-def test_what_is_wrong_is_said(found: MpsSeen, state: Verdict, words: str) -> None:
+def test_what_is_wrong_is_reported(found: MpsReading, state: Verdict, words: str) -> None:
     verdict = only(decide_mps(found))
     assert verdict.verdict is state
     assert words in verdict.what

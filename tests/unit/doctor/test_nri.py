@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from doctor.nri import NriPluginsSeen, NriSeen, decide_nri, decide_plugins, read_plugins, read_validator
-from doctor.runtime import RuntimeSeen
+from doctor.nri import NriPluginsReading, NriReading, decide_nri, decide_plugins, read_plugins, read_validator
+from doctor.runtime import RuntimeReading
 from hooks.frontends.nri.guard.launched import PROGRAM, VERSION_MARK
 from lading.checks.model import Verdict
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.unit.doctor.verdicts import only, states
 
-RUNTIME = RuntimeSeen(
+RUNTIME = RuntimeReading(
     endpoint=Path("/run/containerd/containerd.sock"),
     version=cri.VersionResponse(runtime_name="containerd", runtime_version="1.7.24"),
     status=cri.StatusResponse(),
 )
 FOLDER = Path("/opt/nri/plugins")
-WELL = NriPluginsSeen(folder=FOLDER, installed="0.1.0", there=True, version="0.1.0", strays=(), runs=True)
+WELL = NriPluginsReading(folder=FOLDER, installed="0.1.0", there=True, version="0.1.0", strays=(), runs=True)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ WELL = NriPluginsSeen(folder=FOLDER, installed="0.1.0", there=True, version="0.1
     [(True, True, Verdict.OK), (True, False, Verdict.FAILED), (False, True, Verdict.OK), (False, False, Verdict.OK)],
 )
 def test_nri_is_needed_where_it_is_the_front_end(by_nri: bool, served: bool, state: Verdict) -> None:
-    verdict = only(decide_nri(NriSeen(runtime=RUNTIME, by_nri=by_nri, socket="/var/run/nri/nri.sock", served=served)))
+    verdict = only(decide_nri(NriReading(runtime=RUNTIME, by_nri=by_nri, socket="/var/run/nri/nri.sock", served=served)))
     assert verdict.verdict is state
     if state is Verdict.FAILED:
         assert '[plugins."io.containerd.nri.v1.nri"]' in verdict.mend
@@ -51,8 +51,8 @@ def test_the_runtimes_validator_rejects_pods_beside_the_proxy(tmp_path: Path, te
     validates = read_validator(tmp_path)
     assert validates is on
     for by_nri in (False, True):
-        seen = NriSeen(runtime=RUNTIME, by_nri=by_nri, socket="/x", served=True, validates=validates)
-        assert states(decide_nri(seen)) == [Verdict.OK, *[Verdict.WARNING] * (on and not by_nri)]
+        reading = NriReading(runtime=RUNTIME, by_nri=by_nri, socket="/x", served=True, validates=validates)
+        assert states(decide_nri(reading)) == [Verdict.OK, *[Verdict.WARNING] * (on and not by_nri)]
 
 
 _ON = '[plugins."io.containerd.nri.v1.nri".default_validator]\nenable = true\n'
@@ -100,10 +100,10 @@ def test_the_validator_is_read_from_imported_files_too(tmp_path: Path, files: di
     ],
 )
 def test_the_launched_guard(changed: dict[str, object], expected: list[Verdict], says: str) -> None:
-    found = [*decide_plugins(replace(WELL, **changed))]  # type: ignore[arg-type]
-    assert states(found) == expected
-    assert says in found[0].what
-    assert all(one.mend for one in found if one.verdict in {Verdict.FAILED, Verdict.WARNING})
+    result = [*decide_plugins(replace(WELL, **changed))]  # type: ignore[arg-type]
+    assert states(result) == expected
+    assert says in result[0].what
+    assert all(one.mend for one in result if one.verdict in {Verdict.FAILED, Verdict.WARNING})
 
 
 def test_the_folder_is_read_and_its_process_found(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_the_folder_is_read_and_its_process_found(tmp_path: Path) -> None:
         (proc / str(pid)).mkdir(parents=True)
         if program:
             (proc / str(pid) / "exe").symlink_to(program)
-    seen = read_plugins(folder, proc=proc, installed="0.1.0")
-    assert (seen.there, seen.version, seen.strays, seen.runs) == (True, "0.1.0", ("stray",), False)
+    reading = read_plugins(folder, proc=proc, installed="0.1.0")
+    assert (reading.there, reading.version, reading.strays, reading.runs) == (True, "0.1.0", ("stray",), False)
     (proc / "4").mkdir()
     (proc / "4/exe").symlink_to(folder / PROGRAM)
     assert read_plugins(folder, proc=proc, installed="0.1.0").runs is True

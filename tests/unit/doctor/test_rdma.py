@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from doctor.rdma import (
-    MemlockSeen,
-    ModulesSeen,
-    RdmaModeSeen,
-    VfsSeen,
+    MemlockReading,
+    ModulesReading,
+    RdmaModeReading,
+    VfsReading,
     decide_memlock,
     decide_mode,
     decide_modules,
@@ -39,13 +39,13 @@ NEEDED = frozenset({"ib_core", "ib_uverbs", "rdma_ucm", "mlx5_ib"})
     ],
 )
 def test_modules(pfs: tuple[Pf, ...], gpus: bool, modules: frozenset[str], expected: list[Verdict], mend: str) -> None:
-    verdicts = tuple(decide_modules(ModulesSeen(pfs=pfs, gpus=gpus, modules=modules)))
+    verdicts = tuple(decide_modules(ModulesReading(pfs=pfs, gpus=gpus, modules=modules)))
     assert states(verdicts) == expected
     assert mend in verdicts[0].mend
 
 
 def test_modules_show_by_what_they_make(tmp_path: Path) -> None:
-    """Those that are built in have no folder below /sys/module."""
+    """Check modules that are built in, which have no folder below /sys/module."""
     node = build("demo-8gpu", tmp_path / "node", char_devices=False)
     pfs, *_ = read_rdma(node.root)
     assert read_modules(node.root, pfs, gpus=True).modules == NEEDED
@@ -74,9 +74,9 @@ def test_nvidia_peermem_is_not_needed_with_dma_buf(tmp_path: Path, driver: str, 
     for path, text in (("proc/driver/nvidia/version", driver), ("proc/sys/kernel/osrelease", release)):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(f"{text}\n")
-    seen = replace(read_modules(tmp_path, (PF,), gpus=True), modules=NEEDED)
-    assert seen.dma_buf == dma_buf
-    assert states(tuple(decide_modules(seen))) == [Verdict.OK if dma_buf else Verdict.WARNING]
+    reading = replace(read_modules(tmp_path, (PF,), gpus=True), modules=NEEDED)
+    assert reading.dma_buf == dma_buf
+    assert states(tuple(decide_modules(reading))) == [Verdict.OK if dma_buf else Verdict.WARNING]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_nvidia_peermem_is_not_needed_with_dma_buf(tmp_path: Path, driver: str, 
     ],
 )
 def test_mode(pfs: tuple[Pf, ...], mode: RdmaMode | None, attaches: bool, state: Verdict) -> None:
-    assert only(decide_mode(RdmaModeSeen(pfs=pfs, mode=mode, attaches=attaches))).verdict is state
+    assert only(decide_mode(RdmaModeReading(pfs=pfs, mode=mode, attaches=attaches))).verdict is state
 
 
 ILL = vf(1, unhealthy="why")
@@ -113,21 +113,21 @@ ILL = vf(1, unhealthy="why")
     ],
 )
 def test_vfs(changes: dict[str, object], expected: list[Verdict], mend: str) -> None:
-    verdicts = tuple(decide_vfs(VfsSeen(pfs=(replace(PF, **changes),))))  # type: ignore[arg-type]
+    verdicts = tuple(decide_vfs(VfsReading(pfs=(replace(PF, **changes),))))  # type: ignore[arg-type]
     assert states(verdicts) == expected
     assert mend in verdicts[0].mend
 
 
 def test_a_pf_without_vfs_is_meant_where_others_have_some() -> None:
-    assert states(decide_vfs(VfsSeen(pfs=(PF, replace(PF, vfs=()))))) == [Verdict.OK]
+    assert states(decide_vfs(VfsReading(pfs=(PF, replace(PF, vfs=()))))) == [Verdict.OK]
 
 
-def test_what_could_not_be_read_is_said() -> None:
-    assert states(decide_vfs(VfsSeen(pfs=(PF,), problems=("cannot use /dev/infiniband/umad0",)))) == [
+def test_what_could_not_be_read_is_reported() -> None:
+    assert states(decide_vfs(VfsReading(pfs=(PF,), problems=("cannot use /dev/infiniband/umad0",)))) == [
         Verdict.WARNING,
         Verdict.OK,
     ]
-    assert states(decide_vfs(VfsSeen(pfs=()))) == [Verdict.OK]
+    assert states(decide_vfs(VfsReading(pfs=()))) == [Verdict.OK]
 
 
 @pytest.mark.parametrize(
@@ -140,5 +140,5 @@ def test_what_could_not_be_read_is_said() -> None:
     ],
 )
 def test_memlock(vfs: bool, ipc_lock: bool, problem: str, state: Verdict) -> None:
-    assert only(decide_memlock(MemlockSeen(vfs=vfs, ipc_lock=ipc_lock, problem=problem))).verdict is state
-    assert only(decide_memlock(MemlockSeen(vfs=vfs, ipc_lock=ipc_lock, memlock=True, problem=problem))).verdict is Verdict.OK
+    assert only(decide_memlock(MemlockReading(vfs=vfs, ipc_lock=ipc_lock, problem=problem))).verdict is state
+    assert only(decide_memlock(MemlockReading(vfs=vfs, ipc_lock=ipc_lock, memlock=True, problem=problem))).verdict is Verdict.OK

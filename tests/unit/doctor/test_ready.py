@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from doctor.read import read_said
+from doctor.read import read_reply
 from doctor.ready import MENDS, DaemonReply, decide_ready
 from hooks.daemon.readiness import decide_ready as readiness_of_hooks
 from hooks.node.bypass import Bypassed
@@ -16,16 +16,16 @@ from tests.unit.doctor.verdicts import states
 METRICS = 'lading_build_info{version="1.2.3"} 1.0\nlading_proxy_connections 5.0\n'
 
 
-def said(*conditions: dict[str, object]) -> DaemonReply:
+def reply(*conditions: dict[str, object]) -> DaemonReply:
     return DaemonReply(daemon="d", address="127.0.0.1:1", readyz=json.dumps({"conditions": conditions}).encode())
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (said({"name": "a", "ok": True}), [Verdict.OK]),
-        (said({"name": "a", "ok": False, "why": "w"}, {"name": "b", "ok": True}), [Verdict.FAILED]),
-        (said({"name": "a", "ok": False, "required": False}), [Verdict.WARNING]),
+        (reply({"name": "a", "ok": True}), [Verdict.OK]),
+        (reply({"name": "a", "ok": False, "why": "w"}, {"name": "b", "ok": True}), [Verdict.FAILED]),
+        (reply({"name": "a", "ok": False, "required": False}), [Verdict.WARNING]),
         (DaemonReply(daemon="d", address=""), [Verdict.SKIPPED]),
         (DaemonReply(daemon="d", address="127.0.0.1:1"), [Verdict.WARNING]),
         (DaemonReply(daemon="d", address="127.0.0.1:1", readyz=b"<html>"), [Verdict.WARNING]),
@@ -36,7 +36,7 @@ def test_conditions(given: DaemonReply, expected: list[Verdict]) -> None:
 
 
 def test_what_is_not_ready_is_named_with_what_mends_it() -> None:
-    given = said(
+    given = reply(
         {"name": "hook 50.json", "ok": False, "why": "silent"}, {"name": "newer", "ok": False, "why": "w", "required": False}
     )
     hook, newer = decide_ready(given)
@@ -79,10 +79,10 @@ def test_every_condition_has_its_mend() -> None:
 
 
 def test_what_a_daemon_tells_of_itself() -> None:
-    told = DaemonReply(daemon="d", address="x", metrics=METRICS)
-    assert told.version == "1.2.3"
-    assert told.gauge("lading_proxy_connections") == 5
-    assert told.gauge("lading_proxy") is None
+    notified = DaemonReply(daemon="d", address="x", metrics=METRICS)
+    assert notified.version == "1.2.3"
+    assert notified.gauge("lading_proxy_connections") == 5
+    assert notified.gauge("lading_proxy") is None
     assert DaemonReply(daemon="d", address="x").version == ""
 
 
@@ -95,11 +95,11 @@ def test_reading() -> None:
     async def scenario() -> DaemonReply:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            return await read_said("d", f"127.0.0.1:{port}")
+            return await read_reply("d", f"127.0.0.1:{port}")
 
-    told = asyncio.run(scenario())
-    assert (told.readyz, told.metrics) == (b"/readyz", "/metrics")
-    no_one = asyncio.run(read_said("d", told.address))
+    notified = asyncio.run(scenario())
+    assert (notified.readyz, notified.metrics) == (b"/readyz", "/metrics")
+    no_one = asyncio.run(read_reply("d", notified.address))
     assert (no_one.readyz, no_one.metrics) == (None, None)
 
 
@@ -115,6 +115,6 @@ def test_a_server_whose_answer_never_ends_is_cut_off(monkeypatch: pytest.MonkeyP
 
     async def scenario() -> DaemonReply:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            return await read_said("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            return await read_reply("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
 
     assert len(asyncio.run(scenario()).readyz or b"") <= 100_000

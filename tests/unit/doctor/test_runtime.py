@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from doctor.kubelet.distribution import Distribution, Service
-from doctor.kubelet.kubelet import CGROUP_DRIVER, Command, KubeletSeen, Setting
+from doctor.kubelet.kubelet import CGROUP_DRIVER, Command, KubeletReading, Setting
 from doctor.kubelet.unit import Word
 from doctor.processes import Process
 from doctor.read import read_runtime
-from doctor.runtime import CgroupDrivers, RuntimeSeen, decide_cgroup_driver, decide_runtime
+from doctor.runtime import CgroupDrivers, RuntimeReading, decide_cgroup_driver, decide_runtime
 from lading.checks.model import Verdict
 from lading.errors import HostError
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -25,7 +25,7 @@ def runtime(
     ready: bool = True,
     deprecated: bool = False,
     systemd: bool | None = True,
-) -> RuntimeSeen:
+) -> RuntimeReading:
     conditions = [
         cri.RuntimeCondition(type="RuntimeReady", status=True),
         cri.RuntimeCondition(type="NetworkReady", status=ready),
@@ -34,13 +34,13 @@ def runtime(
     options = None if systemd is None else {"SystemdCgroup": systemd}
     config = {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"options": options}}}}
     status = cri.StatusResponse(status=cri.RuntimeStatus(conditions=conditions), info={"config": json.dumps(config)})
-    return RuntimeSeen(
+    return RuntimeReading(
         endpoint=Path("/run/x.sock"), version=cri.VersionResponse(runtime_name=name, runtime_version=version), status=status
     )
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
+    ("reading", "expected"),
     [
         (runtime(), [Verdict.OK]),
         (runtime("1.6.20~ds1"), [Verdict.OK]),
@@ -51,8 +51,8 @@ def runtime(
         (runtime("v2.3.4", deprecated=True), [Verdict.WARNING, Verdict.OK]),
     ],
 )
-def test_versions_and_conditions(seen: RuntimeSeen, expected: list[Verdict]) -> None:
-    assert states(decide_runtime(seen)) == expected
+def test_versions_and_conditions(reading: RuntimeReading, expected: list[Verdict]) -> None:
+    assert states(decide_runtime(reading)) == expected
 
 
 def test_no_one_listens(tmp_path: Path) -> None:
@@ -69,13 +69,13 @@ def test_a_runtime_that_listens_elsewhere_is_named(tmp_path: Path, monkeypatch: 
     assert f'runtime_endpoint = "{tmp_path / "s"}"' in e.value.hint
 
 
-def kubelet(driver: str) -> KubeletSeen:
+def kubelet(driver: str) -> KubeletReading:
     command = Command(config={"cgroupDriver": Setting(value=driver, source="/k.yaml")})
-    return KubeletSeen(process=Process(pid=1), running=command)
+    return KubeletReading(process=Process(pid=1), running=command)
 
 
 @pytest.mark.parametrize(
-    ("mine", "seen", "state"),
+    ("mine", "reading", "state"),
     [
         ("systemd", runtime(), Verdict.OK),
         ("cgroupfs", runtime(systemd=False), Verdict.OK),
@@ -87,8 +87,8 @@ def kubelet(driver: str) -> KubeletSeen:
         ("systemd", replace(runtime(), status=cri.StatusResponse(info={"config": "[]"})), Verdict.SKIPPED),
     ],
 )
-def test_cgroup_drivers(mine: str, seen: RuntimeSeen, state: Verdict) -> None:
-    assert only(decide_cgroup_driver(CgroupDrivers(kubelet=kubelet(mine), runtime=seen))).verdict is state
+def test_cgroup_drivers(mine: str, reading: RuntimeReading, state: Verdict) -> None:
+    assert only(decide_cgroup_driver(CgroupDrivers(kubelet=kubelet(mine), runtime=reading))).verdict is state
 
 
 FLAGS = "/var/lib/kubelet/kubeadm-flags.env"
@@ -97,26 +97,26 @@ OF_K3S = Setting(value="cgroupfs", source="/var/lib/rancher/k3s/agent/etc/kubele
 
 
 @pytest.mark.parametrize(
-    ("seen", "mends"),
+    ("reading", "mends"),
     [
         (kubelet("cgroupfs"), ("cgroupDriver: systemd in /k.yaml", "restart kubelet")),
-        (KubeletSeen(process=Process(pid=1), running=Command()), ("cgroupDriver: systemd in /var/lib/kubelet/config.yaml",)),
+        (KubeletReading(process=Process(pid=1), running=Command()), ("cgroupDriver: systemd in /var/lib/kubelet/config.yaml",)),
         (
             replace(kubelet("systemd"), running=Command(words=(Word("--cgroup-driver=cgroupfs", FLAGS),))),
             (f"--cgroup-driver=systemd in {FLAGS}", "daemon-reload"),
         ),
         (
-            KubeletSeen(process=Process(pid=1), running=Command(config={CGROUP_DRIVER: OF_K3S}), service=K3S),
+            KubeletReading(process=Process(pid=1), running=Command(config={CGROUP_DRIVER: OF_K3S}), service=K3S),
             ("kubelet-arg: cgroup-driver=systemd in /etc/rancher/k3s/config.yaml", "restart k3s-agent"),
         ),
     ],
 )
-def test_the_driver_is_set_where_it_counts(seen: KubeletSeen, mends: tuple[str, ...]) -> None:
-    verdict = only(decide_cgroup_driver(CgroupDrivers(kubelet=seen, runtime=runtime())))
+def test_the_driver_is_set_where_it_counts(reading: KubeletReading, mends: tuple[str, ...]) -> None:
+    verdict = only(decide_cgroup_driver(CgroupDrivers(kubelet=reading, runtime=runtime())))
     assert verdict.verdict is Verdict.FAILED
     for mend in mends:
         assert mend in verdict.mend
 
 
 def test_no_kubelet_no_driver() -> None:
-    assert states(decide_cgroup_driver(CgroupDrivers(kubelet=KubeletSeen(), runtime=runtime()))) == [Verdict.SKIPPED]
+    assert states(decide_cgroup_driver(CgroupDrivers(kubelet=KubeletReading(), runtime=runtime()))) == [Verdict.SKIPPED]

@@ -8,17 +8,17 @@ import pytest
 
 from doctor.processes import Process, find_processes, read_process
 from doctor.read import read_listener, read_socket
-from doctor.sockets import SocketSeen, decide_socket
+from doctor.sockets import SocketReading, decide_socket
 from lading.checks.model import Verdict
 from lading.errors import HostError
 from lading.sockets import Access
 from tests.unit.doctor.verdicts import only, states
 
-WELL = SocketSeen(
+WELL = SocketReading(
     path=Path("/run/lading/x.sock"),
     daemon="lading-x",
     wanted=Access(0, 0, 0o600),
-    found=Access(0, 0, 0o600),
+    access=Access(0, 0, 0o600),
     is_socket=True,
     folder=Access(0, 0, 0o700),
     holder=Process(pid=77, argv=("/opt/lading/bin/python3", "/opt/lading/bin/lading-x")),
@@ -30,7 +30,7 @@ WELL = SocketSeen(
     [
         ({}, Verdict.OK, "77"),
         ({"holder": Process(pid=1, argv=("/sbin/init",))}, Verdict.OK, "init"),  # systemd's
-        ({"found": None}, Verdict.FAILED, "not there"),
+        ({"access": None}, Verdict.FAILED, "not there"),
         ({"is_socket": False}, Verdict.FAILED, "not a socket"),
         ({"holder": None}, Verdict.FAILED, "no process listens"),
         ({"silence": "no answer"}, Verdict.FAILED, "no answer"),
@@ -46,10 +46,10 @@ def test_one_finding(changes: dict[str, object], state: Verdict, word: str) -> N
 @pytest.mark.parametrize(
     ("changes", "state", "mend"),
     [
-        ({"found": Access(1000, 0, 0o600)}, Verdict.FAILED, "chown 0:0"),
-        ({"found": Access(0, 0, 0o666)}, Verdict.FAILED, "chmod 0600"),
-        ({"found": Access(0, 7, 0o600)}, Verdict.WARNING, "chown 0:0"),
-        ({"found": Access(0, 0, 0o660)}, Verdict.WARNING, "chmod 0600"),
+        ({"access": Access(1000, 0, 0o600)}, Verdict.FAILED, "chown 0:0"),
+        ({"access": Access(0, 0, 0o666)}, Verdict.FAILED, "chmod 0600"),
+        ({"access": Access(0, 7, 0o600)}, Verdict.WARNING, "chown 0:0"),
+        ({"access": Access(0, 0, 0o660)}, Verdict.WARNING, "chmod 0600"),
         ({"folder": Access(0, 0, 0o777)}, Verdict.FAILED, "chmod go-w /run/lading"),
     ],
 )
@@ -66,20 +66,20 @@ def test_a_sticky_folder_lets_no_one_replace_it() -> None:
 # ---- read
 
 
-def seen(path: Path) -> SocketSeen:
+def reading(path: Path) -> SocketReading:
     return asyncio.run(read_socket(path, daemon="d", wanted=Access(0, 0, 0o600)))
 
 
 def test_what_is_at_a_path(tmp_path: Path) -> None:
-    assert seen(tmp_path / "none").found is None
+    assert reading(tmp_path / "none").access is None
     (tmp_path / "file").touch()
-    assert seen(tmp_path / "file").is_socket is False
+    assert reading(tmp_path / "file").is_socket is False
 
 
 def test_who_listens_and_answers(tmp_path: Path) -> None:
     path = tmp_path / "s"
 
-    async def scenario() -> SocketSeen:
+    async def scenario() -> SocketReading:
         async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"hello")
             writer.close()
@@ -87,9 +87,9 @@ def test_who_listens_and_answers(tmp_path: Path) -> None:
         async with await asyncio.start_unix_server(greet, path):
             return await read_socket(path, daemon="d", wanted=Access(0, 0, 0o600))
 
-    found = asyncio.run(scenario())
-    assert found.holder == read_process(Path("/proc"), os.getpid())
-    assert found.silence == ""
+    result = asyncio.run(scenario())
+    assert result.holder == read_process(Path("/proc"), os.getpid())
+    assert result.silence == ""
     assert read_listener(path) is None  # the socket's file is left, and no one listens there
 
 

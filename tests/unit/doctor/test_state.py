@@ -1,4 +1,4 @@
-"""The ledger and its disk, as files of a folder and as verdicts."""
+"""Test the ledger and its disk, as files of a folder and as verdicts."""
 
 import contextlib
 import sqlite3
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from doctor.read_node import read_disk, read_schema
-from doctor.state import LITTLE_FREE, DiskSeen, LedgerSeen, decide_disk, decide_ledger
+from doctor.state import LITTLE_FREE, DiskReading, LedgerReading, decide_disk, decide_ledger
 from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.store import Ledger
 from hooks.ledger.writable import LEAST_FREE
@@ -47,8 +47,8 @@ def test_an_older_one_is_brought_up_to_date_by_its_daemon(ledger: Path) -> None:
 
 
 def test_none_yet(tmp_path: Path) -> None:
-    assert read_schema(tmp_path / "node.db") == LedgerSeen(path=tmp_path / "node.db")
-    assert states(decide_ledger(LedgerSeen(path=tmp_path))) == [Verdict.SKIPPED]
+    assert read_schema(tmp_path / "node.db") == LedgerReading(path=tmp_path / "node.db")
+    assert states(decide_ledger(LedgerReading(path=tmp_path))) == [Verdict.SKIPPED]
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"x" * 5000, b"text"])
@@ -64,7 +64,7 @@ def test_one_of_a_newer_lading(ledger: Path) -> None:
         read_schema(ledger)
 
 
-WELL = DiskSeen(folder=Path("/var/lib/lading"), there=True, access=Access(0, 0, 0o700), free=1 << 40, free_inodes=1 << 20)
+WELL = DiskReading(folder=Path("/var/lib/lading"), there=True, access=Access(0, 0, 0o700), free=1 << 40, free_inodes=1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_disk(changes: dict[str, object], expected: list[Verdict]) -> None:
 
 
 def test_reading_a_disk(tmp_path: Path) -> None:
-    found = read_disk(tmp_path)
-    assert found.there
-    assert found.free > 0
-    assert not found.read_only
+    result = read_disk(tmp_path)
+    assert result.there
+    assert result.free > 0
+    assert not result.read_only
     assert not read_disk(tmp_path / "none").there

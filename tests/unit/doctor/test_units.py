@@ -66,12 +66,12 @@ def test_one_unit(unit: Unit, state: Verdict, mend: str) -> None:
         (Unit(active="failed", result="trigger-limit-hit", code="", status=""), "trigger-limit-hit"),  # a socket ends so
     ],
 )
-def test_how_a_unit_ended_is_said(unit: Unit, ended: str) -> None:
+def test_how_a_unit_ended_is_reported(unit: Unit, ended: str) -> None:
     (verdict,) = decide_units(unit.shown())
-    what, _, said = verdict.what.partition(": ")
+    what, _, text = verdict.what.partition(": ")
     assert "x.service" in what
-    assert said.startswith(ended)
-    assert ("(" in said) is ended.endswith(" ")  # the meaning of the status, in parentheses
+    assert text.startswith(ended)
+    assert ("(" in text) is ended.endswith(" ")  # the meaning of the status, in parentheses
 
 
 def test_several_units() -> None:
@@ -100,5 +100,5 @@ def test_a_systemd_that_does_not_answer_does_not_hide_kubelet(tmp_path: Path, mo
     monkeypatch.setattr("doctor.host.show_units", hang)
     (tmp_path / "proc/812").mkdir(parents=True)
     (tmp_path / "proc/812/cmdline").write_text("kubelet\0")
-    seen = asyncio.run(Host(hooks=Settings(), proxy=ProxySettings(), configs={}, root=tmp_path).kubelet())
-    assert (str(seen.process), seen.by_systemd) == ("kubelet (pid 812)", False)
+    reading = asyncio.run(Host(hooks=Settings(), proxy=ProxySettings(), configs={}, root=tmp_path).kubelet())
+    assert (str(reading.process), reading.by_systemd) == ("kubelet (pid 812)", False)

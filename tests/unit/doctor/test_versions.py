@@ -1,6 +1,6 @@
 import pytest
 
-from doctor.versions import VersionsSeen, decide_versions
+from doctor.versions import VersionsReading, decide_versions
 from lading.checks.model import Verdict
 from tests.unit.doctor.verdicts import states
 
@@ -18,5 +18,5 @@ from tests.unit.doctor.verdicts import states
     ],
 )
 def test_versions(hooks: str, proxy: str, expected: list[Verdict]) -> None:
-    seen = VersionsSeen(installed="0.1.0", running={"lading-hooks": hooks, "lading-runtimeproxy": proxy})
-    assert states(decide_versions(seen)) == expected
+    reading = VersionsReading(installed="0.1.0", running={"lading-hooks": hooks, "lading-runtimeproxy": proxy})
+    assert states(decide_versions(reading)) == expected

@@ -1,4 +1,4 @@
-"""The fake answers what it was told, over a plain gRPC channel."""
+"""Test that the fake answers as set by the test, over a plain gRPC channel."""
 
 import asyncio
 import tempfile

@@ -13,14 +13,14 @@ from tests.fakes.turnstile import Turnstile, Way
 
 @pytest.fixture
 def sockets() -> Iterator[Path]:
-    """pytest's own folders are too long for a socket's path."""
+    """Return a short folder: pytest's own folders are too long for a socket's path."""
     with tempfile.TemporaryDirectory(prefix="lading-") as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def server(sockets: Path) -> Iterator[RawServer]:
-    """Says what it was asked, and when it came."""
+    """Record each request with its time, and answer."""
     with RawServer(sockets / "s", lambda call: call.method.encode() + call.request) as server:
         yield server
 

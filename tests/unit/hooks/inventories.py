@@ -1,4 +1,4 @@
-"""Small inventories for tests: cards and VFs by number, each field as a node would show it."""
+"""Build small inventories for tests: cards and VFs by number, each field as a node would report it."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def node(path: str, minor: int = 0) -> CharDevice:
 
 
 def gpu(index: int, *, minor: int | None = None, unhealthy: str = "") -> Gpu:
-    """Index and minor differ on purpose: who mistakes one for the other gives the wrong card."""
+    """Return a GPU whose index and minor differ, so that code that confuses them gives the wrong card."""
     number = 7 - index if minor is None else minor
     return Gpu(
         uuid=uuid(index),
@@ -37,7 +37,7 @@ def gpu(index: int, *, minor: int | None = None, unhealthy: str = "") -> Gpu:
 
 
 def mig_gpu(index: int, instances: int = 2) -> Gpu:
-    """Instances 10·index, 10·index+1, …"""
+    """Return a GPU with the instances 10·index, 10·index+1, …"""
     migs = tuple(
         MigInstance(
             uuid=mig_uuid(10 * index + i),
@@ -56,7 +56,7 @@ def running(*pids: int, used_mib: int | None = None) -> tuple[GpuProcess, ...]:
 
 
 def vf(number: int, *, unhealthy: str = "") -> Vf:
-    """ibdev mlx5_<number+1>, uverbs<number+20>."""
+    """Return a VF with ibdev mlx5_<number+1> and uverbs<number+20>."""
     return Vf(
         bdf=PciAddress(f"0000:3b:00.{number + 1}"),
         pf=PciAddress("0000:3b:00.0"),

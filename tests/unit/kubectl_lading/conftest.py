@@ -1,4 +1,4 @@
-"""A command line before a small API server. A module with another cluster has a fixture `cluster` of its own."""
+"""Run the command line with a small API server. A module with another cluster has a fixture `cluster` of its own."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where the API server is and which namespace is meant, as kubectl finds it; and what an API server's no tells a person."""
+"""Test which API server and namespace are used, as kubectl finds them, and the message for a refusal by the API server."""
 
 import asyncio
 import json
@@ -54,9 +54,9 @@ def test_no_kubeconfig_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 def test_a_context_that_is_named_needs_no_current_one(config: Path) -> None:
-    said = json.loads(config.read_text())
-    del said["current-context"]
-    config.write_text(json.dumps(said))
+    text = json.loads(config.read_text())
+    del text["current-context"]
+    config.write_text(json.dumps(text))
     assert find_namespace(Flags(kubeconfig=str(config), context="here")) == "team"
 
 
@@ -130,9 +130,9 @@ def test_a_server_that_is_silent_is_named_on_stderr_meanwhile(tmp_path: Path, ca
             return server.url
 
     url = run_simulated(scenario())
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert [(url in line, NODE_DEVICES.path() in line) for line in said.err.splitlines()] == [(True, True)] * 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert [(url in line, NODE_DEVICES.path() in line) for line in output.err.splitlines()] == [(True, True)] * 2
 
 
 def test_a_server_that_is_not_there_comes_with_what_to_do(config: Path) -> None:

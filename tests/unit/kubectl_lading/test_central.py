@@ -1,4 +1,4 @@
-"""Central is asked through the API server's proxy or at a URL, and no one needs it."""
+"""Test that central is called through the API server's proxy or by a URL, and that each command works without central."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,8 +32,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def ask(
     folder: Path, handler: Handler, *, by_url: bool = False, timeout_s: float = 3.0, lease: Any = LED
 ) -> tuple[Any, list[str]]:
-    """The answer, and the paths of central that were asked for. A lease of None is the handler's too."""
-    asked = []
+    """Return the answer, and the requested paths of central. Requests for the lease reach the handler too if `lease` is
+    None."""
+    requested = []
 
     async def serve(request: web.Request) -> web.StreamResponse:
         if request.path == LEASE and lease is not None:
@@ -41,7 +42,7 @@ def ask(
         if request.path == POD and lease is not None:
             spec = {"containers": [{"name": "central", "ports": PORTS}]}
             return web.json_response({"metadata": {"name": "x"}, "spec": spec})
-        asked.append(request.path)
+        requested.append(request.path)
         return await handler(request)
 
     async def run() -> Any:
@@ -60,7 +61,7 @@ def ask(
         finally:
             await runner.cleanup()
 
-    return asyncio.run(run()), asked
+    return asyncio.run(run()), requested
 
 
 async def answers(request: web.Request) -> web.StreamResponse:
@@ -68,25 +69,25 @@ async def answers(request: web.Request) -> web.StreamResponse:
 
 
 def test_the_one_that_leads_through_the_api_servers_proxy(tmp_path: Path) -> None:
-    said, asked = ask(tmp_path, answers)
-    assert isinstance(said, Why)
-    assert (said.uid, said.refused_s) == ("u", 7.0)
-    assert asked == [PATH.format("http")]
+    text, requested = ask(tmp_path, answers)
+    assert isinstance(text, Why)
+    assert (text.uid, text.refused_s) == ("u", 7.0)
+    assert requested == [PATH.format("http")]
 
 
 def test_at_a_url(tmp_path: Path) -> None:
-    said, asked = ask(tmp_path, answers, by_url=True)
-    assert isinstance(said, Why)
-    assert asked == ["/v1/why/team/p"]
+    text, requested = ask(tmp_path, answers, by_url=True)
+    assert isinstance(text, Why)
+    assert requested == ["/v1/why/team/p"]
 
 
 def test_one_with_a_certificate_is_asked_after_the_plain_one_failed(tmp_path: Path) -> None:
     async def only_https(request: web.Request) -> web.StreamResponse:
         return await answers(request) if "/https:" in request.path else failure(503, "ServiceUnavailable")
 
-    said, asked = ask(tmp_path, only_https)
-    assert isinstance(said, Why)
-    assert asked == [PATH.format("http"), PATH.format("https")]
+    text, requested = ask(tmp_path, only_https)
+    assert isinstance(text, Why)
+    assert requested == [PATH.format("http"), PATH.format("https")]
 
 
 def test_a_pod_that_it_does_not_know_is_no_failure(tmp_path: Path) -> None:
@@ -103,16 +104,16 @@ def test_why_it_is_silent(tmp_path: Path, status: int, named: str, lease: Any) -
     async def fails(request: web.Request) -> web.StreamResponse:
         return failure(status, "NotFound" if status == 404 else "Forbidden")
 
-    said, _ = ask(tmp_path, fails, lease=lease)
-    assert isinstance(said, Unread)
-    assert named in said.why
+    text, _ = ask(tmp_path, fails, lease=lease)
+    assert isinstance(text, Unread)
+    assert named in text.why
 
 
 @pytest.mark.parametrize("lease", [{}, {"spec": {}}, {"spec": {"holderIdentity": ""}}])
 def test_no_one_leads(tmp_path: Path, lease: Any) -> None:
-    said, asked = ask(tmp_path, answers, lease=lease)
-    assert isinstance(said, Unread)
-    assert asked == []
+    text, requested = ask(tmp_path, answers, lease=lease)
+    assert isinstance(text, Unread)
+    assert requested == []
 
 
 def test_it_is_not_waited_for_long(tmp_path: Path) -> None:
@@ -154,9 +155,9 @@ def test_a_replica_that_does_not_lead_says_so(tmp_path: Path) -> None:
     async def standby(request: web.Request) -> web.StreamResponse:
         return web.Response(status=503, text="not the leader\n")
 
-    said, _ = ask(tmp_path, standby, by_url=True)
-    assert isinstance(said, Unread)
-    assert "lead" in said.why
+    text, _ = ask(tmp_path, standby, by_url=True)
+    assert isinstance(text, Unread)
+    assert "lead" in text.why
 
 
 @pytest.mark.parametrize("url", ["central:8081", "ftp://x", "http://", "http://c:port", "http://c:99999"])

@@ -1,4 +1,4 @@
-"""The API server's lists, as central's own code understands them."""
+"""Test that the API server's lists are read as central's own code reads them."""
 
 import asyncio
 from pathlib import Path
@@ -40,9 +40,9 @@ def test_who_holds_what_and_who_waits(tmp_path: Path) -> None:
     assert {one.name for one in cluster.pending} == {"next-run", "too-many"}
     assert not cluster.ledger.capacity("old-1").reachable
     assert cluster.problems == []
-    found = cluster.pod("team-a", "train-0")
-    assert found is not None
-    assert found.metadata.uid == uid_of("train-0")
+    result = cluster.pod("team-a", "train-0")
+    assert result is not None
+    assert result.metadata.uid == uid_of("train-0")
 
 
 def test_a_deeply_nested_pod_is_read_like_any_other(tmp_path: Path) -> None:
@@ -65,28 +65,28 @@ def test_a_deeply_nested_pod_is_read_like_any_other(tmp_path: Path) -> None:
 
 
 async def _read_without(resource: Resource, tmp_path: Path) -> None:
-    """Answered as an API server answers what it does not serve: text, and no Status."""
+    """Answer as an API server for a kind that it does not serve: text, and no Status."""
     async with FakeKubeServer() as server:
         missing = Fault(status=404, body=b"404 page not found\n")
         server.fail(missing, when=lambda request: request.path == resource.path())
         await _read(server, tmp_path)
 
 
-def test_a_cluster_without_the_resource_is_told_how_to_get_it(tmp_path: Path) -> None:
+def test_a_cluster_without_the_resource_is_reported_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(NotInstalledError) as caught:
         asyncio.run(_read_without(NODE_DEVICES, tmp_path))
     assert "nodedevices.devices.lading.dev" in caught.value.message
     assert "deploy/crds" in caught.value.hint
 
 
-def test_what_knows_no_nodes_is_not_told_to_install_ours(tmp_path: Path) -> None:
-    """Something else than an API server, as a wrong path in the kubeconfig's server."""
+def test_what_knows_no_nodes_is_not_reported_to_install_ours(tmp_path: Path) -> None:
+    """Check another server than an API server, as with a wrong path in the kubeconfig's server."""
     with pytest.raises(NotFoundError) as caught:
         asyncio.run(_read_without(NODES, tmp_path))
     assert NODES.path() in caught.value.message
 
 
-def test_what_cannot_be_understood_is_said_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_what_cannot_be_understood_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     async def scenario() -> Cluster:
         async with FakeKubeServer() as server:
             server.store.load(devices_path("n1"), devices("n1"))

@@ -1,4 +1,4 @@
-"""Completion by the shell and by kubectl: commands, and names that the API server has."""
+"""Test completion by the shell and by kubectl: commands, and names of objects."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ def test_a_script_for_each_shell(shell: str) -> None:
     assert "_KUBECTL_LADING_COMPLETE" in done.output
 
 
-def _complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    monkeypatch.setattr("sys.argv", ["kubectl_complete-lading", *words])
+def _complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *text: str) -> list[str]:
+    monkeypatch.setattr("sys.argv", ["kubectl_complete-lading", *text])
     complete_for_kubectl()
     return capsys.readouterr().out.splitlines()
 
@@ -26,9 +26,9 @@ def _complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def test_kubectl_is_given_commands_with_what_they_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    *found, directive = _complete(monkeypatch, capsys, "no")
-    assert [one.partition("\t")[0] for one in found] == ["node", "nodes"]
-    assert all(one.partition("\t")[2] for one in found)
+    *result, directive = _complete(monkeypatch, capsys, "no")
+    assert [one.partition("\t")[0] for one in result] == ["node", "nodes"]
+    assert all(one.partition("\t")[2] for one in result)
     assert directive == ":4"
 
 

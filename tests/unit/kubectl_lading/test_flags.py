@@ -1,4 +1,4 @@
-"""The flags that every command has, wherever they stand, and durations."""
+"""Test the flags of every command, in any position, and durations."""
 
 import click
 import pytest
@@ -7,8 +7,8 @@ from click.testing import CliRunner
 from kubectl_lading.flags import Duration, Flags, Group, Output, Scope, command
 
 
-def parse(*words: str) -> Flags:
-    seen: list[Flags] = []
+def parse(*text: str) -> Flags:
+    flagses: list[Flags] = []
 
     @click.group(cls=Group)
     def main() -> None:
@@ -17,15 +17,15 @@ def parse(*words: str) -> Flags:
     @command("look", scope=Scope.PODS)
     @click.argument("name", default="")
     async def look(flags: Flags, name: str) -> None:
-        seen.append(flags)
+        flagses.append(flags)
 
     main.add_command(look)
-    done = CliRunner().invoke(main, words)
+    done = CliRunner().invoke(main, text)
     assert done.exit_code == 0, done.output
-    return seen[0]
+    return flagses[0]
 
 
-def test_nothing_said_is_as_kubectl_has_it() -> None:
+def test_nothing_reported_is_as_kubectl_has_it() -> None:
     assert parse("look") == Flags(output=Output.TABLE, namespace="", all_namespaces=False, lading_namespace="lading-system")
 
 
@@ -39,8 +39,8 @@ def test_behind_the_command_counts_more() -> None:
 
 
 def test_all_of_them() -> None:
-    said = parse("--context=c", "--kubeconfig=f", "-A", "look", "--central=http://c", "--lading-namespace=l", "-owide")
-    assert said == Flags(
+    text = parse("--context=c", "--kubeconfig=f", "-A", "look", "--central=http://c", "--lading-namespace=l", "-owide")
+    assert text == Flags(
         context="c", kubeconfig="f", all_namespaces=True, central="http://c", lading_namespace="l", output=Output.WIDE
     )
     assert parse("--request-timeout=1m30s", "look") == Flags(request_timeout_s=90.0)
@@ -51,7 +51,7 @@ def test_all_of_them() -> None:
     [(Scope.CLUSTER, {"-n=x", "-A"}), (Scope.POD, {"-A"}), (Scope.PODS, set[str]())],
 )
 def test_a_flag_that_would_be_ignored_is_refused(scope: Scope, refused: set[str]) -> None:
-    """Before the command's name and behind it; and its help does not offer it."""
+    """Check the flag before and after the command's name, and that its help does not list it."""
 
     @click.group(cls=Group)
     def main() -> None:
@@ -63,7 +63,7 @@ def test_a_flag_that_would_be_ignored_is_refused(scope: Scope, refused: set[str]
 
     main.add_command(look)
     for word in ("-n=x", "-A"):
-        codes = {CliRunner().invoke(main, words).exit_code for words in ([word, "look"], ["look", word])}
+        codes = {CliRunner().invoke(main, text).exit_code for text in ([word, "look"], ["look", word])}
         assert codes == ({2} if word in refused else {0})
         assert (f"  {word[:2]}," in CliRunner().invoke(main, ["look", "--help"]).output) == (word not in refused)
 
@@ -90,9 +90,9 @@ def test_help_explains_every_column() -> None:
     async def look(flags: Flags) -> None:
         pass
 
-    said = CliRunner().invoke(look, ["--help"]).output
-    assert "HELD" in said
-    assert "what pods were given" in said
+    output = CliRunner().invoke(look, ["--help"]).output
+    assert "HELD" in output
+    assert "what pods were given" in output
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("5m", 300), ("90", 90), ("90s", 90), ("1h30m", 5400), ("0s", 0)])

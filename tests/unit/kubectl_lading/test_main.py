@@ -1,4 +1,4 @@
-"""The command as it is installed: a process of its own, on a pipe."""
+"""Test the installed command: a process of its own, on a pipe."""
 
 import json
 import os
@@ -19,8 +19,8 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
         yield made
 
 
-def run(cli: Cli, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "kubectl_lading.main", *words]
+def run(cli: Cli, *text: str, **env: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "kubectl_lading.main", *text]
     own = {name: value for name, value in os.environ.items() if name not in {"FORCE_COLOR", "NO_COLOR"}}
     env = own | {"KUBECONFIG": str(cli.kubeconfig)} | env
     return subprocess.run(program, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -56,9 +56,9 @@ def test_a_terminal_that_is_not_utf8_is_served_too(cli: Cli) -> None:
 
 def test_a_server_that_is_not_there_is_one_line_and_a_hint(tmp_path: Path, cli: Cli) -> None:
     config = tmp_path / "config"
-    said = json.loads(cli.kubeconfig.read_text())
-    said["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
-    config.write_text(json.dumps(said))
+    text = json.loads(cli.kubeconfig.read_text())
+    text["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
+    config.write_text(json.dumps(text))
     done = run(cli, "nodes", "--kubeconfig", str(config))
     assert (done.returncode, done.stdout) == (1, "")
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]

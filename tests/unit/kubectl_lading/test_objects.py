@@ -1,4 +1,4 @@
-"""Pods that do not leave their node."""
+"""Test pods that do not leave their node."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How a command ends: in one line and an exit status, whatever went wrong."""
+"""Test how a command ends after any failure: with one line and an exit status."""
 
 import errno
 

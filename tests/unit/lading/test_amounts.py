@@ -1,4 +1,4 @@
-"""Amounts as their authors wrote them, and sums as the page rounds them."""
+"""Test amounts as their authors wrote them, and sums as the page rounds them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The endpoint as its clients see it: real connections on the loop that it answers from."""
+"""Test the endpoint as its clients see it: real connections on the loop that answers."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from tests.fakes.simulated_time import run_simulated
 
 @dataclass
 class Daemon:
-    """The daemon whose health is served."""
+    """Represent the daemon whose health is served."""
 
     silence: str = ""
     conditions: tuple[Condition, ...] = ()

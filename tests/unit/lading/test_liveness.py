@@ -21,7 +21,7 @@ def path() -> Iterator[Path]:
 
 @pytest.fixture
 def listener(path: Path) -> Iterator[socket.socket]:
-    """Listens, and no one accepts."""
+    """Listen without accepting."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen(1)
@@ -55,7 +55,7 @@ def test_a_listener_that_no_one_accepts_on_is_silent(path: Path) -> None:
 
 @pytest.mark.parametrize("accepts", [True, False])
 def test_a_full_accept_queue_is_waited_for(path: Path, listener: socket.socket, accepts: bool) -> None:
-    """connect() says EAGAIN there, which asyncio takes for a connection under way."""
+    """Check connect() with a full queue: it returns EAGAIN, which asyncio takes for a connection under way."""
 
     async def ask() -> str:
         asking = asyncio.create_task(find_silence(path))
@@ -89,8 +89,9 @@ def test_who_closes_without_a_word_is_silent(path: Path) -> None:
     assert str(path) in asyncio.run(ask())
 
 
-def test_a_socket_file_that_is_gone(path: Path) -> None:
-    """Silence of another daemon, none of our own: a restart would not bring back what systemd made."""
+def test_a_socket_file_that_is_deleted(path: Path) -> None:
+    """Check that the missing file counts as the silence of another program: a restart would not create systemd's socket
+    again."""
     assert str(path) in asyncio.run(find_silence(path))
     assert asyncio.run(find_own_silence(path)) == ""
 
@@ -120,7 +121,7 @@ def test_how_long_systemd_waits(variables: dict[str, str], seconds: float | None
 
 
 class Watched:
-    """A daemon whose answers are scripted, and systemd's end of the notification socket."""
+    """Represent a daemon with scripted answers, and systemd's end of the notification socket."""
 
     def __init__(self, path: Path, answers: list[str]) -> None:
         self.heard: list[bytes] = []

@@ -28,7 +28,7 @@ def journal(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def logfmt(**fields: object) -> str:
-    """The one line that a record with these fields is."""
+    """Return the line of a record with these fields."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as pipe:
         Log(LogfmtSink(writing)).info(Event.GRANT_CREATED, str(fields.pop("message", "")), **fields)
@@ -39,7 +39,7 @@ def logfmt(**fields: object) -> str:
 
 
 def parse_journal(record: bytes) -> dict[str, str]:
-    """The native protocol, as journald reads it."""
+    """Parse the native protocol as journald does."""
     fields = {}
     while record:
         line, _, record = record.partition(b"\n")
@@ -133,7 +133,7 @@ def test_a_record_over_the_datagram_limit_goes_as_a_sealed_memfd(sink: JournalSi
 def test_a_journal_that_does_not_read_holds_no_one_up(
     sink: JournalSink, journal: socket.socket, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor does it go to stderr, which is journald's too."""
+    """Check that such records are not written to stderr either, which journald reads too."""
     log = Log(sink)
     while not log.dropped:
         log.info(Event.GRANT_CREATED)
@@ -144,8 +144,8 @@ def test_a_journal_that_does_not_read_holds_no_one_up(
         while journal.recv(65536):
             pass
     log.info(Event.GRANT_RELEASED)
-    said = parse_journal(journal.recv(65536))
-    assert (said["LADING_EVENT"], said["LADING_RECORDS"]) == ("log.dropped", "2")
+    text = parse_journal(journal.recv(65536))
+    assert (text["LADING_EVENT"], text["LADING_RECORDS"]) == ("log.dropped", "2")
     assert parse_journal(journal.recv(65536))["LADING_EVENT"] == "grant.released"
     log.info(Event.GRANT_RELEASED)
     assert parse_journal(journal.recv(65536))["LADING_EVENT"] == "grant.released"
@@ -198,7 +198,7 @@ def test_a_log_that_cannot_be_written_stops_no_one() -> None:
 
 
 def test_watchdogs_own_words_are_no_records() -> None:
-    """It says at a stop, now and then, that its thread is not active. In a process of its own: pytest has handlers."""
+    """Check, in a process without pytest's handlers, that the library's message at a stop is not logged."""
     script = (
         "import logging; from lading.log import Level, open_log; open_log('lading-hooks', Level.INFO);"
         "logging.getLogger('watchdog.observers.inotify').error('queue_events() called when the thread is inactive')"

@@ -1,4 +1,4 @@
-"""One closed list: what a node refuses by and what central does, each explained once, with what to do."""
+"""Test the closed list of reasons of nodes and central: each is explained once, with what to do."""
 
 import re
 from collections import Counter
@@ -34,8 +34,8 @@ def test_codes_are_the_names() -> None:
 @pytest.mark.parametrize("code", [*ALL, *EventReason])
 def test_texts_are_short_sentences(code: Explained) -> None:
     for text in (code.meaning, code.remedy):
-        words = re.sub(r"`[^`]*`", "code", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text))
-        assert max(len(sentence.split()) for sentence in re.split(r"[.;] ", words)) <= LONGEST
+        message = re.sub(r"`[^`]*`", "code", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text))
+        assert max(len(sentence.split()) for sentence in re.split(r"[.;] ", message)) <= LONGEST
         assert text.endswith(".")
         assert "|" not in text  # it would end a cell of the page's table
 

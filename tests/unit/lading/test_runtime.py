@@ -19,7 +19,7 @@ Answer = Callable[[bytes, grpc.aio.ServicerContext[Any, Any]], Awaitable[bytes]]
 
 @asynccontextmanager
 async def fake_runtime(path: Path, **answers: Answer) -> AsyncIterator[None]:
-    """Methods by name, bytes in, bytes out."""
+    """Serve these methods: functions from bytes to bytes, by name."""
     server = grpc.aio.server()
     handlers = {method: grpc.unary_unary_rpc_method_handler(answer) for method, answer in answers.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", handlers),))
@@ -90,9 +90,9 @@ def test_lists_and_statuses(tmp_path: Path) -> None:
 
 def test_an_id_that_the_runtime_does_not_know_is_none(tmp_path: Path) -> None:
     async def run() -> None:
-        gone = aborts(grpc.StatusCode.NOT_FOUND)
+        deleted = aborts(grpc.StatusCode.NOT_FOUND)
         path = tmp_path / "x.sock"
-        async with fake_runtime(path, PodSandboxStatus=gone), RuntimeClient(path) as runtime:
+        async with fake_runtime(path, PodSandboxStatus=deleted), RuntimeClient(path) as runtime:
             assert await runtime.sandbox_status("s1") is None
 
     asyncio.run(run())
@@ -131,7 +131,8 @@ def test_a_status_that_fails_is_not_an_unknown_id(tmp_path: Path) -> None:
 
 
 def test_a_runtime_that_comes_back_is_found_at_once(tmp_path: Path) -> None:
-    """Within 0.6 s; by gRPC's own back-off it would take 0.8 s each time. A busy machine may be late, but not always."""
+    """Check 0.6 s: with gRPC's own back-off it would take 0.8 s each time. A busy machine may be late, but not in each
+    attempt."""
 
     async def found(runtime: RuntimeClient) -> bool:
         with contextlib.suppress(TimeoutError):

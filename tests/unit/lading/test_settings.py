@@ -43,7 +43,7 @@ def load_with(tmp_path: Path) -> Load:
     return run
 
 
-def test_defaults_where_nothing_is_said(load_with: Load) -> None:
+def test_defaults_where_nothing_is_reported(load_with: Load) -> None:
     assert load_with() == Settings()
 
 
@@ -153,7 +153,7 @@ def test_print_config_and_check_config_exit(tmp_path: Path, capsys: pytest.Captu
     assert tomllib.loads(capsys.readouterr().out)["limit"] == 5
 
 
-def test_what_the_check_finds_is_said_with_the_file(tmp_path: Path) -> None:
+def test_what_the_check_finds_is_reported_with_the_file(tmp_path: Path) -> None:
     def refuse(settings: Settings) -> None:
         raise ConfigError(f"listen and limit = {settings.limit} do not go together", hint="change one")
 
@@ -211,11 +211,11 @@ def test_what_is_usable_of_a_configuration(
         path.write_text(text)
     parser = argparse.ArgumentParser()
     add_flags(parser, Settings, config=path)
-    found = load_usable(Settings, parser.parse_args(["--config", str(path), *flags]))
-    assert (found.limit, found.mode) == (limit, mode)
+    usable = load_usable(Settings, parser.parse_args(["--config", str(path), *flags]))
+    assert (usable.limit, usable.mode) == (limit, mode)
 
 
-def test_a_key_that_is_misspelt_is_told_its_name(tmp_path: Path) -> None:
+def test_a_key_that_is_misspelt_is_reported_its_name(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_text("lissten = 'x'")
     parser = argparse.ArgumentParser()

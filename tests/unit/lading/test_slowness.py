@@ -1,4 +1,4 @@
-"""How slow a node is, by the start of a command."""
+"""Test the measurement of how slow a node is, by the start of a command."""
 
 import os
 import subprocess

@@ -25,7 +25,7 @@ def another_user() -> int:
 
 @pytest.fixture
 def sockets_for_all() -> Iterator[Path]:
-    """A folder that others can enter; pytest's own they cannot."""
+    """Return a folder that others can enter, unlike pytest's folders."""
     with tempfile.TemporaryDirectory(prefix="lading-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -83,12 +83,12 @@ def test_directory_and_socket_are_ours_alone_under_any_umask(path: Path) -> None
 
 
 def test_at_no_moment_is_the_mode_wider(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks before the last step on each, which sets the mode that was asked."""
-    seen: dict[Path, int] = {}
+    """Check the mode before the last step, which sets the requested mode."""
+    paths: dict[Path, int] = {}
     chmod = Path.chmod
 
     def look_and_chmod(self: Path, mode: int) -> None:
-        seen[self] = mode_of(self)
+        paths[self] = mode_of(self)
         chmod(self, mode)
 
     monkeypatch.setattr(Path, "chmod", look_and_chmod)
@@ -98,7 +98,7 @@ def test_at_no_moment_is_the_mode_wider(path: Path, monkeypatch: pytest.MonkeyPa
             assert mode_of(path) == 0o660
     finally:
         os.umask(before)
-    assert seen == {path.parent: 0o700, path: 0o600}
+    assert paths == {path.parent: 0o700, path: 0o600}
 
 
 def test_a_stale_socket_is_replaced(path: Path) -> None:
@@ -245,8 +245,8 @@ def test_owner_and_mode_follow_the_runtimes_socket(path: Path, tmp_path: Path, a
         os.chown(like, another_user, 5678)
         like.chmod(0o620)
         with listen(path, like=like):
-            found = path.lstat()
-            assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (another_user, 5678, 0o620)
+            result = path.lstat()
+            assert (result.st_uid, result.st_gid, stat.S_IMODE(result.st_mode)) == (another_user, 5678, 0o620)
             assert access_problems(path, like=like) == ()
             assert len(access_problems(path)) == 2
 
@@ -356,7 +356,7 @@ def test_a_socket_that_is_another_is_refused(path: Path, make: Callable[[Path], 
 
 
 def test_variables_for_another_process_are_not_ours(path: Path) -> None:
-    """A daemon that systemd's child started: it finds the live socket, and does not take it."""
+    """Check a daemon that is a child of the process which systemd started: it finds the live socket, and does not take it."""
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as passed:
         passed.bind(str(path))
@@ -422,7 +422,7 @@ def test_the_file_stays_when_a_server_is_closed(path: Path) -> None:
 
 
 def test_all_daemons_start_their_unix_servers_by_serve() -> None:
-    """asyncio's own way removes systemd's socket, from Python 3.13 on."""
+    """Check the code of all daemons: asyncio's own function removes systemd's socket, from Python 3.13 on."""
     packages = ("central", "doctor", "hooks", "kubectl_lading", "lading", "runtimeproxy", "shares", "simnode")
     sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     assert [path.relative_to(ROOT) for path in sources if "unix_server(" in path.read_text()] == [Path("lading/sockets.py")]

@@ -38,7 +38,7 @@ def test_each_piece_of_work_has_a_daemon_thread_of_its_own() -> None:
 
 
 def test_work_that_hangs_holds_neither_the_loop_nor_its_end() -> None:
-    """Nor does anybody hear of what it does once no one waits."""
+    """Check that a result which arrives after its caller gave up is dropped."""
     gate, ended = threading.Event(), threading.Event()
 
     def work() -> None:

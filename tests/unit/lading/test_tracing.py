@@ -1,4 +1,4 @@
-"""Traces: nothing without an endpoint, and with one what a collector receives, over real OTLP/HTTP."""
+"""Test traces: none without an endpoint, and with one the data that a collector receives over real OTLP/HTTP."""
 
 import asyncio
 import os
@@ -90,12 +90,13 @@ asyncio.run(tracing.close())
 
 
 def end_with(endpoint: str) -> str:
-    """The log of a process of its own, in which the library's threads would go on for half a minute: it does not wait."""
+    """Return the log of a process that ends: the library's threads would continue for half a minute, and the process does not
+    wait for them."""
     argv, env = [sys.executable, "-c", ENDS, endpoint], {**os.environ, "JOURNAL_STREAM": ""}
     return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20, env=env).stderr
 
 
-def test_a_collector_that_is_not_there_costs_spans_and_is_said() -> None:
+def test_a_collector_that_is_not_there_costs_spans_and_is_reported() -> None:
     assert end_with("http://127.0.0.1:9/v1/traces").count(f"event={Event.TRACES_FAILED}") == 1
 
 

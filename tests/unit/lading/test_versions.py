@@ -52,7 +52,7 @@ def test_a_version_is_read(text: str, numbers: tuple[int, int, int] | None) -> N
         ("dev", "0.1.0", False),
     ],
 )
-def test_parts_are_at_most_a_minor_version_apart(one: str, other: str, together: bool) -> None:
+def test_parts_are_at_most_a_minor_version_separate(one: str, other: str, together: bool) -> None:
     assert go_together(one, other) is together
 
 
@@ -67,7 +67,7 @@ def test_a_step_is_open_exactly_between_neighbours(one: str, other: str) -> None
     assert (judge_step(one, other).support is Support.NONE) == (not go_together(one, other))
 
 
-def test_every_pair_that_is_too_far_apart_is_named() -> None:
+def test_every_pair_that_is_too_far_separate_is_named() -> None:
     skews = find_skews({"central": "0.3.0", "hooks": "0.1.0", "proxy": "0.2.0", "page": ""})
     assert [(skew.parts, skew.versions) for skew in skews] == [(("central", "hooks"), ("0.3.0", "0.1.0"))]
     assert "0.3.0" in skews[0].why

@@ -1,4 +1,4 @@
-"""Tests of the check for public classes with the same name."""
+"""Test the check for public classes with the same name."""
 
 from lint.classes import find_twins
 

@@ -1,4 +1,4 @@
-"""Tests of the check for modules whose tests cannot be found."""
+"""Test the check for modules whose tests cannot be found."""
 
 from lint.mirrors import find_untested
 

@@ -1,9 +1,9 @@
-"""The list of words on texts made for it, and on this checkout."""
+"""Test the list of words on made-up texts, and on this checkout."""
 
 import pytest
 
 from lint.texts import Kind, Text, read_texts
-from lint.words import find_starts, find_words
+from lint.words import NAME_EXCEPTIONS, NAMES, find_names, find_starts, find_words
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,32 @@ def test_a_text_that_begins_in_the_middle_of_a_sentence_is_found(source: str) ->
 )
 def test_other_texts_begin_well(source: str) -> None:
     assert list(find_starts("central/made_up.py", source)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def look() -> None: ...",
+        "class PodSeen: ...",
+        "_told = 1",
+        "self.gone_at = 1",
+        "def f(is_apart: bool) -> None: ...",
+        "x = [said_now for said_now in y]",
+    ],
+)
+def test_a_name_for_which_the_glossary_has_another_word_is_found(source: str) -> None:
+    (hit,) = find_names("central/made_up.py", source)
+    assert hit.instead in NAMES.values()
+
+
+@pytest.mark.parametrize("source", ["unseen = lookup = looked_up = 1", "print(pod.seen)", f"{next(iter(NAME_EXCEPTIONS))} = 1"])
+def test_other_names_are_not(source: str) -> None:
+    assert list(find_names("central/made_up.py", source)) == []
+
+
+def test_in_tests_only_names_of_tests_are_read() -> None:
+    source = "def seen() -> None: ...\ndef test_it_is_said() -> None: ...\n"
+    assert [hit.word for hit in find_names("tests/test_made_up.py", source)] == ["test_it_is_said"]
 
 
 def test_the_texts_of_a_file() -> None:

@@ -1,4 +1,4 @@
-"""Decisions and the node that they are about, for the tests of what is made of them."""
+"""Build decisions and the node that they are about, for tests of what is made of them."""
 
 from lading.nodedevices import Gpu, Pf, Place, Status, Vf
 from lading.vocabulary import GpuUuid, PciAddress

@@ -1,4 +1,4 @@
-"""The simulated API server over HTTP, by the client that the daemons use."""
+"""Test the simulated API server over HTTP, with the client that the daemons use."""
 
 import asyncio
 import contextlib
@@ -32,11 +32,11 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
 def test_a_watch_tells_what_came_before_it_and_what_comes(play: Callable[[Story], None]) -> None:
     async def story(server: ApiServer, client: KubeClient) -> None:
         server.store.put(PODS.path("default", "a"), {})
-        seen = []
+        observed = []
         async with contextlib.aclosing(client.watch(PODS.path(), resource_version="100")) as watch:
             async for event in watch:
-                seen.append((event.type, msgspec.json.decode(event.object)["metadata"]["name"]))
-                match len(seen):
+                observed.append((event.type, msgspec.json.decode(event.object)["metadata"]["name"]))
+                match len(observed):
                     case 1:
                         server.store.put(NODES.path(name="n1"), {})
                         await client.create(PODS.path("default"), {"metadata": {"name": "b"}})
@@ -44,7 +44,7 @@ def test_a_watch_tells_what_came_before_it_and_what_comes(play: Callable[[Story]
                         await client.delete(PODS.path("default", "a"))
                     case 3:
                         break
-        assert seen == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+        assert observed == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
 
     play(story)
 

@@ -1,4 +1,4 @@
-"""The simulated API server's store: versions, conflicts, snapshots, and an event for every change."""
+"""Test the simulated API server's store: versions, conflicts, snapshots, and an event for every change."""
 
 from typing import Any
 
@@ -27,8 +27,8 @@ def refusal(store: Store, method: str, path: str, body: Any = None, *, kind: str
 
 def events(store: Store, collection: str, version: int = 0) -> list[tuple[str, str]]:
     lines = store.changes(collection, version).take().splitlines()
-    found = [msgspec.json.decode(line) for line in lines]
-    return [(one["type"], one["object"]["metadata"]["name"]) for one in found]
+    result = [msgspec.json.decode(line) for line in lines]
+    return [(one["type"], one["object"]["metadata"]["name"]) for one in result]
 
 
 def binding(pod: Object, **metadata: str) -> Object:
@@ -162,7 +162,7 @@ def test_pages_are_of_one_moment() -> None:
     assert refusal(store, "GET", PODS.path(), **{"continue": "forgotten"}) == (410, "Expired")
 
 
-def test_what_was_loaded_is_listed_and_no_one_is_told() -> None:
+def test_what_was_loaded_is_listed_and_no_one_is_notified() -> None:
     store = Store(first_version=1000)
     store.load(NODES.path(name="n1"), {"metadata": {"uid": "u", "resourceVersion": "7"}})
     listed = ask(store, "GET", NODES.path())
@@ -182,7 +182,7 @@ def test_versions_that_were_forgotten() -> None:
 
 
 def test_a_merge_patch() -> None:
-    """RFC 7396, appendix A."""
+    """Check the examples of RFC 7396, appendix A."""
     assert merge({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}) == {"a": {"b": "d"}}
     assert merge({"a": [{"b": "c"}]}, {"a": [1]}) == {"a": [1]}
     assert merge({}, {"a": {"bb": {"ccc": None}}}) == {"a": {"bb": {}}}

@@ -1,4 +1,4 @@
-"""A simulated node is laid out as the kernel lays a real one out."""
+"""Test that a simulated node is laid out as the kernel lays out a real one."""
 
 import stat
 from pathlib import Path

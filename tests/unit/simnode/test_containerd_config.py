@@ -15,7 +15,7 @@ def rendered(version: str) -> dict[str, object]:
 
 
 def paths(value: object) -> set[str]:
-    """Every string in it that lies somewhere absolute."""
+    """Return every absolute path in the configuration."""
     match value:
         case dict():
             return {p for v in value.values() for p in paths(v)}

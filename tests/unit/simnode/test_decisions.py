@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from simnode.decisions import Decision, GivenGpu, asks_in_words, find_clashes, read_decision
+from simnode.decisions import Decision, GivenGpu, find_clashes, read_decision, request_as_text
 from tests.unit.simnode.decided import CARDS, STATUS, card, decision
 
 
@@ -59,9 +59,9 @@ def test_a_decision_is_read_from_the_pod() -> None:
             "containers": [{"name": "train", "resources": {"limits": limits}}],
         },
     }
-    found = read_decision(pod)
-    assert (found.node, found.refines) == ("n1", {"policy": "spread"})
-    assert [(one.name, one.init, len(one.gpus), len(one.vfs)) for one in found.containers] == [
+    result = read_decision(pod)
+    assert (result.node, result.refines) == ("n1", {"policy": "spread"})
+    assert [(one.name, one.init, len(one.gpus), len(one.vfs)) for one in result.containers] == [
         ("first", True, 0, 0),
         ("train", False, 1, 1),
     ]
@@ -77,4 +77,4 @@ def test_a_decision_is_read_from_the_pod() -> None:
     ],
 )
 def test_what_is_asked_in_words(limits: dict[str, str], words: str) -> None:
-    assert asks_in_words({f"lading.dev/{key}": value for key, value in limits.items()}) == words
+    assert request_as_text({f"lading.dev/{key}": value for key, value in limits.items()}) == words

@@ -12,7 +12,7 @@ EVERYTHING = {program for need in install.NEEDS for program in need.programs}
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The programs that this machine has."""
+    """Return the programs that this machine has."""
     programs = set(EVERYTHING)
 
     def which(program: str, path: str = "") -> str | None:
@@ -57,6 +57,6 @@ def test_a_containerd_that_was_unpacked_before_is_found_again(tmp_path: Path) ->
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho containerd example 1.7.24~ds1 1.7.24~ds1-6\n")
     program.chmod(0o755)
-    found = install.newer_containerd("1.7", tmp_path)
-    assert isinstance(found, Binaries)
-    assert (found.version, found.folder) == ("1.7.24", program.parent)
+    result = install.newer_containerd("1.7", tmp_path)
+    assert isinstance(result, Binaries)
+    assert (result.version, result.folder) == ("1.7.24", program.parent)

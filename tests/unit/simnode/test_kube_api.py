@@ -1,4 +1,4 @@
-"""The small API client against a TLS server with certificates of `simnode.pki`, as kube-apiserver has them."""
+"""Test the small API client with a TLS server whose certificates are from `simnode.pki`, as kube-apiserver's are."""
 
 import json
 import ssl
@@ -17,7 +17,7 @@ from simnode.pki import Authority, KeyPair
 
 
 class Server(TCPServer):  # HTTPServer would ask DNS for its own name
-    """Remembers who asked for what; knows one node and no pod."""
+    """Record who requested what; have one node and no pod."""
 
     def __init__(self, authority: Authority, serving: KeyPair) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)

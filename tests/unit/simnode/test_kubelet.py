@@ -1,4 +1,4 @@
-"""The rig's requests against a real kubelet's: the same fields set, the same defaults in them."""
+"""Compare the rig's requests with a real kubelet's: the same fields are set, with the same defaults."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ FOLDERS = NodeFolders(logs=Path("/var/log/pods"), pods=Path("/var/lib/kubelet/po
 
 
 def fields(message: Message, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Every field that is set: scalars with their value, maps as their keys, repeated messages each under one name."""
+    """Return every field that is set: scalars with their value, maps as their keys, repeated messages under one name."""
     for descriptor, value in message.ListFields():
         name = f"{prefix}{descriptor.name}"
         if descriptor.message_type is None:

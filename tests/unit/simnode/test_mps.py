@@ -1,4 +1,4 @@
-"""The simulated MPS behaves as what was seen of the real one."""
+"""Test that the simulated MPS behaves as observed of the real one."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ class Card:
 
 @pytest.fixture
 def sockets() -> Iterator[Path]:
-    """pytest's own folders are too long for a socket's path."""
+    """Return a short folder: pytest's own folders are too long for a socket's path."""
     with tempfile.TemporaryDirectory(prefix="lading-") as folder:
         yield Path(folder)
 
@@ -114,7 +114,7 @@ def test_another_user_waits_for_the_first_ones_clients(card: Card) -> None:
         assert second.answer()[1] != server
 
 
-def test_a_fault_refuses_clients_until_those_of_the_fault_are_gone(card: Card) -> None:
+def test_a_fault_refuses_clients_until_those_of_the_fault_are_deleted(card: Card) -> None:
     card.start()
     with client(card.pipe) as one:
         server = one.answer()[1]

@@ -1,4 +1,4 @@
-"""The fake NVML and its state file."""
+"""Test the fake NVML and its state file."""
 
 import ctypes
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The shipped nodes are those that docs/reference.md describes: by what they report, which is what central sees of them."""
+"""Test that the shipped nodes are as docs/reference.md describes them, by their reports."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ from tests.fakes.capacities import reported_capacity, request, whole
 
 
 def switches(status: Status) -> dict[tuple[str, ...], tuple[list[int], list[str]]]:
-    """Cards by index and NICs below one upstream port. A function on a root port of its own is below no switch."""
+    """Return cards by index and NICs below one upstream port. A function on a root port of its own is below no switch."""
     groups: dict[tuple[str, ...], tuple[list[int], list[str]]] = {}
     for index, gpu in enumerate(status.gpus):
         if len(gpu.place.path) > 2:
@@ -76,7 +76,7 @@ def test_dgx_a100_has_four_numa_nodes_with_two_cards_and_two_nics() -> None:
 
 
 def test_dgx_a100_has_several_switches_between_any_two_devices_of_a_numa_node() -> None:
-    """`nvidia-smi topo -m` says PXB there."""
+    """Check two devices for which `nvidia-smi topo -m` prints PXB."""
     status = read_status("dgx-a100")
     places = [*(gpu.place for gpu in status.gpus), *(pf.place for pf in status.pfs if pf.vfs)]
     beside = [distance(one, other) for one, other in combinations(places, 2) if one.numa == other.numa]
@@ -131,14 +131,14 @@ MIG = replace(request(whole("train")), mig_profile="2g.20gb")
 def test_what_central_places_there_the_node_grants(
     build_node: BuildNode, fake_nvml: Path, name: str, pod: DeviceRequest, count: int
 ) -> None:
-    """From what the node reads, over its report, central's choice and its annotation, back to the node's decision."""
+    """Check the way from the node's reading over its report, central's choice and the annotation to the node's decision."""
     uid = PodUid("11111111-2222-3333-4444-555555555555")
     node = build_node(name)
-    found = fit(reported_capacity(build_reported(node, fake_nvml)), pod, policy=Policy.BINPACK)
-    assert isinstance(found, Placement), found
-    placed = found.containers["train"]
+    result = fit(reported_capacity(build_reported(node, fake_nvml)), pod, policy=Policy.BINPACK)
+    assert isinstance(result, Placement), result
+    placed = result.containers["train"]
     roles = [(container.name, container.role) for container in pod.containers]
-    sandbox = Sandbox(id="s0", uid=uid, annotations={ASSIGNMENT: render_assignment(uid, "n1", 1, found.containers, roles)})
+    sandbox = Sandbox(id="s0", uid=uid, annotations={ASSIGNMENT: render_assignment(uid, "n1", 1, result.containers, roles)})
     rules = Rules(
         node_name="n1",
         trust=Trust(accepted=frozenset({Form.UNSIGNED})),

@@ -11,7 +11,7 @@ NAMES = sorted(path.stem for path in PROFILES.glob("*.json"))
 
 @pytest.mark.parametrize("profile", NAMES)
 def test_a_file_is_what_the_nodes_code_reports(profile: str, build_node: BuildNode, fake_nvml: Path) -> None:
-    """`python -m simnode.reported` writes them anew."""
+    """Check the files that `python -m simnode.reported` writes."""
     assert build_reported(build_node(profile), fake_nvml) == read_status(profile)
 
 

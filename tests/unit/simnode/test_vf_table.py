@@ -1,4 +1,4 @@
-"""The table refuses what Linux refuses. That iproute2 understands it is in tests/node/test_iproute2.py."""
+"""Test that the table refuses what Linux refuses. tests/node/test_iproute2.py checks that iproute2 understands it."""
 
 import errno
 import struct

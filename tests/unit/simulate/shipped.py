@@ -1,4 +1,4 @@
-"""The shipped profiles of nodes as clusters for a replay, and the rules of placement by their files alone."""
+"""Build the shipped profiles of nodes as clusters for a replay, and judge placements by their files alone."""
 
 import json
 from collections import Counter
@@ -55,7 +55,7 @@ def described(folder: Path, *entries: Mapping[str, Any], partition: str = "prefe
 
 
 class Judge:
-    """A judge of one node, by its profile's file and the words of docs/reference.md, without central's code."""
+    """Judge one node by its profile's file and the rules of docs/reference.md, without central's code."""
 
     def __init__(self, profile: str, partition: PartitionPolicy) -> None:
         self.report: dict[str, Any] = json.loads((FILES / f"{profile}.json").read_text())
@@ -72,33 +72,33 @@ class Judge:
     def given(self) -> int:
         return len(self._given)
 
-    def take(self, asked: TracePod, placed: Placed) -> None:
+    def take(self, requested: TracePod, placed: Placed) -> None:
         cards = [self.report["gpus"][card] for card in placed.cards]
         vfs = list(placed.vfs)
-        assert len(set(placed.cards)) == len(placed.cards) == asked.gpus
+        assert len(set(placed.cards)) == len(placed.cards) == requested.gpus
         assert not any(card.get("migEnabled") for card in cards)
-        self._milli.update(dict.fromkeys(placed.cards, asked.gpu_milli))
+        self._milli.update(dict.fromkeys(placed.cards, requested.gpu_milli))
         assert all(self._milli[card] <= 1000 for card in placed.cards)
         assert len(set(vfs)) == len(vfs)
         assert set(vfs) <= self._pf_of.keys() - self._given
         self._given |= set(vfs)
-        self._check_number(asked, cards, vfs)
-        self._check_scope(asked.scope, [*cards, *(self._pf_of[vf] for vf in vfs)])
-        if self._honored and asked.whole:
+        self._check_number(requested, cards, vfs)
+        self._check_scope(requested.scope, [*cards, *(self._pf_of[vf] for vf in vfs)])
+        if self._honored and requested.whole:
             partitions = [set(partition["modules"]) for partition in self.report["partitions"]]
             assert {card["moduleId"] for card in cards} in partitions
 
-    def _check_number(self, asked: TracePod, cards: Sequence[Mapping[str, Any]], vfs: Collection[str]) -> None:
+    def _check_number(self, requested: TracePod, cards: Sequence[Mapping[str, Any]], vfs: Collection[str]) -> None:
         """Check the number of VFs by RDMA policy. A switch is a root port here: no profile has two switches below one."""
         switches = Counter(tuple(self._pf_of[vf]["place"]["path"][:2]) for vf in vfs)
-        match asked.rdma_policy:
+        match requested.rdma_policy:
             case RdmaPolicy.PER_SWITCH:
-                assert switches == {tuple(card["place"]["path"][:2]): asked.vfs for card in cards}
+                assert switches == {tuple(card["place"]["path"][:2]): requested.vfs for card in cards}
             case RdmaPolicy.PER_PF:
                 ports = {pf["bdf"] for pf in self._pf_of.values()}
-                assert Counter(self._pf_of[vf]["bdf"] for vf in vfs) == dict.fromkeys(ports, asked.vfs)
+                assert Counter(self._pf_of[vf]["bdf"] for vf in vfs) == dict.fromkeys(ports, requested.vfs)
             case RdmaPolicy.NEAREST | RdmaPolicy.COUNT:
-                assert len(vfs) == asked.vfs
+                assert len(vfs) == requested.vfs
 
     @staticmethod
     def _check_scope(scope: Scope, functions: Sequence[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""A cluster and a workload that are small enough to look at: five nodes of three kinds, and pods of every class."""
+"""Build a small cluster and workload: five nodes of three kinds, and pods of every class."""
 
 from simulate.arrivals import run_order
 from simulate.cluster import Cluster, Placed
@@ -44,7 +44,7 @@ def fragments(of: Cluster) -> Fragments:
 
 
 class Stubborn:
-    """A policy with one answer to all questions."""
+    """Give the same answer to every request."""
 
     def __init__(self, answer: Placed | None) -> None:
         self.answer = answer

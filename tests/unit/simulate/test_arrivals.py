@@ -1,4 +1,4 @@
-"""The order of arrivals: by the seed alone, up to what was asked for, from the workload's own pods."""
+"""Test the order of arrivals: by the seed alone, up to the requested amount, from the workload's own pods."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from simulate.arrivals import draw_arrivals, run_order
 from tests.unit.simulate.small import NODES, PODS, TRACE, whole
 
 
-def asked(seed: int, ratio: float) -> int:
+def requested(seed: int, ratio: float) -> int:
     return sum(pod.milli for pod in draw_arrivals(PODS, TRACE.capacity, ratio, seed))
 
 
@@ -25,14 +25,14 @@ def test_copies_until_the_ratio(seed: int, ratio: float) -> None:
     assert not Counter(PODS) - Counter(arriving)
     assert set(arriving) == set(PODS)
     most = max(pod.milli for pod in PODS)
-    assert ratio * TRACE.capacity - most < asked(seed, ratio) <= ratio * TRACE.capacity
+    assert ratio * TRACE.capacity - most < requested(seed, ratio) <= ratio * TRACE.capacity
 
 
 @given(st.integers(0, 10_000), st.floats(0.1, 1.0))
 def test_a_workload_that_asks_for_more_loses_pods(seed: int, ratio: float) -> None:
     arriving = draw_arrivals(PODS, TRACE.capacity, ratio, seed)
     assert not Counter(arriving) - Counter(PODS)
-    assert asked(seed, ratio) <= ratio * TRACE.capacity
+    assert requested(seed, ratio) <= ratio * TRACE.capacity
 
 
 def test_copies_come_between_the_others() -> None:

@@ -1,4 +1,4 @@
-"""The baselines: each against its definition, on a small cluster as it fills up."""
+"""Test each baseline against its definition, on a small cluster as it fills up."""
 
 import math
 import random
@@ -16,7 +16,7 @@ from tests.unit.simulate.test_fragments import naive
 
 
 def played(of: Cluster, player: Player, count: int, seed: int) -> list[tuple[int, int, tuple[int, ...]]]:
-    """So many pods drawn at random: kind, node and cards of those that were placed."""
+    """Place so many random pods, and return kind, node and cards of the placed ones."""
     chance, placed = random.Random(seed), []  # noqa: S311
     for pod in range(count):
         kind = chance.randrange(len(of.kinds.all))
@@ -30,7 +30,7 @@ def played(of: Cluster, player: Player, count: int, seed: int) -> list[tuple[int
 
 
 def fgd_by_hand(of: Cluster, node: int, kind: int) -> tuple[int, int]:
-    """The published score of a placement there, and the card of a share."""
+    """Return the published score of a placement, and the card of a share."""
     typical, model = typical_pods(PODS), of.models[of.model[node]]
     pod, free = of.kinds.all[kind], of.free[node].tolist()
     cpu_milli = int(of.cpu_milli[node])
@@ -55,7 +55,7 @@ def test_scores_are_rounded_down() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_fgd_as_published(seed: int) -> None:
-    """Whole scores, the first node of the highest, the first card of the highest."""
+    """Check whole scores, the first node of the highest score, and its first card."""
     of = cluster(seed)
     player = Fgd(of, fragments(of))
     chance = random.Random(seed)  # noqa: S311
@@ -100,7 +100,7 @@ def test_first_fit_takes_the_first() -> None:
 
 
 def test_dot_product_takes_the_node_with_the_least_of_what_is_asked_for() -> None:
-    """A pod without cards goes where cpu is short, one of cards where these are."""
+    """Check that a pod without cards goes where cpu is short, and a pod with cards where cards are short."""
     small = TraceNode(name="few cards", cpu_milli=64_000, memory_mib=65_536, gpus=2, model="T4")
     nodes = [replace(small, name="many cards", gpus=8, cpu_milli=16_000), small]
     of = Cluster(nodes, [TracePod(cpu_milli=16_000), whole(2, 0)])

@@ -1,4 +1,4 @@
-"""Pods that wait in a replay: priorities, evictions, and room that is kept together, against queues by hand."""
+"""Test waiting pods in a replay: priorities, evictions and reservations, compared with queues by hand."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def waits(stay: Stay, label: str) -> list[float]:
 
 @pytest.mark.parametrize("policy", Policy)
 def test_pods_of_the_highest_priority_wait_as_if_there_were_no_others(policy: Policy) -> None:
-    """Each takes the whole node: it starts when it has arrived and the one of its kind before it has ended."""
+    """Let each pod take the whole node: it starts once it has arrived and the previous one of its kind has ended."""
     trace = Trace(nodes=(NODE,), pods=(replace(whole(2), priority=HIGH), whole(1), share(500)))
     game, span = Departures(durations=Durations.EXPONENTIAL, load=1.2), SPANS[Durations.EXPONENTIAL]
     stay, free_at, by_hand = played(trace, 1.2, policy=policy), 0.0, []
@@ -72,7 +72,7 @@ def test_the_patience_makes_no_difference_where_no_pod_waits() -> None:
 
 
 def test_room_for_which_the_cpu_never_suffices_is_not_kept() -> None:
-    """The pods of 4 GPUs ask for more cpu than any node has: nothing changes for the others."""
+    """Let pods of 4 GPUs request more cpu than any node has: nothing changes for the others."""
     nodes = tuple(replace(NODE, name=f"n{number}", gpus=4) for number in range(2))
     pods = (whole(4, 100_000), *[whole(1)] * 10)
     without, with_patience = (played(Trace(nodes=nodes, pods=pods), 1.0, patience=patience) for patience in (0.0, 0.2))

@@ -1,4 +1,4 @@
-"""The referee: where a pod fits, and that no one takes what is not there."""
+"""Test the referee: where a pod fits, and that no placement takes missing devices."""
 
 from collections.abc import Sequence
 

@@ -25,15 +25,15 @@ def written(folder: Path, content: object, name: str = "cluster.json") -> Path:
 
 
 def test_the_shipped_cluster_has_every_profile() -> None:
-    found = read_cluster(CLUSTERS / "mixed.json")
-    by_kind = {node.name.rpartition("-")[0]: node for node in found.nodes}
+    cluster = read_cluster(CLUSTERS / "mixed.json")
+    by_kind = {node.name.rpartition("-")[0]: node for node in cluster.nodes}
     machines = [name for name in PROFILES if name != "mig-on-demand"]  # the machine of mig, with another configuration
     assert len(by_kind) == len(machines)
-    assert len({id(node.devices) for node in found.nodes}) == len(machines)
-    assert [node.name for node in found.nodes[:3]] == ["h100-1", "h100-2", "h100-3"]
+    assert len({id(node.devices) for node in cluster.nodes}) == len(machines)
+    assert [node.name for node in cluster.nodes[:3]] == ["h100-1", "h100-2", "h100-3"]
     assert (by_kind["h100"].gpus, by_kind["h100"].model, by_kind["h100"].cpu_milli) == (8, H100["gpus"][0]["model"], 112_000)
     assert (by_kind["mig"].gpus, by_kind["mig"].cards) == (1, [1])  # the other card is in MIG mode
-    assert found.partition is PartitionPolicy.PREFER
+    assert cluster.partition is PartitionPolicy.PREFER
 
 
 def test_an_object_of_the_cluster(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_an_object_of_the_cluster(tmp_path: Path) -> None:
 
 
 def test_identities_are_the_clusters(tmp_path: Path) -> None:
-    """Links lead to cards of the same node."""
+    """Check that links lead to cards of the same node."""
     linked = json.loads((FILES / "mig.json").read_text())
     linked["gpus"][0]["links"] = [{"count": 2, "to": linked["gpus"][1]["uuid"]}]
     written(tmp_path, linked, "mig.json")
@@ -166,7 +166,7 @@ def test_the_report_of_one_node(tmp_path: Path, report: dict[str, Any]) -> None:
 
 
 def test_another_encoding(tmp_path: Path) -> None:
-    """UTF-16 is what some shells write, and JSON tells it."""
+    """Check UTF-16, which some shells write and JSON can detect."""
     path = tmp_path / "cluster.json"
     path.write_bytes('{"nodes": [{"name":\n "k\xfcche"}]}'.encode("latin-1"))
     with pytest.raises(ConfigError) as refused:

@@ -1,4 +1,4 @@
-"""The command line: from two files to a table, JSON and pictures, and what it says of arguments that mean nothing."""
+"""Test the command line: from two files to a table, JSON and pictures, and the errors for useless arguments."""
 
 import json
 import subprocess
@@ -33,12 +33,12 @@ def timed(tmp_path: Path) -> Path:
 
 def test_json(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     simulate([*files, "--seeds", "2", "--policy", "fgd,random", "--policy", "best-fit", "-o", "json", "--jobs", "1"])
-    found = json.loads(capsys.readouterr().out)
-    assert (found["policy"], found["seeds"]) == ("fgd", [42, 43])
-    assert found["allocation"].keys() == {"80", "90", "100", "130"}
-    assert len(found["per_seed"]) == 2
-    assert found["failures_by_class"].keys() == found["arrived_by_class"].keys()
-    assert [other["policy"] for other in found["others"]] == ["random", "best-fit"]
+    result = json.loads(capsys.readouterr().out)
+    assert (result["policy"], result["seeds"]) == ("fgd", [42, 43])
+    assert result["allocation"].keys() == {"80", "90", "100", "130"}
+    assert len(result["per_seed"]) == 2
+    assert result["failures_by_class"].keys() == result["arrived_by_class"].keys()
+    assert [other["policy"] for other in result["others"]] == ["random", "best-fit"]
 
 
 def test_central_starts_it(files: list[str], tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ DELAYS = {"delay_8gpu", "delay_4gpu", "delay_1gpu", "delay_share"}
 def test_json_with_departures(files: list[str], timed: Path, capsys: pytest.CaptureFixture[str], jobs: str) -> None:
     arguments = ["--departures", "trace", "--load", ".9", "--seeds", "2", "--policy", "fragmentation,fgd", "-o", "json"]
     simulate([*files[:2], "--pods", str(timed), *arguments, "--jobs", jobs])
-    found = json.loads(capsys.readouterr().out)
-    assert (found.keys(), found["departures"].keys()) == ({"departures"}, {"timed"})
-    policies = found["departures"]["timed"]["0.90"]["trace"]
+    result = json.loads(capsys.readouterr().out)
+    assert (result.keys(), result["departures"].keys()) == ({"departures"}, {"timed"})
+    policies = result["departures"]["timed"]["0.90"]["trace"]
     assert list(policies) == ["fragmentation", "fgd"]
     ours, fgd = policies.values()
     for one in (ours, fgd):
@@ -89,7 +89,7 @@ def test_the_load_is_a_key(files: list[str], capsys: pytest.CaptureFixture[str],
 
 @pytest.mark.parametrize("load", ["0.00001", "2"])
 def test_loads_at_the_bounds(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], load: str) -> None:
-    """Nearly none arrives, or nearly all wait."""
+    """Check loads at which almost no pod arrives, or almost all wait."""
     flags = ["--departures", "exponential", "--load", load, "--policy", "fgd,random", "--jobs", "1"]
     simulate([*files, *flags, "--pictures", str(tmp_path / "out")])
     assert "CLASS" in capsys.readouterr().out
@@ -120,12 +120,12 @@ def test_priorities_and_patience(files: list[str], tmp_path: Path, capsys: pytes
     (tmp_path / "ranked.csv").write_text(pods.replace(",7", ",0"))
     simulate([*files, "--pods", str(tmp_path / "ranked.csv"), *flags])
     simulate([*files, "--pods", str(tmp_path / "ranked.csv"), "--patience", "0.2", *flags])
-    printed, found = capsys.readouterr().out, []
+    printed, result = capsys.readouterr().out, []
     while printed.strip():
         one, end = json.JSONDecoder().raw_decode(printed)
-        found.append(one["departures"]["ranked"]["1.20"]["exponential"]["fragmentation"])
+        result.append(one["departures"]["ranked"]["1.20"]["exponential"]["fragmentation"])
         printed = printed[end:].lstrip()
-    ranked, plain, patient = found
+    ranked, plain, patient = result
     assert ranked["evicted"] > 0 == plain["evicted"] == patient["evicted"]
     assert ranked["delay_4gpu"] < patient["delay_4gpu"] < plain["delay_4gpu"]
 
@@ -140,26 +140,26 @@ MIXED = ["--nodes", str(CLUSTERS / "mixed.json"), "--pods", str(CLUSTERS / "mixe
 
 def test_the_shipped_cluster_with_departures(capsys: pytest.CaptureFixture[str]) -> None:
     simulate([*MIXED, "--departures", "exponential", "--policy", "fragmentation", "-o", "json"])
-    found = json.loads(capsys.readouterr().out)["departures"]["mixed-pods"]["0.95"]["exponential"]["fragmentation"]
-    assert 50 < found["allocated"] <= 100
-    assert {"8 GPUs + VFs", "VFs only"} <= found["delays"].keys()
-    assert found["delay_8gpu"] is not None
+    result = json.loads(capsys.readouterr().out)["departures"]["mixed-pods"]["0.95"]["exponential"]["fragmentation"]
+    assert 50 < result["allocated"] <= 100
+    assert {"8 GPUs + VFs", "VFs only"} <= result["delays"].keys()
+    assert result["delay_8gpu"] is not None
 
 
 def test_the_shipped_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     simulate([*MIXED, "--policy", "fragmentation,binpack", "-o", "json"])
-    found = json.loads(capsys.readouterr().out)
-    for one in (found, *found["others"]):
+    result = json.loads(capsys.readouterr().out)
+    for one in (result, *result["others"]):
         assert 90 < one["allocation"]["130"] <= 100
         assert 40 < one["vf_allocation"]["130"] <= 100
-    assert {"VFs only", "share >= 50 % + VFs", "8 GPUs + VFs", "cpu only"} <= found["arrived_by_class"].keys()
+    assert {"VFs only", "share >= 50 % + VFs", "8 GPUs + VFs", "cpu only"} <= result["arrived_by_class"].keys()
 
 
 def test_baselines_on_a_cluster_file(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     simulate([*files, *MIXED[:2], "--policy", "fgd,best-fit,random,spread", "-o", "json"])
-    found = json.loads(capsys.readouterr().out)
-    assert len(found["others"]) == 3
-    assert "vf_allocation" not in found
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["others"]) == 3
+    assert "vf_allocation" not in result
 
 
 def test_baselines_do_not_know_of_places(files: list[str], tmp_path: Path) -> None:
@@ -245,15 +245,15 @@ def test_what_is_no_whole_number(files: list[str], capsys: pytest.CaptureFixture
 
 
 def test_a_policy_by_its_key_in_the_bench(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It is one policy, with one name."""
+    """Check that a policy has one name, however it was given."""
     simulate([*files, "--policy", "bestfit,best-fit", "-o", "json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["policy"] == "best-fit"
-    assert "others" not in found
+    result = json.loads(capsys.readouterr().out)
+    assert result["policy"] == "best-fit"
+    assert "others" not in result
 
 
 @pytest.mark.parametrize("prior", ["workload", "online"])
-def test_the_prior_is_told(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], prior: str) -> None:
+def test_the_prior_is_reported(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], prior: str) -> None:
     simulate([*files, "--policy", "fgd,fragmentation", "--prior", prior, "--pictures", str(tmp_path / "out"), "--jobs", "1"])
     assert f"prior {prior}" in capsys.readouterr().out.splitlines()[0]
     assert all(f"prior {prior}<" in path.read_text() for path in (tmp_path / "out").iterdir())
@@ -271,7 +271,7 @@ def test_the_pods_of_another_workload_as_prior(files: list[str], timed: Path, ca
         simulate([*files, "--prior-from", str(timed), "--prior", "online"])
 
 
-def test_a_model_that_no_node_has_is_told_once(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_no_node_has_is_reported_once(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with Path(files[3]).open("a") as pods:
         pods.write("\np,1000,1024,1,1000,H300\np,1000,1024,1,300,H300|\x1b[1m\n")
     simulate([*files, "--policy", "random,best-fit", "--seeds", "2", "-o", "json", "--jobs", "1"])

@@ -1,4 +1,4 @@
-"""Whole replays with departures: the same for a seed, honest for every policy, and waits against a queue by hand."""
+"""Test whole replays with departures: equal for equal seeds, honest for every policy, and with the waits of a queue by hand."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +25,7 @@ NODE = TraceNode(name="n", cpu_milli=64_000, memory_mib=262_144, gpus=2, model="
 
 @dataclass
 class Spy:
-    """A policy with a record of what it placed, and of which pods ended."""
+    """Record what a policy placed, and which pods ended."""
 
     cluster: Cluster
     player: Player
@@ -88,7 +88,7 @@ def test_what_is_allocated_is_what_runs(spies: list[Spy], policy: AnyPolicy, pri
 
 
 def test_pods_end_when_none_has_to_wait() -> None:
-    """At a small load each runs from its arrival on, so that the stream alone says what is allocated."""
+    """Check a small load, at which each pod runs from its arrival on, so that the stream alone determines the allocation."""
     game = Departures(durations=Durations.EXPONENTIAL, load=0.05)
     stay, stream = played(Baseline.FGD, game=game), list(draw_stream(TIMED, game, 42))
     assert not any(wait for waits in stay.waits.values() for wait in waits)
@@ -101,7 +101,7 @@ def test_pods_end_when_none_has_to_wait() -> None:
 @pytest.mark.parametrize("policy", [Policy.FRAGMENTATION, Baseline.FIRST_FIT])
 @pytest.mark.parametrize("load", [0.7, 1.5])
 def test_waits_of_a_queue_by_hand(policy: AnyPolicy, load: float) -> None:
-    """One card and pods that take all of it: each starts when it has arrived and the one before has ended."""
+    """Use one card, and pods that take all of it: each starts once it has arrived and the previous one has ended."""
     trace = Trace(nodes=(replace(NODE, gpus=1),), pods=(whole(1),))
     game = Departures(durations=Durations.EXPONENTIAL, load=load)
     stay, span, free_at = replay_departures(trace, policy, 42, game), SPANS[Durations.EXPONENTIAL], 0.0
@@ -166,8 +166,8 @@ def test_a_policy_that_cheats_ends_the_replay(
         played(Baseline.FGD)
 
 
-def test_progress_is_told() -> None:
-    told: list[int] = []
-    replay_departures(TIMED, Baseline.FGD, 42, EXPONENTIAL, tell=told.append)
+def test_progress_is_reported() -> None:
+    notified: list[int] = []
+    replay_departures(TIMED, Baseline.FGD, 42, EXPONENTIAL, tell=notified.append)
     arrived = len(list(draw_stream(TIMED, EXPONENTIAL, 42)))
-    assert arrived - 64 < sum(told) <= arrived
+    assert arrived - 64 < sum(notified) <= arrived

@@ -1,4 +1,4 @@
-"""The tables against the paper's own words: a loop over typical pods."""
+"""Compare the tables with the paper's definition: a loop over typical pods."""
 
 from collections.abc import Mapping, Sequence
 
@@ -36,9 +36,9 @@ def naive(typical: Mapping[Typical, float], model: str, cpu_milli: int, free: Se
     cards = [milli for milli in free if milli > 0]
     total = 0.0
     for (cpu, part, count, wanted), weight in typical.items():
-        asked = part or (FULL if count else 0)
-        large = [milli for milli in cards if asked and milli >= asked]
-        runs = asked and cpu <= cpu_milli and (not wanted or model in wanted) and len(large) >= (count or 1)
+        requested = part or (FULL if count else 0)
+        large = [milli for milli in cards if requested and milli >= requested]
+        runs = requested and cpu <= cpu_milli and (not wanted or model in wanted) and len(large) >= (count or 1)
         total += weight * (sum(cards) - (sum(large) if runs else 0))
     return total
 
@@ -47,8 +47,8 @@ def naive(typical: Mapping[Typical, float], model: str, cpu_milli: int, free: Se
 def test_like_a_loop_over_typical_pods(workload: list[TracePod], model: str, cpu_milli: int, free: list[int]) -> None:
     typical = typical_pods(workload)
     tables = Fragments(typical, MODELS, most_cards=6)
-    found = tables.of_nodes(np.array([MODELS.index(model)]), np.array([cpu_milli]), np.array([free]))
-    assert found.tolist() == [pytest.approx(naive(typical, model, cpu_milli, free), abs=1e-6)]
+    result = tables.of_nodes(np.array([MODELS.index(model)]), np.array([cpu_milli]), np.array([free]))
+    assert result.tolist() == [pytest.approx(naive(typical, model, cpu_milli, free), abs=1e-6)]
 
 
 def test_typical_are_the_most_frequent() -> None:
@@ -59,5 +59,5 @@ def test_typical_are_the_most_frequent() -> None:
 def test_by_hand() -> None:
     tables = Fragments(typical_pods([share(500, 1_000), whole(2, 4_000)]), MODELS, most_cards=4)
     free = np.array([1000, 1000, 400, -1])
-    found = tables.of_nodes(np.zeros(3, np.int64), np.array([8_000, 2_000, 0]), np.array([free] * 3))
-    assert found.tolist() == pytest.approx([400, 400 + 0.5 * 2000, 2400])
+    result = tables.of_nodes(np.zeros(3, np.int64), np.array([8_000, 2_000, 0]), np.array([free] * 3))
+    assert result.tolist() == pytest.approx([400, 400 + 0.5 * 2000, 2400])

@@ -1,4 +1,4 @@
-"""Pictures are well-formed, draw what they were given where it belongs, and can be read on light and on dark."""
+"""Test that pictures are well-formed, draw each value at its place, and are readable on light and dark."""
 
 import re
 from itertools import pairwise
@@ -22,8 +22,8 @@ def points(line: ET.Element) -> list[tuple[float, float]]:
 
 
 def names(root: ET.Element) -> dict[str, float]:
-    found = [text for text in root.iter(f"{SVG}text") if text.attrib.get("class", "").endswith("name")]
-    return {(text.text or "").split()[0]: float(text.attrib["y"]) for text in found}
+    result = [text for text in root.iter(f"{SVG}text") if text.attrib.get("class", "").endswith("name")]
+    return {(text.text or "").split()[0]: float(text.attrib["y"]) for text in result}
 
 
 def test_lines_go_up_where_values_do() -> None:
@@ -63,7 +63,7 @@ def test_for_light_and_dark_paper() -> None:
 
 
 def test_every_policy_has_a_line_of_its_own() -> None:
-    """One picture can have as many lines as there are different pairs of ink and dash."""
+    """Check that no two lines have the same ink and dash in one picture."""
     picture = Picture(title="t", across="x", upward="y", lines={name: [(0, 0), (1, n)] for n, name in enumerate(POLICIES)})
     text = draw(picture)
     drawn = list(ET.fromstring(text).iter(f"{SVG}polyline"))  # noqa: S314

@@ -1,4 +1,4 @@
-"""The referee of VFs and places: by counting it says where a pod fits, and takes nothing that is not as it was asked for."""
+"""Test the referee of VFs and places: it finds by counting where a pod fits, and accepts only what was requested."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -21,7 +21,7 @@ def places(folder: Path, profile: str = "mn2a", partition: str = "prefer") -> Pl
 
 
 @pytest.mark.parametrize(
-    ("asked", "cards", "expected"),
+    ("requested", "cards", "expected"),
     [
         (pod(1, 2), ALL, True),
         (pod(1, 14), ALL, True),
@@ -44,10 +44,10 @@ def places(folder: Path, profile: str = "mn2a", partition: str = "prefer") -> Pl
         (pod(0, 5, scope="switch"), (), False),
     ],
 )
-def test_where_a_pod_fits(tmp_path: Path, asked: TracePod, cards: Collection[int], expected: bool) -> None:
+def test_where_a_pod_fits(tmp_path: Path, requested: TracePod, cards: Collection[int], expected: bool) -> None:
     referee = places(tmp_path)
     assert referee.take(1, pod(0, 2), (), FIRST[:2])
-    assert referee.fits(1, asked, cards) is expected
+    assert referee.fits(1, requested, cards) is expected
 
 
 def test_each_node_has_its_own(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_each_node_has_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "cards", "vfs"),
+    ("requested", "cards", "vfs"),
     [
         (pod(1, 1), (0,), FIRST[:1]),  # a card that another pod holds
         (pod(1, 2), (0,), [FIRST[1], FIRST[1]]),
@@ -74,10 +74,10 @@ def test_each_node_has_its_own(tmp_path: Path) -> None:
         (pod(1, 1, "per-pf"), (0,), [FIRST[1], SECOND[0], THIRD[0]]),
     ],
 )
-def test_what_is_not_as_asked(tmp_path: Path, asked: TracePod, cards: Collection[int], vfs: list[PciAddress]) -> None:
+def test_what_is_not_as_asked(tmp_path: Path, requested: TracePod, cards: Collection[int], vfs: list[PciAddress]) -> None:
     referee = places(tmp_path)
     assert referee.take(0, pod(0, 1), (), FIRST[:1])
-    assert not referee.take(0, asked, cards, vfs)
+    assert not referee.take(0, requested, cards, vfs)
     assert referee.vfs_taken == 1
 
 

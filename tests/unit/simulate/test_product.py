@@ -1,4 +1,4 @@
-"""The product in a replay decides as it decides for kube-scheduler: filter, prioritize, bind, and the pod in the watch."""
+"""Test that the product decides in a replay as for kube-scheduler: filter, prioritize, bind, and the pod in the watch."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from central.assignment.model import Taken
 from central.controllers.conditions import Conditions
 from central.controllers.informer import PodFeed
 from central.decide.scheduler import Reservation, Scheduler
-from central.rank.forecast import LOOK_FIRST, Forecast, Source
+from central.rank.forecast import FIRST_UPDATE, Forecast, Source
 from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy, Scope, Share
 from central.request.parse import parse_request
 from central.search.demand import Limits
@@ -34,7 +34,7 @@ NOTHING = Taken(gpus={}, vfs=frozenset())
 
 
 def by_the_extender(of: Cluster, policy: Policy, forecast: Forecast, kinds: list[int]) -> list[Placed | None]:
-    """Everything that kube-scheduler and the API server would say, as objects."""
+    """Decide with all objects that kube-scheduler and the API server would send."""
     ledger, pending = start_ledger(of), PendingPods()
     feed = PodFeed(ledger, pending, Conditions(), log=Records().log, unassigned=lambda pod: None)
     limits = Limits(partition=of.partition)
@@ -46,18 +46,18 @@ def by_the_extender(of: Cluster, policy: Policy, forecast: Forecast, kinds: list
         uid = PodUid(f"uid-{number}")
         metadata = msgspec.structs.replace(pod.metadata, name=uid, uid=uid, resource_version=str(2 * number + 1))
         pod = msgspec.structs.replace(pod, metadata=metadata)
-        asked = of.kinds.all[kind]
+        requested = of.kinds.all[kind]
         left = [
             name
             for name, cpu_milli, memory_mib in zip(names, of.cpu_milli, of.memory_mib, strict=True)
-            if cpu_milli >= asked.cpu_milli and memory_mib >= asked.memory_mib
+            if cpu_milli >= requested.cpu_milli and memory_mib >= requested.memory_mib
         ]
         node = scheduler.prioritize(pod, scheduler.filter(pod, left).fitting)
         if node is None:
             placed.append(None)
             continue
         annotations: dict[str, str] = {}
-        if asked.has_devices:
+        if requested.has_devices:
             reservation = scheduler.reserve(uid, node)
             assert isinstance(reservation, Reservation)
             annotations = {ASSIGNMENT: reservation.assignment}
@@ -85,7 +85,7 @@ def by_the_product(of: Cluster, policy: Policy, forecast: Forecast, kinds: list[
 
 
 def eight_clusters() -> Cluster:
-    """So that there is still room when enough pods came to learn from."""
+    """Return clusters with enough free devices after the pods from which the product learns."""
     nodes = [replace(node, name=f"{node.name}-{number}") for number in range(8) for node in NODES]
     return Cluster(run_order(nodes, 42), tuple(dict.fromkeys(PODS)))
 
@@ -98,7 +98,7 @@ def test_as_through_the_extender(policy: Policy, prior: Prior) -> None:
     of = eight_clusters()
     kinds = [of.kinds.all.index(pod) for pod in arriving]
     placed = by_the_product(of, policy, forecast_of(trace, prior), kinds)
-    assert sum(where is not None for where in placed) > LOOK_FIRST
+    assert sum(where is not None for where in placed) > FIRST_UPDATE
     assert placed == by_the_extender(eight_clusters(), policy, forecast_of(trace, prior), kinds)
 
 
@@ -112,15 +112,15 @@ def test_another_workload_is_expected_at_first_and_forgotten() -> None:
 
 
 def with_profiles(folder: Path, *profiles: str, partition: str = "prefer") -> Trace:
-    """Some 40 GPUs. Without the pods that ask for nothing: they go where kube-scheduler puts them."""
+    """Return some 40 GPUs, and pods that request some: kube-scheduler places the others."""
     entries = [entry(profile, -(-40 // len(profiles) // GPUS[profile])) for profile in profiles]
-    found = described(folder, *entries, partition=partition)
+    result = described(folder, *entries, partition=partition)
     pods = tuple(pod for pod in shipped.PODS if pod.has_devices)
-    return Trace(nodes=found.nodes, pods=pods, partition=found.partition)
+    return Trace(nodes=result.nodes, pods=pods, partition=result.partition)
 
 
 def played_on(trace: Trace, seed: int = 42) -> tuple[Cluster, list[int]]:
-    """And which kinds arrive."""
+    """Play the pods, and return the kinds that arrive too."""
     of = Cluster(run_order(trace.nodes, seed), tuple(dict.fromkeys(trace.pods)), trace.partition)
     return of, [of.kinds.all.index(pod) for pod in draw_arrivals(trace.pods, trace.capacity, 2.0, seed)]
 
@@ -143,7 +143,7 @@ def test_as_through_the_extender_with_vfs_and_places(tmp_path: Path, policy: Pol
     ],
 )
 def test_devices_are_as_asked(tmp_path: Path, policy: Policy, profiles: Sequence[str], partition: str) -> None:
-    """On every shipped profile, by their files alone; by_the_product checks that no one is turned away."""
+    """Check every shipped profile by its file alone; by_the_product checks that no pod is refused."""
     trace = with_profiles(tmp_path, *profiles, partition=partition)
     of, kinds = played_on(trace)
     judges = [shipped.Judge(node.name.rpartition("-")[0], trace.partition) for node in of.nodes]
@@ -151,30 +151,30 @@ def test_devices_are_as_asked(tmp_path: Path, policy: Policy, profiles: Sequence
     placed = by_the_product(of, policy, forecast_of(trace, Prior.WORKLOAD), kinds)
     for kind, where in zip(kinds, placed, strict=True):
         if where is not None:
-            asked = of.kinds.all[kind]
-            judges[where.node].take(asked, where)
-            served.add((asked.vfs > 0, asked.scope is not Scope.ANY))
+            requested = of.kinds.all[kind]
+            judges[where.node].take(requested, where)
+            served.add((requested.vfs > 0, requested.scope is not Scope.ANY))
     vfs, given = (sum(counts) for counts in zip(*[(judge.vfs, judge.given) for judge in judges], strict=True))
     assert served == {(False, False), (False, True), *([(True, False), (True, True)] if vfs else [])}
     assert of.vf_allocation == (pytest.approx(100 * given / vfs) if vfs else None)
 
 
 def test_how_a_pod_of_the_trace_asks() -> None:
-    def asked(pod: TracePod) -> DeviceRequest:
+    def requested(pod: TracePod) -> DeviceRequest:
         ask = parse_request(read_pod(pod))
         assert isinstance(ask, DeviceRequest)
         return ask
 
-    part = asked(share(460, 6_000, "T4", "A10"))
+    part = requested(share(460, 6_000, "T4", "A10"))
     assert part.containers[0].share == Share(core_percent=46)
     assert part.gpu_models == ("A10", "T4")
-    assert asked(whole(8)).containers[0].gpus == 8
+    assert requested(whole(8)).containers[0].gpus == 8
     assert parse_request(read_pod(TracePod(cpu_milli=1_000))) is None
-    placed = asked(pod(2, 1, "per-switch", "numa"))
+    placed = requested(pod(2, 1, "per-switch", "numa"))
     assert placed.containers == (ContainerRequest(name="main", gpus=2, vfs=1),)
     assert (placed.rdma_policy, placed.scope) == (RdmaPolicy.PER_SWITCH, Scope.NUMA)
 
 
-def test_cards_are_told_apart() -> None:
+def test_cards_are_distinguished() -> None:
     assert card_of(gpu_uuid(1212, 7)) == 7
     assert len({gpu_uuid(node, card) for node in range(20) for card in range(16)}) == 320

@@ -1,4 +1,4 @@
-"""Whole replays of the small cluster: the same for a seed, honest for every policy, and counted right."""
+"""Test whole replays of the small cluster: equal for equal seeds, honest for every policy, and counted right."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ RATIO = 3.0
 
 
 def figures(run: Run) -> tuple[object, ...]:
-    """All but how long it took."""
+    """Return all figures but the duration."""
     return run.policy, run.seed, run.at_end, run.arrived, run.failed, run.curve
 
 
@@ -44,10 +44,10 @@ def test_a_seed_says_it_all(policy: AnyPolicy) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_figures_are_those_of_the_arrivals(policy: AnyPolicy, prior: Prior, seed: int) -> None:
     """Check a replay, which itself checks at every pod that capacity is not exceeded and that no fitting pod is refused."""
-    told: list[int] = []
-    run = replay(TRACE, policy, seed, ratio=RATIO, prior=prior, tell=told.append)
+    notified: list[int] = []
+    run = replay(TRACE, policy, seed, ratio=RATIO, prior=prior, tell=notified.append)
     arriving = draw_arrivals(TRACE.pods, TRACE.capacity, RATIO, seed)
-    assert sum(told) == len(arriving)
+    assert sum(notified) == len(arriving)
     assert run.arrived == {label: [pod.label for pod in arriving].count(label) for label in run.arrived}
     assert sum(run.arrived.values()) == len(arriving)
     assert all(0 < count <= run.arrived[label] for label, count in run.failed.items())
@@ -61,7 +61,7 @@ def test_figures_are_those_of_the_arrivals(policy: AnyPolicy, prior: Prior, seed
 
 @pytest.mark.parametrize("policy", Baseline)
 def test_to_baselines_cards_are_cards(policy: Baseline) -> None:
-    """Wherever they sit, and whatever is beside them that cannot be given."""
+    """Check that baselines ignore the position of cards, and other devices."""
     nodes = read_cluster(CLUSTERS / "mixed.json").nodes
     pods = tuple(replace(pod, models=()) for pod in TRACE.pods)
     described = Trace(nodes=nodes, pods=pods)
@@ -74,8 +74,8 @@ def test_to_baselines_cards_are_cards(policy: Baseline) -> None:
 @pytest.mark.parametrize(("partition", "failed"), [("honor", {"3 GPUs": 2}), ("prefer", {})])
 def test_partitions_are_a_setting_of_the_cluster(tmp_path: Path, partition: str, failed: dict[str, int]) -> None:
     """Check a board of eight GPUs of which three are missing."""
-    found = described(tmp_path, entry("dgx-h100", 1), partition=partition)
-    trace = Trace(nodes=found.nodes, pods=(whole(3), whole(3)), partition=found.partition)
+    result = described(tmp_path, entry("dgx-h100", 1), partition=partition)
+    trace = Trace(nodes=result.nodes, pods=(whole(3), whole(3)), partition=result.partition)
     assert replay(trace, Policy.FRAGMENTATION, 42, ratio=0.9).failed == failed
 
 
@@ -93,10 +93,10 @@ def test_a_policy_that_cheats_ends_the_replay(
 
 def test_several_processes_find_the_same() -> None:
     tasks = [ArrivalsTask(policy, seed, RATIO, Prior.WORKLOAD) for policy in (Baseline.FGD, Baseline.RANDOM) for seed in (1, 2)]
-    told: list[int] = []
-    runs = run_tasks(TRACE, tasks, jobs=2, tell=told.append)
-    assert [figures(run) for run in runs] == [figures(run) for run in run_tasks(TRACE, tasks, jobs=1, tell=told.append)]
-    assert sum(told) == pytest.approx(2 * sum(task.expect_pods(TRACE) for task in tasks), rel=0.2)
+    notified: list[int] = []
+    runs = run_tasks(TRACE, tasks, jobs=2, tell=notified.append)
+    assert [figures(run) for run in runs] == [figures(run) for run in run_tasks(TRACE, tasks, jobs=1, tell=notified.append)]
+    assert sum(notified) == pytest.approx(2 * sum(task.expect_pods(TRACE) for task in tasks), rel=0.2)
 
 
 class Long(NamedTuple):

@@ -1,4 +1,4 @@
-"""Means, differences paired by seed, and what stands in the JSON and the table."""
+"""Test means, differences paired by seed, and the content of the JSON and the table."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ def run(policy: AnyPolicy, seed: int, at_end: float, **failed: int) -> Run:
         at_end=at_end,
         arrived={"8 GPUs": 10, "cpu only": 40, "share < 50 %": 50},
         failed={"8 GPUs": failed.get("eights", 0), "share < 50 %": failed.get("shares", 0)},
-        curve=tuple(Point(asked=asked, allocated=min(asked, at_end - 1), fragments=4) for asked in range(131)),
+        curve=tuple(Point(requested=requested, allocated=min(requested, at_end - 1), fragments=4) for requested in range(131)),
         decision_s=0.001,
     )
 
@@ -104,8 +104,8 @@ def test_table_marks_a_class_that_is_starved() -> None:
 
 def test_mean_curve() -> None:
     curve = mean_curve(RUNS[:2])
-    assert curve[:2] == [Point(asked=0, allocated=0, fragments=4), Point(asked=1, allocated=1, fragments=4)]
-    assert curve[-1] == Point(asked=130, allocated=92, fragments=4)
+    assert curve[:2] == [Point(requested=0, allocated=0, fragments=4), Point(requested=1, allocated=1, fragments=4)]
+    assert curve[-1] == Point(requested=130, allocated=92, fragments=4)
 
 
 def test_the_prior_stands_where_the_policy_has_one() -> None:
@@ -120,7 +120,7 @@ def test_the_prior_stands_where_the_policy_has_one() -> None:
 
 
 def test_models_that_no_node_has() -> None:
-    """One of several that is there is enough."""
+    """Check that one existing model of several is enough."""
     odd = (share(300, 1_000, "H300"), share(500, 1_000, "H300"), whole(1, 1_000, "H300", "T5"), whole(1, 1_000, "T4", "T5"))
     trace = Trace(nodes=NODES, pods=(*PODS, *odd))
     assert nodeless_models(trace) == {"H300": 2, "H300|T5": 1}

@@ -1,4 +1,4 @@
-"""The stream of pods: by the seed alone, at the offered load, in units of the mean duration."""
+"""Test the stream of pods: by the seed alone, at the offered load, in units of the mean duration."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -32,9 +32,9 @@ def test_pods_arrive_in_the_order_of_time_until_the_end(durations: Durations) ->
 @pytest.mark.parametrize("durations", Durations)
 @pytest.mark.parametrize("load", [0.5, 1.05])
 def test_pods_ask_for_the_offered_load(durations: Durations, load: float) -> None:
-    """GPUs times units that arrive, to those that there are."""
-    asked = [sum(pod.milli * runs for _, pod, runs in stream(durations, seed, load)) for seed in SEEDS]
-    assert fmean(asked) / (TIMED.capacity * SPANS[durations].end) == pytest.approx(load, rel=0.03)
+    """Compare the arriving GPUs times units with the existing ones."""
+    requested = [sum(pod.milli * runs for _, pod, runs in stream(durations, seed, load)) for seed in SEEDS]
+    assert fmean(requested) / (TIMED.capacity * SPANS[durations].end) == pytest.approx(load, rel=0.03)
 
 
 @pytest.mark.parametrize("durations", Durations)

@@ -203,7 +203,7 @@ def test_lifetimes_begin_when_a_pod_was_scheduled(tmp_path: Path) -> None:
 
 
 def test_lifetimes_by_name_from_another_file(tmp_path: Path) -> None:
-    """A pod that is not there has those of pods with as many GPUs in turn; of all pods, where none has as many."""
+    """Check a missing pod, which gets the lifetimes of pods with as many GPUs in turn, or of all pods if there are none."""
     (tmp_path / "named.csv").write_text(TIMES)
     rows = ["c,1,1,8,1000", "x,1,1,1,1000", "a,1,1,1,1000", "y,1,1,1,300", "z,1,1,1,1000", "u,1,1,1,1000", "v,1,1,4,1000"]
     path = written(tmp_path, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "\n".join(rows))

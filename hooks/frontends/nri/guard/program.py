@@ -37,12 +37,12 @@ class Program:
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
                 return ""
-            found = re.search(re.escape(self.mark.encode()) + _VERSION, path.read_bytes())
+            match = re.search(re.escape(self.mark.encode()) + _VERSION, path.read_bytes())
         except FileNotFoundError:
             return ""
         except OSError as e:
             raise HostError(f"cannot read {path}: {e.strerror}") from e
-        return found[1].decode() if found else ""
+        return match[1].decode() if match else ""
 
     def read(self, path: Path) -> bytes:
         """Return the content of the program at a path. Raise HostError if the file is not this program."""

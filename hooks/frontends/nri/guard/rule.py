@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 
 from hooks.forms.annotations import prefixes
 from hooks.model.assignment import Refusal
-from lading.annotations import say_reserved
+from lading.annotations import describe_reserved
 from lading.reasons import Reason
 from lading.vocabulary import GRANT
 
@@ -23,7 +23,7 @@ def is_guarded(pod: Iterable[str]) -> bool:
 
 def check_container(pod: Mapping[str, str], container: Container[str]) -> Refusal | None:
     """Return why a container is refused; None if it is allowed. `pod`, `container`: their annotations after all adjustments."""
-    if reserved := say_reserved(pod):
+    if reserved := describe_reserved(pod):
         return Refusal(reason=Reason.ANNOTATION_RESERVED, message=reserved)
     if GRANT in container or not is_guarded(pod):
         return None

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import ABSENT_S, Reflector, Unreadable
 from central.request.pod import Pod
 from lading.kube.client import KubeClient
@@ -38,7 +38,7 @@ def is_list(request: Request) -> bool:
 
 @dataclass
 class Told:
-    """A sink that keeps what it is told; `there` is the sum of it."""
+    """Keep the events of a watch. `there` has the objects that exist after them."""
 
     told: list[str] = field(default_factory=list)
     there: dict[str, Pod | Unreadable] = field(default_factory=dict)
@@ -53,16 +53,16 @@ class Told:
         self.there[obj.metadata.name] = obj
         self._tell("+" + obj.metadata.name)
 
-    def removed(self, gone: Ident, version: str) -> None:
-        assert self.there.pop(gone.name).metadata.uid == gone.uid
+    def removed(self, deleted: Ident, version: str) -> None:
+        assert self.there.pop(deleted.name).metadata.uid == deleted.uid
         assert int(version) > 0
-        self._tell("-" + gone.name)
+        self._tell("-" + deleted.name)
 
-    async def heard(self, *told: str) -> None:
-        """Waits for just these, in this order, since the last call."""
+    async def heard(self, *notified: str) -> None:
+        """Wait for exactly these events, in this order, since the last call."""
         async with self.news:
-            await self.news.wait_for(lambda: len(self.told) >= len(told))
-        assert self.told == list(told)
+            await self.news.wait_for(lambda: len(self.told) >= len(notified))
+        assert self.told == list(notified)
         self.told.clear()
 
     def _tell(self, what: str) -> None:
@@ -130,9 +130,9 @@ def test_listed_then_watched(play: Play) -> None:
     async def story(one: Rig) -> None:
         await one.sink.heard("=a")
         assert one.reflector.synced.is_set()
-        found = one.sink.there["a"]
-        assert isinstance(found, Pod)
-        assert found.spec.node_name == "n1"
+        result = one.sink.there["a"]
+        assert isinstance(result, Pod)
+        assert result.spec.node_name == "n1"
         await one.server.put(path("b"), {})
         await one.server.put(path("a"), {"status": {"phase": "Running"}})
         await one.server.remove(path("b"))
@@ -258,7 +258,7 @@ def test_a_needed_kind_that_the_server_does_not_know_is_a_failure(play: Play) ->
 
 
 @pytest.mark.parametrize("in_stream", [False, True])
-def test_gone_lists_again(play: Play, in_stream: bool) -> None:
+def test_deleted_lists_again(play: Play, in_stream: bool) -> None:
     async def story(one: Rig) -> None:
         await one.server.put(path("a"), {})
         await one.server.put(path("b"), {})
@@ -335,9 +335,9 @@ def test_a_deeply_nested_pod_is_listed_and_watched_whole(play: Play) -> None:
     async def story(one: Rig) -> None:
         for event in ("=a", "+a"):
             await one.sink.heard(event)
-            found = one.sink.there["a"]
-            assert isinstance(found, Pod)
-            assert found.spec.node_name == ("n1" if event == "=a" else "n2")
+            result = one.sink.there["a"]
+            assert isinstance(result, Pod)
+            assert result.spec.node_name == ("n1" if event == "=a" else "n2")
             await one.server.send(b'{"type":"MODIFIED","object":%s}' % deep(6, "n2"))
         assert one.records.count(Event.OBJECT_UNREADABLE) == 0
 
@@ -476,7 +476,7 @@ def test_a_watch_that_ends_at_once_is_a_failure(play: Play) -> None:
     play(story, prepare)
 
 
-def test_a_watch_that_never_said_a_word_lists_again(tmp_path: Path) -> None:
+def test_a_watch_that_never_reported_a_word_lists_again(tmp_path: Path) -> None:
     """Check a server that ends a watch without an event, as a real one does if its store was restored from a backup."""
 
     async def go() -> None:
@@ -547,7 +547,8 @@ def test_an_object_that_the_sink_cannot_handle_is_set_aside(
 
 
 def test_many_pods_cost_little() -> None:
-    """100,000 pods of 3 KB in 10 s of one core: so 2,000 in 0.2 s, and ten times that much is a mistake, not a slow machine."""
+    """Read 2,000 pods of 3 KB in 0.2 s of one core, the rate of 100,000 in 10 s. Only ten times that is a failure, so that a
+    slow machine passes."""
     container = {
         "name": "train",
         "image": "registry.example/team/train:1",

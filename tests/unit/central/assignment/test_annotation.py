@@ -18,7 +18,7 @@ def render(placed: dict[str, PlacedContainer], *roles: tuple[str, Role]) -> str:
 
 
 def gpu_entries(placed: dict[str, PlacedContainer], *roles: tuple[str, Role]) -> dict[str, dict[str, Any]]:
-    """Each container's first GPU, without its names."""
+    """Return each container's first GPU, without its names."""
     containers = json.loads(render(placed, *roles))["containers"]
     return {
         name: {key: amount for key, amount in entry["gpus"][0].items() if isinstance(amount, int)}
@@ -56,7 +56,7 @@ def test_containers_are_in_starting_order_and_those_without_devices_left_out() -
     assert list(json.loads(text)["containers"]) == ["a", "c", "late"]
 
 
-def test_what_a_pod_takes_is_said_where_its_containers_take_turns() -> None:
+def test_what_a_pod_takes_is_reported_where_its_containers_take_turns() -> None:
     placed = {"init": container(share("A", 3000, 10)), "train": container(share("A", 2000, 20))}
     assert gpu_entries(placed, *INIT_AND_APP) == {
         "init": {"memory_mib": 3000, "core_percent": 10, "pod_memory_mib": 3000, "pod_core_percent": 20},
@@ -69,7 +69,7 @@ def test_what_a_pod_takes_is_said_where_its_containers_take_turns() -> None:
     }
 
 
-def test_what_a_pod_takes_is_said_of_each_amount_and_card_on_its_own() -> None:
+def test_what_a_pod_takes_is_reported_of_each_amount_and_card_on_its_own() -> None:
     placed = {"init": container(share("A", 3000)), "train": container(share("A", 2000, 20))}
     assert gpu_entries(placed, *INIT_AND_APP) == {
         "init": {"memory_mib": 3000, "pod_memory_mib": 3000},
@@ -79,7 +79,7 @@ def test_what_a_pod_takes_is_said_of_each_amount_and_card_on_its_own() -> None:
     assert gpu_entries(elsewhere, *INIT_AND_APP)["train"] == {"memory_mib": 2000, "core_percent": 20}
 
 
-def test_it_is_not_said_of_a_card_that_a_container_has_whole() -> None:
+def test_it_is_not_reported_of_a_card_that_a_container_has_whole() -> None:
     placed = {"init": container(share("A", 3000)), "again": container(share("A", 1000)), "train": container(whole("A"))}
     assert gpu_entries(placed, ("init", Role.INIT), ("again", Role.INIT), ("train", Role.APP)) == {
         "init": {"memory_mib": 3000, "pod_memory_mib": 3000},
@@ -99,10 +99,10 @@ def test_a_mig_instance_is_read_back_with_its_card() -> None:
 def test_what_a_pod_takes_is_computed_and_not_believed() -> None:
     placed = {"init": container(share("A", 3000, 10)), "train": container(share("A", 2000, 20), vf(1))}
     text = render(placed, *INIT_AND_APP).replace('"pod_memory_mib":3000', '"pod_memory_mib":4000')
-    found = own(text, *INIT_AND_APP)
-    assert (found.pod, found.node, found.gen, found.placed) == (POD, "n1", 7, placed)
-    assert found.taken.gpus == {uuid("A"): Part(3000, 20)}
-    assert found.taken.vfs == {vf(1).bdf}
+    result = own(text, *INIT_AND_APP)
+    assert (result.pod, result.node, result.gen, result.placed) == (POD, "n1", 7, placed)
+    assert result.taken.gpus == {uuid("A"): Part(3000, 20)}
+    assert result.taken.vfs == {vf(1).bdf}
 
 
 def test_unknown_keys_are_ignored() -> None:
@@ -118,7 +118,7 @@ VALID: dict[str, Any] = json.loads(render({"train": container(share("A", 8138, 3
 
 
 def changed(at: str, value: object) -> str:
-    """VALID with one value replaced, or (None) removed."""
+    """Return VALID with one value replaced, or removed for None."""
     tree = json.loads(json.dumps(VALID))
     here, (*path, last) = tree, at.split(".")
     for step in path:
@@ -152,7 +152,7 @@ WRONG_LABELS: list[Any] = [[], "x", {"affinity": "-x"}, {"exclusion": 7}, {"affi
     ],
     ids=lambda text: text[:40],
 )
-def test_what_is_no_assignment_is_said(text: str) -> None:
+def test_what_is_no_assignment_is_reported(text: str) -> None:
     result = parse_own(text, [("train", Role.APP)], namespace="team")
     assert isinstance(result, BadAssignment), result
     assert len(result.message) < 400
@@ -177,7 +177,7 @@ def test_sharing_labels_come_back_with_the_shares_of_the_pods_namespace(labels: 
     assert own(text).taken.gpus == {uuid("A"): Part(10, sharing=(sharing,)), uuid("B"): Part(whole=True)}
 
 
-def test_without_labels_nothing_is_said_of_them() -> None:
+def test_without_labels_nothing_is_reported_of_them() -> None:
     placed = {"train": container(share("A", 10))}
     assert "sharing" not in json.loads(render(placed))
     assert own(render(placed)).taken.gpus[uuid("A")].sharing == ()

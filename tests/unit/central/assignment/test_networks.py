@@ -49,7 +49,7 @@ def test_each_vf_has_a_definition_of_its_own_by_its_address() -> None:
     assert added("", VF, OTHER) == [element("vf-0000-3b-00-2", VF), element("vf-10000-c0-1f-7", OTHER)]
 
 
-def test_or_all_have_one_definition_and_the_device_tells_them_apart() -> None:
+def test_or_all_have_one_definition_and_the_device_tells_them_separate() -> None:
     assert added("", VF, OTHER, network=ONE) == [element("rdma", VF), element("rdma", OTHER)]
 
 

@@ -20,7 +20,7 @@ from tests.unit.central.world import World, uid_of
 
 
 class Client:
-    """Answers no Binding; the pod is bound all the same, by that one or another."""
+    """Answer no Binding, although the pod is bound, by this Binding or by another one."""
 
     def __init__(self, by: str) -> None:
         self._by = by
@@ -61,12 +61,12 @@ def test_found_bound(by: str) -> None:
     asyncio.run(story())
     reserved = made.ledger.own_claim(uid_of("a"), Claim.RESERVED)
     assert (reserved is not None and reserved.confirmed) is (by == "this Binding")
-    found = BindOutcome.FOUND_BOUND if by == "this Binding" else BindOutcome.FOUND_NOT_BOUND
-    assert made.scheduler.counts.bound == {BindOutcome.UNCLEAR: 1, found: 1}
+    result = BindOutcome.FOUND_BOUND if by == "this Binding" else BindOutcome.FOUND_NOT_BOUND
+    assert made.scheduler.counts.bound == {BindOutcome.UNCLEAR: 1, result: 1}
 
 
 class Merging:
-    """An API server that says no as often as it is told to, each time because the pod is another one by then."""
+    """Refuse as many patches as the test sets, each time because the pod has changed meanwhile."""
 
     def __init__(self, networks: list[str]) -> None:
         self._newer = networks
@@ -108,8 +108,8 @@ def bound_with(own: str, *newer: str, vfs: int = 1) -> tuple[str, list[dict[str,
 
 
 def test_the_vfs_of_the_assignment_are_networks_of_the_pod() -> None:
-    why, (sent,), _ = bound_with("storage", vfs=2)
-    assert why == ""
+    reason, (sent,), _ = bound_with("storage", vfs=2)
+    assert reason == ""
     (container,) = json.loads(sent[ASSIGNMENT])["containers"].values()
     storage, *ours = json.loads(sent[NETWORKS])
     assert storage == {"name": "storage"}
@@ -123,16 +123,16 @@ def test_a_pod_without_vfs_keeps_its_networks() -> None:
 
 
 def test_networks_that_changed_meanwhile_are_those_that_are_kept() -> None:
-    why, sent, _ = bound_with("storage", "backup")
-    assert why == ""
+    reason, sent, _ = bound_with("storage", "backup")
+    assert reason == ""
     assert [json.loads(annotations[NETWORKS])[0]["name"] for annotations in sent] == ["storage", "backup"]
 
 
 @pytest.mark.parametrize("texts", [("[",), ("storage", "[")])
 def test_networks_that_no_one_can_read_are_refused_and_free_the_devices(texts: tuple[str, ...]) -> None:
-    why, sent, made = bound_with(*texts)
-    assert NETWORKS in why
-    assert OfPod.REQUEST_MALFORMED in why
+    reason, sent, made = bound_with(*texts)
+    assert NETWORKS in reason
+    assert OfPod.REQUEST_MALFORMED in reason
     assert len(sent) == len(texts) - 1
     assert made.ledger.own_claim(uid_of("a"), Claim.RESERVED) is None
     assert made.scheduler.counts.bound == {BindOutcome.REFUSED: 1}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from central.assignment.model import Part, Taken
-from central.controllers.conditions import Conditions, Word, concerns, decide_words
+from central.controllers.conditions import Conditions, HealthChange, concerns, decide_health_changes
 from central.controllers.event_reasons import EventReason
 from central.ledger.capacity import card_capacities, inventory_of, vf_capacities
 from central.ledger.model import Claim, Held, Holder, NodeCapacity
@@ -27,7 +27,7 @@ def gpu(number: int, unhealthy: str = "", *, mig: Sequence[str] = ()) -> Gpu:
 
 
 def port(unhealthy: str = "", *, vfs: Mapping[int, str]) -> Pf:
-    parts = tuple(Vf(bdf=vf_bdf(number), unhealthy=why) for number, why in vfs.items())
+    parts = tuple(Vf(bdf=vf_bdf(number), unhealthy=reason) for number, reason in vfs.items())
     return Pf(bdf=pf_bdf(0), unhealthy=unhealthy, vfs=parts)
 
 
@@ -50,12 +50,12 @@ def held(what: Taken, claim: Claim = Claim.BOUND, *, name: str = "a") -> Held:
     return Held(holder=holder, claims={claim: what}, taken=what)
 
 
-def words(there: NodeCapacity, *holders: Held, conditions: Conditions | None = None) -> list[Word]:
-    """Only pods of concern are notified."""
+def words(there: NodeCapacity, *holders: Held, conditions: Conditions | None = None) -> list[HealthChange]:
+    """Return the changes of conditions. Only pods with a concerned device are in them."""
     known = conditions or Conditions()
-    found = list(decide_words(there, holders, known))
-    assert concerns(there, [(one.holder.pod, one.taken) for one in holders], known) >= bool(found)
-    return found
+    result = list(decide_health_changes(there, holders, known))
+    assert concerns(there, [(one.holder.pod, one.taken) for one in holders], known) >= bool(result)
+    return result
 
 
 def shown(status: str, message: str, *, version: int = 1, name: str = "a") -> Pod:
@@ -64,8 +64,8 @@ def shown(status: str, message: str, *, version: int = 1, name: str = "a") -> Po
     return Pod(metadata=metadata, spec=PodSpec(node_name="n1"), status=Status(conditions=conditions))
 
 
-def after(word: Word) -> Conditions:
-    """The pod has the condition, as the API server shows it."""
+def after(word: HealthChange) -> Conditions:
+    """Give the pod this condition, as the API server shows it."""
     conditions = Conditions()
     rendered = word.render_condition("2026-11-21T00:00:00Z")
     conditions.show(shown(rendered["status"], rendered["message"]))
@@ -76,14 +76,14 @@ def after(word: Word) -> Conditions:
 
 
 @pytest.mark.parametrize("claim", [Claim.BOUND, Claim.GRANTED])
-def test_a_pod_is_told_which_device_on_which_node_and_why(claim: Claim) -> None:
+def test_a_pod_is_notified_which_device_on_which_node_and_why(claim: Claim) -> None:
     (word,) = words(capacity(gpu(0), gpu(1, LOST)), held(taken([0, 1]), claim))
     assert (word.pod.name, word.reason, word.healthy, word.turned) == ("a", EventReason.DEVICE_UNHEALTHY, False, True)
     assert all(part in word.message for part in (gpu_uuid(1), gpu_bdf(1), "n1", LOST))
     assert gpu_uuid(0) not in word.message
 
 
-def test_nothing_is_said_to_who_holds_something_else_or_only_in_a_plan_of_centrals() -> None:
+def test_nothing_is_reported_to_who_holds_something_else_or_only_in_a_plan_of_centrals() -> None:
     there = capacity(gpu(0), gpu(1, LOST))
     plans = [held(taken([1]), claim) for claim in Claim if claim not in (Claim.BOUND, Claim.GRANTED)]
     assert words(there, held(taken([0])), *plans) == []
@@ -110,9 +110,9 @@ def test_a_vf_is_ill_alone() -> None:
 
 def test_what_the_node_does_not_report_any_more_is_ill() -> None:
     there = capacity(gpu(0, mig=["MIG-a"]))
-    (gone,) = words(there, held(taken([1], [0])))
-    assert gpu_uuid(1) in gone.message
-    assert vf_bdf(0) in gone.message
+    (deleted,) = words(there, held(taken([1], [0])))
+    assert gpu_uuid(1) in deleted.message
+    assert vf_bdf(0) in deleted.message
     (instance,) = words(there, held(taken([0], mig="MIG-b")))
     assert "MIG-b" in instance.message
     assert words(there, held(taken([0], mig="MIG-a"))) == []
@@ -137,17 +137,17 @@ def test_a_line_stays_a_line() -> None:
 # Once
 
 
-def test_the_same_is_not_said_again_and_another_device_or_reason_is() -> None:
+def test_the_same_is_not_reported_again_and_another_device_or_reason_is() -> None:
     (word,) = words(capacity(gpu(0, LOST), gpu(1)), held(taken([0, 1])))
-    told = after(word)
-    assert words(capacity(gpu(0, LOST), gpu(1)), held(taken([0, 1])), conditions=told) == []
+    notified = after(word)
+    assert words(capacity(gpu(0, LOST), gpu(1)), held(taken([0, 1])), conditions=notified) == []
     for changed in (capacity(gpu(0, LOST), gpu(1, LOST)), capacity(gpu(0, "no node"), gpu(1))):
-        (other,) = words(changed, held(taken([0, 1])), conditions=told)
+        (other,) = words(changed, held(taken([0, 1])), conditions=notified)
         assert (other.healthy, other.turned) == (False, False)
         assert "lastTransitionTime" not in other.render_condition("2026-11-21T00:00:00Z")
 
 
-def test_well_again_is_said_once() -> None:
+def test_well_again_is_reported_once() -> None:
     (word,) = words(capacity(gpu(0, LOST)), held(taken([0])))
     (well,) = words(capacity(gpu(0)), held(taken([0])), conditions=after(word))
     assert (well.reason, well.healthy, well.turned) == (EventReason.DEVICE_HEALTHY, True, True)
@@ -165,18 +165,18 @@ def test_who_holds_nothing_any_more_keeps_the_last_word() -> None:
 # Texts of conditions
 
 
-def test_a_late_look_at_a_pod_does_not_undo_what_was_said() -> None:
+def test_a_late_check_a_pod_does_not_undo_what_was_reported() -> None:
     (word,) = words(capacity(gpu(0, LOST)), held(taken([0])))
     conditions = Conditions()
     conditions.put(word, version=7)
     conditions.show(shown("", "", version=6))
-    assert conditions.says(word)
+    assert conditions.is_written(word)
     assert conditions.take_changed() == ()
     conditions.show(shown("", "", version=8))  # someone took it away
-    assert (conditions.says(word), conditions.take_changed(), conditions.take_changed()) == (False, ("n1",), ())
+    assert (conditions.is_written(word), conditions.take_changed(), conditions.take_changed()) == (False, ("n1",), ())
 
 
-def test_of_pods_that_are_gone_nothing_is_kept() -> None:
+def test_of_pods_that_are_deleted_nothing_is_kept() -> None:
     conditions = Conditions()
     for name in ("a", "b", "c"):
         conditions.show(shown("False", "m", name=name))

@@ -1,4 +1,4 @@
-"""A touch changes a condition of the pod's status, every time, and of no other pod."""
+"""Test the patch that requeues a pod: it changes a condition of the pod's status each time, and no other pod."""
 
 import asyncio
 import itertools

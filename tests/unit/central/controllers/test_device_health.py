@@ -1,4 +1,5 @@
-"""Devices that fall ill under pods: a condition and an Event for each change, whatever fails meanwhile, and for no one else."""
+"""Test devices that become unhealthy under pods: one condition and one Event for each change, despite failures, and for no
+other pod."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.controllers.device_health import AT_ONCE, LOOK_S, QUIET_S
+from central.controllers.device_health import AT_ONCE, QUIET_S, SCAN_S
 from central.controllers.event_reasons import EventReason
 from central.controllers.informer import PodFeed
 from central.request.pod import DEVICES_HEALTHY
@@ -19,15 +20,15 @@ from tests.fakes.led import Led, play
 
 UNHEALTHY, HEALTHY = EventReason.DEVICE_UNHEALTHY, EventReason.DEVICE_HEALTHY
 LOST = "NVML: GPU is lost"
-SOON = 2 * LOOK_S
+SOON = 2 * SCAN_S
 
 
 def is_patch(request: Request) -> bool:
     return request.method == "PATCH" and request.path.endswith("/status")
 
 
-async def bound(one: Led, name: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> None:
-    await one.put_pod(name, limits, **words)
+async def bound(one: Led, name: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> None:
+    await one.put_pod(name, limits, **text)
     assert await one.schedule(name) == ""
     await one.pause()
 
@@ -41,19 +42,19 @@ async def report(
     lost: tuple[int, ...] = (),
     grants: list[Json] | None = None,
 ) -> None:
-    """`ill`: reasons by UUID or PCI address; `lost`: cards that the node does not have any more."""
-    said = devices("n1", gpus, vfs, grants=grants or ())
-    status = said["status"]
+    """Report a node. `ill`: reasons by UUID or PCI address; `lost`: cards that the node does not report any more."""
+    text = devices("n1", gpus, vfs, grants=grants or ())
+    status = text["status"]
     status["gpus"] = [one for number, one in enumerate(status["gpus"]) if number not in lost]
     functions = [one for pf in status["pfs"] for one in (pf, *pf["vfs"])]
     for device in (*status["gpus"], *functions):
         device["unhealthy"] = ill.get(device.get("uuid", device["bdf"]), "")
-    await one.server.put(devices_path("n1"), said)
+    await one.server.put(devices_path("n1"), text)
     await one.pause()
 
 
 async def ill_card(one: Led, name: str = "a") -> str:
-    """Under a pod: which one."""
+    """Make a card of a pod unhealthy, and return the card."""
     (card,) = one.assigned(name)
     await report(one, {card: LOST})
     return card
@@ -69,7 +70,7 @@ def status(one: Led, name: str = "a") -> str:
 
 
 def told(one: Led) -> list[tuple[str, str]]:
-    """Kubernetes Events: the pod, and the reason."""
+    """Return the Kubernetes Events: the pod and the reason of each."""
     return [(request.body["involvedObject"]["name"], request.body["reason"]) for request in one.sent("/events")]
 
 
@@ -102,7 +103,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_once_for_a_change_and_not_for_a_report_or_a_look(tmp_path: Path) -> None:
+def test_once_for_a_change_and_not_for_a_report_or_a_scan(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await bound(one, "a")
@@ -157,7 +158,7 @@ def test_a_pf_a_vf_and_a_card_that_is_not_there_any_more(tmp_path: Path) -> None
     play(story, tmp_path)
 
 
-def test_a_pod_that_has_it_by_hand_is_told_too(tmp_path: Path) -> None:
+def test_a_pod_that_has_it_by_hand_is_notified_too(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         for name in ("a", "elsewhere"):
             await one.put_pod(name, {}, node="n1" if name == "a" else "n2", annotations={MANUAL_GPUS: "0"})
@@ -170,7 +171,7 @@ def test_a_pod_that_has_it_by_hand_is_told_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [{"phase": "Succeeded"}, {"deleting": True}])
-def test_nothing_is_said_to_a_pod_at_its_end(end: dict[str, Any], tmp_path: Path) -> None:
+def test_nothing_is_reported_to_a_pod_at_its_end(end: dict[str, Any], tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await bound(one, "a")
         (card,) = one.assigned("a")
@@ -183,7 +184,7 @@ def test_nothing_is_said_to_a_pod_at_its_end(end: dict[str, Any], tmp_path: Path
     play(story, tmp_path)
 
 
-def test_a_pod_that_is_being_bound_is_told_when_it_is(tmp_path: Path) -> None:
+def test_a_pod_that_is_being_bound_is_notified_when_it_is(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
         one.filter("a")  # it is predicted there
@@ -200,16 +201,16 @@ def test_a_pod_that_is_being_bound_is_told_when_it_is(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_a_hundred_pods_are_told_a_few_at_a_time(tmp_path: Path) -> None:
+def test_a_hundred_pods_are_notified_a_few_at_a_time(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 3)  # 48 pods share a card at the most
         for number in range(100):
             await bound(one, f"p{number}", share("800Mi", 1))
         begun = len(one.server.requests)
         await report(one, {gpu_uuid("n1", card): LOST for card in range(3)}, gpus=3)
-        await one.pause(LOOK_S)
+        await one.pause(SCAN_S)
         assert 0 < len(patches(one)) <= AT_ONCE
-        await one.pause(LOOK_S * (100 / AT_ONCE + 1))
+        await one.pause(SCAN_S * (100 / AT_ONCE + 1))
         assert sorted(patches(one)) == sorted(f"p{number}" for number in range(100))
         assert len(told(one)) == 100
         assert len(one.server.requests) - begun < 210
@@ -225,10 +226,10 @@ def test_a_device_that_comes_and_goes_does_not_fill_the_list_of_events(tmp_path:
         await bound(one, "a")
         for _ in range(30):
             await ill_card(one)
-            await one.pause(1.5 * LOOK_S)
+            await one.pause(1.5 * SCAN_S)
             await report(one, {})
-            await one.pause(1.5 * LOOK_S)
-        assert len(told(one)) <= 3 * LOOK_S * 30 / QUIET_S + 1
+            await one.pause(1.5 * SCAN_S)
+        assert len(told(one)) <= 3 * SCAN_S * 30 / QUIET_S + 1
         await one.pause(QUIET_S + SOON)
         assert status(one) == "True"
 
@@ -236,7 +237,7 @@ def test_a_device_that_comes_and_goes_does_not_fill_the_list_of_events(tmp_path:
 
 
 @pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=429), Fault(status=403), Fault(hang=True)])
-def test_what_fails_is_tried_again_and_told_when_it_is_done(fault: Fault, tmp_path: Path) -> None:
+def test_what_fails_is_tried_again_and_reported_when_it_is_done(fault: Fault, tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await bound(one, "a")
@@ -266,7 +267,7 @@ def test_a_failure_of_one_pod_is_no_other_pods(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault(status=500, done=True), Fault(hang=True, done=True), Fault(hang=True, late_s=4.5)])
-def test_an_answer_that_gets_lost_is_told_once(fault: Fault, tmp_path: Path) -> None:
+def test_an_answer_that_gets_lost_is_reported_once(fault: Fault, tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await bound(one, "a")
@@ -290,7 +291,7 @@ def test_a_watch_that_is_late_makes_no_one_hear_it_again(tmp_path: Path, monkeyp
     play(story, tmp_path)
 
 
-def test_another_pod_of_that_name_is_told_nothing(tmp_path: Path) -> None:
+def test_another_pod_of_that_name_is_reported_nothing(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await bound(one, "a")

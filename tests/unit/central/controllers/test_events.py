@@ -1,4 +1,4 @@
-"""Kubernetes Events: sent once, in turn, never in anybody's way."""
+"""Test Kubernetes Events: each is sent once and in order, and none delays other work."""
 
 import asyncio
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_an_event_names_its_pod(tmp_path: Path) -> None:
     assert records.seen == []
 
 
-def test_what_fails_is_dropped_and_said_once(tmp_path: Path) -> None:
+def test_what_fails_is_dropped_and_reported_once(tmp_path: Path) -> None:
     server, records = play(tmp_path, [Fault(status=500), Fault(hang=True), Fault(status=403)], 5)
     assert [request.body["message"][-1] for request in server.calls("POST")] == ["0", "1", "2", "3", "4"]
     assert records.count(Event.TELL_FAILED) == 1

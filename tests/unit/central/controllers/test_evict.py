@@ -1,4 +1,4 @@
-"""Room made for the important, and the end of clashes: who is evicted, when, and what is held meanwhile."""
+"""Test evictions for pods of higher priority and for clashes: who is evicted, when, and what is reserved meanwhile."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -31,12 +31,12 @@ def evicted(one: Led) -> list[str]:
 
 
 def is_for_good(request: Request) -> bool:
-    """An eviction that is no dry run."""
+    """Return whether the eviction is no dry run."""
     return request.path.endswith("/eviction") and "dryRun" not in request.query
 
 
 def told(one: Led) -> list[tuple[str, str]]:
-    """Kubernetes Events: the pod, and the reason."""
+    """Return the Kubernetes Events: the pod and the reason of each."""
     return [(request.body["involvedObject"]["name"], request.body["reason"]) for request in one.sent("/events")]
 
 
@@ -44,8 +44,8 @@ def nominated(one: Led, name: str) -> str:
     return one.leadership.scheduler.nominated_node(one.uid(name))
 
 
-async def bound(one: Led, name: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> None:
-    await one.put_pod(name, limits, **words)
+async def bound(one: Led, name: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> None:
+    await one.put_pod(name, limits, **text)
     assert await one.schedule(name) == ""
     await one.pause()
 
@@ -132,8 +132,8 @@ def test_a_nomination_lasts_as_long_as_its_victims(tmp_path: Path) -> None:
         await one.put_pod("high", {"lading.dev/gpu": "2"}, priority=9)
         assert await one.schedule("high") == REFUSED
         await one.pause(1)
-        gone, ending = evicted(one)
-        await one.remove_pod(gone)
+        deleted, ending = evicted(one)
+        await one.remove_pod(deleted)
         await one.pause(grace_s - 10)
         await one.put_pod("small")
         assert (await one.schedule("small"), nominated(one, "high")) == (REFUSED, "n1")
@@ -249,7 +249,7 @@ def test_no_more_pods_of_one_budget_go_than_it_allows(tmp_path: Path) -> None:
 
 
 def test_a_pod_with_two_budgets_is_never_a_victim(tmp_path: Path) -> None:
-    """The Eviction API does not take it, whatever they allow."""
+    """Check a pod with two budgets: the Eviction API refuses it, whatever they allow."""
 
     async def story(one: Led) -> None:
         await bound(one, "low", priority=1, labels={"app": "x", "tier": "y"})
@@ -301,7 +301,7 @@ def test_without_the_right_to_read_budgets_pods_are_placed_and_none_is_evicted(t
     play(story, tmp_path)
 
 
-def test_who_is_gone_meanwhile_needs_no_victims(tmp_path: Path) -> None:
+def test_who_is_deleted_meanwhile_needs_no_victims(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_node("n1", 2)
         await bound(one, "low1", priority=1)
@@ -335,7 +335,7 @@ def test_room_that_appears_while_it_is_planned_needs_no_victims(tmp_path: Path, 
 
 
 def test_a_victim_that_ends_while_it_is_planned_is_not_enough_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Someone else has what it left: it is planned anew."""
+    """Let another pod take the devices of the ended victim: central plans again."""
     monkeypatch.setattr("central.loop.slices.SLICE_S", -1.0)
 
     async def story(one: Led) -> None:
@@ -436,14 +436,14 @@ def test_who_leads_no_more_evicts_no_one(tmp_path: Path) -> None:
 # Two pods with one device
 
 
-async def put_bound(one: Led, name: str, card: int = 0, *, signer: Signer | None = None, **words: Any) -> None:
-    """Past central."""
-    await one.put_pod(name, **words)
+async def put_bound(one: Led, name: str, card: int = 0, *, signer: Signer | None = None, **parts: Any) -> None:
+    """Bind a pod without central."""
+    await one.put_pod(name, **parts)
     gpu = {"uuid": gpu_uuid("n1", card), "bdf": f"0000:{0x10 + card:02x}:00.0"}
-    said = {"v": 1, "pod": one.uid(name), "node": "n1", "gen": 1, "containers": {"main": {"gpus": [gpu]}}}
-    text = msgspec.json.encode(said).decode()
+    message = {"v": 1, "pod": one.uid(name), "node": "n1", "gen": 1, "containers": {"main": {"gpus": [gpu]}}}
+    text = msgspec.json.encode(message).decode()
     annotations = {ASSIGNMENT: text} | ({ASSIGNMENT_SIGNATURE: signer.sign(text)} if signer else {})
-    await one.put_pod(name, node="n1", annotations=annotations, **words)
+    await one.put_pod(name, node="n1", annotations=annotations, **parts)
 
 
 def test_the_younger_goes_and_no_one_else_while_it_ends(tmp_path: Path) -> None:
@@ -563,7 +563,8 @@ def test_a_clash_that_a_budget_protects_is_not_asked_about_every_second(tmp_path
 
 
 async def refuse_after_a_force_delete(one: Led) -> None:
-    """`old` runs, is force-deleted before its grant is reported, and `new` gets its card: then the report comes."""
+    """Force-delete the running pod `old` before a report without its grant, and let `new` get its card; then the report
+    arrives."""
     await bound(one, "old")
     old = one.uid("old")
     await one.remove_pod("old", forced=True)
@@ -596,7 +597,7 @@ def test_a_node_with_nothing_to_say_has_the_card_back_soon(tmp_path: Path) -> No
     play(story, tmp_path)
 
 
-def test_no_pod_is_evicted_because_of_one_that_is_gone(tmp_path: Path) -> None:
+def test_no_pod_is_evicted_because_of_one_that_is_deleted(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await put_bound(one, "new")
         await one.report("n1", grants=[grant("uid-of-one-that-is-gone", "n1", 0)])

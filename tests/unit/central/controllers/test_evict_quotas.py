@@ -1,4 +1,4 @@
-"""Preemption within a quota, from the refusal to the Binding; for pods alone and for gangs."""
+"""Test preemption within a quota, from the refusal to the Binding, for pods and for gangs."""
 
 from pathlib import Path
 

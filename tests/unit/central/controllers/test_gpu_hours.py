@@ -1,4 +1,4 @@
-"""GPU-seconds by namespace: asked for, held and used. The clock is set by the test."""
+"""Test GPU-seconds by namespace: requested, held and used. The test sets the clock."""
 
 import asyncio
 
@@ -24,9 +24,9 @@ class Rig:
             self.world.ledger, self.world.pending, self.use, clock=lambda: self.world.now, faults=made_faults()
         )
 
-    def look(self, after_s: float = 0.0) -> None:
+    def scan(self, after_s: float = 0.0) -> None:
         self.world.now += after_s
-        asyncio.run(self.hours.look())
+        asyncio.run(self.hours.scan())
 
     def say(self, node: str, *busy: int) -> None:
         uses = tuple(Use(uuid=GpuUuid(gpu_uuid(node, number)), busy_percent=percent) for number, percent in enumerate(busy))
@@ -35,8 +35,8 @@ class Rig:
 
     def counted(self, namespace: str = NAMESPACE) -> tuple[float, float, float]:
         hours = self.hours
-        asked, held, used = (round(each.get(namespace, 0.0), 3) for each in (hours.asked, hours.held, hours.used))
-        return asked, held, used
+        requested, held, used = (round(each.get(namespace, 0.0), 3) for each in (hours.requested, hours.held, hours.used))
+        return requested, held, used
 
 
 @pytest.fixture
@@ -48,24 +48,24 @@ def rig() -> Rig:
 
 def test_a_pod_asks_while_it_waits_and_holds_when_it_is_bound(rig: Rig) -> None:
     rig.world.show("a", {"lading.dev/gpu": "2"})
-    rig.look()
-    rig.look(10)
+    rig.scan()
+    rig.scan(10)
     assert rig.counted() == (20, 0, 0)
     rig.world.bind("a", "n1", {"lading.dev/gpu": "2"})
-    rig.look()
-    rig.look(5)
+    rig.scan()
+    rig.scan(5)
     assert rig.counted() == (30, 10, 0)
-    rig.world.gone("a")
-    rig.look()
-    rig.look(100)
+    rig.world.deleted("a")
+    rig.scan()
+    rig.scan(100)
     assert rig.counted() == (30, 10, 0)
 
 
 def test_a_share_counts_as_the_larger_of_its_parts(rig: Rig) -> None:
     rig.world.bind("memory", "n1", share("20Gi", 10))
     rig.world.bind("compute", "n1", share("8Gi", 50))
-    rig.look()
-    rig.look(100)
+    rig.scan()
+    rig.scan(100)
     assert rig.counted() == (75, 75, 0)  # 20 of 80 GiB, and half of the compute
 
 
@@ -74,8 +74,8 @@ def test_a_card_works_for_its_pods_by_what_they_hold(rig: Rig) -> None:
     rig.world.bind("b", "n1", share("40Gi", 10), namespace="b")
     rig.world.bind("whole", "n1", {"lading.dev/gpu": "1"})
     rig.say("n1", 80, 50, 100)  # the third is not held
-    rig.look()
-    rig.look(100)
+    rig.scan()
+    rig.scan(100)
     assert rig.counted("a") == (30, 30, 30)
     assert rig.counted("b") == (50, 50, 50)
     assert rig.counted() == (100, 100, 50)
@@ -83,14 +83,14 @@ def test_a_card_works_for_its_pods_by_what_they_hold(rig: Rig) -> None:
 
 def test_what_a_node_says_later_counts_from_then(rig: Rig) -> None:
     rig.world.bind("a", "n1", {"lading.dev/gpu": "1"})
-    rig.look()
+    rig.scan()
     rig.say("n1", 100)
-    rig.look(10)
-    rig.look(10)
+    rig.scan(10)
+    rig.scan(10)
     assert rig.counted() == (20, 20, 10)
     rig.use.replaced([], "2")
-    rig.look()
-    rig.look(10)
+    rig.scan()
+    rig.scan(10)
     assert rig.counted() == (30, 30, 10)
 
 
@@ -102,8 +102,8 @@ def test_instances_count_as_their_part_of_the_memory() -> None:
     rig.world.devices_feed.changed(report)
     annotations = {"lading.dev/mig-profile": "3g.40gb"}
     rig.world.bind("a", "n1", {"lading.dev/gpu": "1"}, annotations=annotations)
-    rig.look()
-    rig.look(1000)
+    rig.scan()
+    rig.scan(1000)
     assert rig.counted()[1] == pytest.approx(499, abs=1)  # 40448 of 81008 MiB
 
 
@@ -111,9 +111,9 @@ def test_namespaces_have_a_bound(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "MOST_NAMESPACES", 2)
     for namespace in "abcd":
         rig.world.show(f"pod-{namespace}", {"lading.dev/gpu": "1"}, namespace=namespace)
-    rig.look()
-    rig.look(10)
-    assert set(rig.hours.asked) == {"a", "b", OTHERS}
+    rig.scan()
+    rig.scan(10)
+    assert set(rig.hours.requested) == {"a", "b", OTHERS}
     assert rig.counted(OTHERS) == (20, 0, 0)
 
 

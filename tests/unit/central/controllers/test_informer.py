@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Unreadable
 from central.decide.scheduler import Reservation
 from central.ledger.model import Claim
@@ -56,12 +56,12 @@ def test_a_bound_pod_holds_what_its_assignment_says_until_it_is_over() -> None:
     assert (free_cards(made), made.unassigned) == (2, [])
 
 
-def test_what_a_pod_says_of_its_devices_is_known_until_it_is_gone() -> None:
+def test_what_a_pod_says_of_its_devices_is_known_until_it_is_deleted() -> None:
     made = world()
-    said = [{"type": "Ready", "status": "True"}, {"type": DEVICES_HEALTHY, "status": "False", "message": "m"}]
+    message = [{"type": "Ready", "status": "True"}, {"type": DEVICES_HEALTHY, "status": "False", "message": "m"}]
     for name in ("a", "b", "c", "d"):
         made.pods[name] = pod(name, version=made.next_version(), node="n1")
-        made.pods[name]["status"]["conditions"] = said if name != "b" else said[:1]
+        made.pods[name]["status"]["conditions"] = message if name != "b" else message[:1]
         made.pod_feed.changed(decoded(made.pods[name]))
 
     def known() -> list[str]:
@@ -75,12 +75,12 @@ def test_what_a_pod_says_of_its_devices_is_known_until_it_is_gone() -> None:
 
 
 @pytest.mark.parametrize("forged", [assignment("uid-b", "n1"), assignment(uid_of("a"), "n2"), {ASSIGNMENT: "{"}])
-def test_a_forged_or_unreadable_assignment_holds_nothing_and_is_said_once(forged: dict[str, str]) -> None:
+def test_a_forged_or_unreadable_assignment_holds_nothing_and_is_reported_once(forged: dict[str, str]) -> None:
     made = world()
     for _ in range(3):
         made.show("a", node="n1", annotations=forged)
     assert (free_cards(made), made.records.count(Event.ASSIGNMENT_UNREADABLE)) == (2, 1)
-    made.gone("a")
+    made.deleted("a")
     made.show("a", node="n1", annotations=forged)
     assert made.records.count(Event.ASSIGNMENT_UNREADABLE) == 2
 
@@ -127,7 +127,7 @@ def test_a_pod_whose_annotations_lost_their_meaning_waits_no_more() -> None:
     assert len(made.pending) == 0
 
 
-def test_a_pod_that_no_one_can_decode_is_not_gone() -> None:
+def test_a_pod_that_no_one_can_decode_is_not_deleted() -> None:
     made = world()
     made.bind("a", "n1")
     made.show("b")
@@ -135,7 +135,7 @@ def test_a_pod_that_no_one_can_decode_is_not_gone() -> None:
     assert (free_cards(made), {one.name for one in made.pending}) == (1, {"b"})
     made.pod_feed.changed(unreadable("a"))
     assert free_cards(made) == 1
-    made.gone("a")
+    made.deleted("a")
     assert free_cards(made) == 2
 
 
@@ -211,8 +211,8 @@ def test_a_node_that_no_one_can_decode_or_that_is_not_ready_is_not_reachable() -
     made = world()
     for node_object in (unreadable("n1"), None):
         if node_object is not None:
-            said = Metadata(name="n1", resource_version=str(made.next_version()))
-            made.node_feed.changed(Unreadable(metadata=said, why="of another age"))
+            message = Metadata(name="n1", resource_version=str(made.next_version()))
+            made.node_feed.changed(Unreadable(metadata=message, why="of another age"))
         else:
             made.readiness("n1", False)
         assert not made.ledger.capacity("n1").reachable
@@ -224,10 +224,10 @@ REBOOTED = Missing.REBOOTED.shown
 
 
 def refused(made: World) -> str:
-    """Why a pod gets nothing on the node; empty if it fits there."""
+    """Return why a pod gets nothing on the node; empty if it fits there."""
     made.show("asks")
-    found = made.filter("asks", "n1")
-    return " ".join((*found.fails.values(), *found.never.values()))
+    result = made.filter("asks", "n1")
+    return " ".join((*result.fails.values(), *result.never.values()))
 
 
 def test_a_node_that_has_booted_since_its_report_gives_nothing_until_it_reports() -> None:
@@ -298,20 +298,20 @@ def test_a_grant_of_a_pod_that_no_one_knows_holds_its_card() -> None:
 
 def left_of(made: World, node: str = "n1") -> tuple[int, int]:
     capacity = made.ledger.capacity(node)
-    assert capacity.resources_known
+    assert capacity.resources_reported
     return capacity.cpu_milli, capacity.memory_mib
 
 
 def with_load(*, node: str = "n1") -> World:
-    """A node of 64 cores and 256 GiB."""
+    """Return a node with 64 cores and 256 GiB."""
     made = world()
     made.readiness(node, True, allocatable={"cpu": "64", "memory": "256Gi", "pods": "110"})
     return made
 
 
-def plain(made: World, name: str, node: str = "n1", **words: object) -> Pod:
-    """A pod that has nothing to do with us."""
-    return made.show(name, {}, node=node, requests={"cpu": "4", "memory": "16Gi"}, **words)
+def plain(made: World, name: str, node: str = "n1", **text: object) -> Pod:
+    """Return a pod without devices."""
+    return made.show(name, {}, node=node, requests={"cpu": "4", "memory": "16Gi"}, **text)
 
 
 def test_pods_that_are_not_ours_take_of_their_nodes_cpu_and_memory() -> None:
@@ -321,7 +321,7 @@ def test_pods_that_are_not_ours_take_of_their_nodes_cpu_and_memory() -> None:
     made.show("b", node="n1", annotations=assignment(uid_of("b"), "n1"), requests={"cpu": "2"})
     assert left_of(made) == (58_000, 240 * 1024)
     plain(made, "a", phase="Succeeded")
-    made.gone("b")
+    made.deleted("b")
     assert left_of(made) == (64_000, 256 * 1024)
 
 
@@ -330,11 +330,11 @@ def test_a_pod_that_waits_takes_nothing_yet() -> None:
     plain(made, "a", node="")
     assert left_of(made) == (64_000, 256 * 1024)
     plain(made, "a")
-    made.gone("a")
+    made.deleted("a")
     assert left_of(made) == (64_000, 256 * 1024)
 
 
-def test_a_relist_forgets_who_is_gone_and_keeps_who_cannot_be_read() -> None:
+def test_a_relist_forgets_who_is_deleted_and_keeps_who_cannot_be_read() -> None:
     made = with_load()
     plain(made, "a")
     plain(made, "b")
@@ -354,13 +354,13 @@ def test_pods_before_their_node_and_its_devices() -> None:
 def test_a_node_says_what_it_has_or_does_not(allocatable: dict[str, str]) -> None:
     made = with_load()
     made.readiness("n1", True, allocatable=allocatable)
-    assert made.ledger.capacity("n1").resources_known == (len(allocatable) == 2)
+    assert made.ledger.capacity("n1").resources_reported == (len(allocatable) == 2)
 
 
-def test_a_node_that_is_gone_has_no_cpu_to_tell_of() -> None:
+def test_a_node_that_is_deleted_has_no_cpu_to_tell_of() -> None:
     made = with_load()
     made.node_feed.removed(Ident("", "n1", "uid-n1"), str(made.next_version()))
-    assert not made.ledger.capacity("n1").resources_known
+    assert not made.ledger.capacity("n1").resources_reported
     made = with_load()
     made.node_feed.replaced([], str(made.next_version()))
-    assert not made.ledger.capacity("n1").resources_known
+    assert not made.ledger.capacity("n1").resources_reported

@@ -1,12 +1,12 @@
-"""Room that is kept together for pods that waited for long: when, where, how much, and what it does to others."""
+"""Test reservations for pods that waited for long: when, where, how much, and their effect on other pods."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from central.controllers.patience import LOOK_S, MOST_ABANDONED, REMEMBERED, TRIED
-from central.decide.reservation import PATIENCES, SEEN_S
+from central.controllers.patience import MOST_ABANDONED, REMEMBERED, SCAN_S, TRIED
+from central.decide.reservation import OBSERVED_S, PATIENCES
 from central.decide.why_pod import why_pending
 from central.ledger.claims import NOMINATION_S
 from lading.log import Event
@@ -18,14 +18,14 @@ from tests.fakes.led import REFUSED, Led, play
 PATIENCE_S = 60.0
 
 
-async def bound(one: Led, name: str, **words: Any) -> None:
-    await one.put_pod(name, **words)
+async def bound(one: Led, name: str, **text: Any) -> None:
+    await one.put_pod(name, **text)
     assert await one.schedule(name) == ""
     await one.pause()
 
 
-async def refused(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
-    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, **words)
+async def refused(one: Led, name: str, gpus: int = 2, **text: Any) -> None:
+    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, **text)
     assert await one.schedule(name) == REFUSED
 
 
@@ -39,14 +39,14 @@ async def small_ones_on(one: Led, *nodes: str) -> None:
 
 
 async def wait_in_vain(one: Led, name: str, *names: str) -> None:
-    """It is refused once more after its patience, as kube-scheduler asks about it again."""
+    """Refuse the pod once more after its patience, as kube-scheduler asks again."""
     await one.pause(PATIENCE_S)
     assert one.filter(name, *names) == []
-    await one.pause(2 * LOOK_S)
+    await one.pause(2 * SCAN_S)
 
 
 async def large_waits_for_small(one: Led) -> None:
-    """One of two cards is held, and a pod that wants both has waited for its patience."""
+    """Hold one of two cards, and let a pod that requests both wait for its patience."""
     await one.report("n1", 2)
     await bound(one, "small")
     await refused(one, "large")
@@ -55,7 +55,7 @@ async def large_waits_for_small(one: Led) -> None:
 
 async def end(one: Led, name: str) -> None:
     await one.remove_pod(name)
-    await one.pause(2 * LOOK_S)
+    await one.pause(2 * SCAN_S)
 
 
 def kept_on(one: Led, name: str) -> str:
@@ -64,7 +64,7 @@ def kept_on(one: Led, name: str) -> str:
     return keeping
 
 
-def woken(one: Led, name: str) -> bool:
+def requeued(one: Led, name: str) -> bool:
     return bool(one.sent(f"{pod_path(name)}/status"))
 
 
@@ -97,18 +97,18 @@ STAY_S = SHORT_S * PATIENCES
 
 
 def test_room_is_not_kept_for_ever_where_no_pod_ends(tmp_path: Path) -> None:
-    """On n1 one card is missing, and its pod does not end; on n2 pods end, and others take their cards."""
+    """Let n1 lack one card whose pod does not end, while on n2 pods end and other pods take their cards."""
 
     async def story(one: Led) -> None:
         await one.report("n1", 4)
         await one.put_node("n2", 4)
         await small_ones_on(one, "n1", "n2", "n2", "n2", "n2")
         await refused(one, "large", 4)
-        await one.pause(SHORT_S + 2 * LOOK_S)
+        await one.pause(SHORT_S + 2 * SCAN_S)
         assert kept_on(one, "large") == "n1"
         await one.pause(STAY_S / 2)
         assert kept_on(one, "large") == "n1"
-        await one.pause(STAY_S / 2 + 2 * LOOK_S)
+        await one.pause(STAY_S / 2 + 2 * SCAN_S)
         assert kept_on(one, "large") == "n2"
         await bound(one, "next")  # the cards of n1 are free for others again
         assert one.bound_to("next") == "n1"
@@ -126,7 +126,7 @@ def test_a_node_stays_if_no_other_one_can_do(tmp_path: Path) -> None:
         await one.report("n1", 2)
         await bound(one, "small")
         await refused(one, "large")
-        await one.pause(SHORT_S + 2 * LOOK_S)
+        await one.pause(SHORT_S + 2 * SCAN_S)
         for _ in range(3):
             assert kept_on(one, "large") == "n1"
             await one.pause(STAY_S)
@@ -136,18 +136,18 @@ def test_a_node_stays_if_no_other_one_can_do(tmp_path: Path) -> None:
     play(story, tmp_path, patience_s=SHORT_S)
 
 
-def test_it_is_woken_when_its_room_is_there_and_nothing_is_kept_afterwards(tmp_path: Path) -> None:
+def test_it_is_requeued_when_its_room_is_there_and_nothing_is_kept_afterwards(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await large_waits_for_small(one)
         assert kept_on(one, "large") == "n1"
         assert one.records.count(Event.ROOM_KEPT) == 1
         await one.put_pod("next")
         assert await one.schedule("next") == REFUSED  # the free card is kept
-        assert not woken(one, "large")
+        assert not requeued(one, "large")
         await end(one, "small")
-        assert woken(one, "large")
+        assert requeued(one, "large")
         assert await one.schedule("large") == ""
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert one.leadership.ledger.nominations() == ()
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -160,7 +160,7 @@ def test_nothing_is_kept_before_the_patience_is_over(tmp_path: Path) -> None:
         await refused(one, "large")
         await one.pause(PATIENCE_S / 2)
         assert one.filter("large") == []
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == ""
         await bound(one, "next")
 
@@ -187,7 +187,7 @@ def test_a_node_counts_that_kube_scheduler_named_before_its_cpu_was_held(tmp_pat
         await refused(one, "large")
         await wait_in_vain(one, "large", "n1")
         assert one.filter("large", "n2") == []
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == "n1"
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -199,9 +199,9 @@ CAPACITY = {"cpu": "8", "memory": "64Gi"}
 FOUR = {"cpu": "4"}
 
 
-async def full_of_cpu(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
-    """On each of the node's GPUs but one is a pod, and these pods hold its cpu."""
-    await one.put_node(name, gpus, allocatable=CAPACITY, **words)
+async def full_of_cpu(one: Led, name: str, gpus: int = 2, **text: Any) -> None:
+    """Fill the node's cpu with a pod on each of its GPUs but one."""
+    await one.put_node(name, gpus, allocatable=CAPACITY, **text)
     for number in range(gpus - 1):
         pod = f"{name}-{number}"
         await one.put_pod(pod, requests={"cpu": "6"} if not number else None, created="2026-11-20T00:00:00Z")
@@ -210,10 +210,10 @@ async def full_of_cpu(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
         await one.pause()
 
 
-async def cannot_be_placed(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
-    """No node has enough cpu, so that kube-scheduler asks about none."""
-    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, requests=FOUR, unschedulable=True, **words)
-    await one.pause(PATIENCE_S + 3 * LOOK_S)
+async def cannot_be_placed(one: Led, name: str, gpus: int = 2, **text: Any) -> None:
+    """Leave no node with enough cpu, so that kube-scheduler asks central about none."""
+    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, requests=FOUR, unschedulable=True, **text)
+    await one.pause(PATIENCE_S + 3 * SCAN_S)
 
 
 def affinity(key: str, value: str) -> Json:
@@ -229,7 +229,7 @@ def test_room_is_kept_for_a_pod_about_which_kube_scheduler_cannot_ask(tmp_path: 
         await one.put_pod("next")
         assert await one.schedule("next") == REFUSED  # the free card is kept
         await end(one, "n1-0")
-        assert woken(one, "large")
+        assert requeued(one, "large")
         assert await one.schedule("large") == ""
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -286,14 +286,14 @@ def test_a_node_that_is_cordoned_afterwards_is_left(tmp_path: Path) -> None:
         await cannot_be_placed(one, "large")
         assert kept_on(one, "large") == "n1"
         await one.put_node("n1", 2, allocatable=CAPACITY, cordoned=True)
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == "n2"
 
     play(story, tmp_path, patience_s=PATIENCE_S)
 
 
 def test_nodes_whose_cpu_or_cards_could_never_suffice_are_passed_over(tmp_path: Path) -> None:
-    """However many look better."""
+    """Check many such nodes that would otherwise be preferred."""
 
     async def story(one: Led) -> None:
         for number in range(TRIED):
@@ -307,7 +307,7 @@ def test_nodes_whose_cpu_or_cards_could_never_suffice_are_passed_over(tmp_path: 
 
 
 def test_a_node_with_enough_cpu_that_was_not_named_is_not_taken(tmp_path: Path) -> None:
-    """A volume, say, keeps the pod off it."""
+    """Check a node that kube-scheduler leaves out for another reason, such as a volume."""
 
     async def story(one: Led) -> None:
         await one.put_node("n1", 2, allocatable=CAPACITY)
@@ -322,12 +322,12 @@ def test_a_node_with_enough_cpu_that_was_not_named_is_not_taken(tmp_path: Path) 
 
 
 async def vetoes(one: Led, node: str, *named: str) -> None:
-    """The cpu of the node is free, and kube-scheduler leaves it out all the same."""
+    """Let kube-scheduler leave out the node although its cpu is free."""
     assert kept_on(one, "large") == node
     await end(one, f"{node}-0")
-    await one.pause(SEEN_S)
+    await one.pause(OBSERVED_S)
     assert one.filter("large", *named) == []
-    await one.pause(2 * LOOK_S)
+    await one.pause(2 * SCAN_S)
 
 
 def test_a_node_that_kube_scheduler_does_not_name_once_its_cpu_suffices_is_left_for_another(tmp_path: Path) -> None:
@@ -355,11 +355,11 @@ def test_one_other_name_alone_may_be_a_guess(tmp_path: Path) -> None:
         await vetoes(one, "n1", "n2")
         assert kept_on(one, "large") == "n1"
         assert one.filter("large", "n2") == []
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == ""
         await one.pause(PATIENCE_S)
         assert one.filter("large", "n1", "n2") == []
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == "n1"
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -377,14 +377,14 @@ def test_after_some_such_nodes_only_those_that_were_named_are_taken(tmp_path: Pa
             await vetoes(one, name, "small-1", "small-2")
         assert kept_on(one, "large") == ""
         assert one.filter("large", nodes[-1], "small-1") == []
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == nodes[-1]
 
     play(story, tmp_path, patience_s=PATIENCE_S)
 
 
 def test_pods_for_which_no_node_can_do_do_not_keep_others_from_their_turn(tmp_path: Path) -> None:
-    """However many there are: a look searches for some of them."""
+    """Check many such pods: one scan searches for some of them."""
 
     async def story(one: Led) -> None:
         await full_of_cpu(one, "n1")
@@ -415,12 +415,12 @@ def test_room_is_complete_when_the_cpu_suffices_too(tmp_path: Path) -> None:
         await refused(one, "large", requests={"cpu": "4"})
         await wait_in_vain(one, "large")
         await end(one, "small-0")  # two cards are free, and two cores
-        await one.pause(NOMINATION_S + 2 * LOOK_S)
+        await one.pause(NOMINATION_S + 2 * SCAN_S)
         assert kept_on(one, "large") == "n1"
         await end(one, "small-1")
         assert kept_on(one, "large") == "n1"
         assert one.leadership.ledger.capacity("n1").cpu_milli == 4000  # the other half is kept, too
-        await one.pause(NOMINATION_S + 2 * LOOK_S)
+        await one.pause(NOMINATION_S + 2 * SCAN_S)
         assert kept_on(one, "large") == ""
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -437,7 +437,7 @@ def test_only_as_many_pods_as_the_cluster_may_keep_room_for(tmp_path: Path) -> N
         await wait_in_vain(one, "second")
         assert [bool(kept_on(one, name)) for name in ("first", "second")] == [True, False]
         await one.remove_pod("first")
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "second") != ""
 
     play(story, tmp_path, patience_s=PATIENCE_S)
@@ -462,12 +462,12 @@ def test_a_pod_that_does_not_take_its_room_loses_it(tmp_path: Path) -> None:
         await end(one, "small")
         await one.put_pod("next")
         assert await one.schedule("next") == REFUSED
-        await one.pause(NOMINATION_S + 2 * LOOK_S)
+        await one.pause(NOMINATION_S + 2 * SCAN_S)
         assert kept_on(one, "large") == ""
-        assert woken(one, "next")
+        assert requeued(one, "next")
         assert await one.schedule("next") == ""
         assert one.filter("large") == []
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert kept_on(one, "large") == ""
         await wait_in_vain(one, "large")
         assert kept_on(one, "large") == "n1"
@@ -502,7 +502,7 @@ def test_why_says_where(tmp_path: Path) -> None:
         await large_waits_for_small(one)
         pod = one.leadership.pending.get(one.uid("large"))
         assert pod is not None
-        why = why_pending(one.leadership.scheduler, pod, 0.0)
-        assert (why.making_room_on, why.keeping_room_on) == ("", "n1")
+        reason = why_pending(one.leadership.scheduler, pod, 0.0)
+        assert (reason.making_room_on, reason.keeping_room_on) == ("", "n1")
 
     play(story, tmp_path, patience_s=PATIENCE_S)

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.controllers.quota_status import LOOK_S, REFUSED_S, WRITTEN_IN_ONE_LOOK
-from central.controllers.quotas import LOOK_S as COUNTED_S
+from central.controllers.quota_status import MAX_WRITES_PER_SCAN, REFUSED_S, SCAN_S
+from central.controllers.quotas import SCAN_S as COUNTED_S
 from central.quota.model import KOORDINATOR_PREFIX, LABEL_PREEMPTIBLE, LABEL_QUOTA
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
@@ -36,7 +36,7 @@ def used(one: Led, name: str, *, flat: bool = False) -> Any:
 
 
 async def written(one: Led) -> None:
-    await one.pause(COUNTED_S + 2 * LOOK_S)
+    await one.pause(COUNTED_S + 2 * SCAN_S)
 
 
 def test_koordinators_keys(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_nothing_is_written_that_is_there(tmp_path: Path) -> None:
         await one.put_quota("team")
         await written(one)
         assert len(patches(one)) == 1
-        await one.pause(10 * LOOK_S)
+        await one.pause(10 * SCAN_S)
         await one.leadership.end()
         await one.begin()
         await written(one)
@@ -103,21 +103,21 @@ def test_a_status_of_a_resource_that_is_no_longer_limited_is_removed(tmp_path: P
     play(story, tmp_path)
 
 
-def test_so_many_objects_in_one_look(tmp_path: Path) -> None:
+def test_so_many_objects_in_one_scan(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
-        count = WRITTEN_IN_ONE_LOOK + 10
+        count = MAX_WRITES_PER_SCAN + 10
         for number in range(count):
             await one.put_quota(f"q{number}")
-        await one.pause(LOOK_S + COUNTED_S)
+        await one.pause(SCAN_S + COUNTED_S)
         before = len(patches(one))
-        assert 0 < before <= 2 * WRITTEN_IN_ONE_LOOK
-        await one.pause(2 * LOOK_S)
+        assert 0 < before <= 2 * MAX_WRITES_PER_SCAN
+        await one.pause(2 * SCAN_S)
         assert len({request.path for request in patches(one)}) == count
 
     play(story, tmp_path)
 
 
-def test_without_the_right_it_is_said_once(tmp_path: Path) -> None:
+def test_without_the_right_it_is_reported_once(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         one.server.fail(Fault(status=403), when=is_patch, times=3)
         await one.put_quota("team")
@@ -131,7 +131,7 @@ def test_without_the_right_it_is_said_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("refused", [404, 409])
-def test_an_object_that_is_gone_holds_up_no_other(tmp_path: Path, refused: int) -> None:
+def test_an_object_that_is_deleted_holds_up_no_other(tmp_path: Path, refused: int) -> None:
     async def story(one: Led) -> None:
         one.server.fail(Fault(status=refused), when=is_patch)
         await one.put_quota("a")

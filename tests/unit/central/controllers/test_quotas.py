@@ -1,11 +1,12 @@
-"""ElasticQuotas of the API server: they hold from the first question on and wake pods; without any, all is as before."""
+"""Test ElasticQuotas of the API server: they apply from the first request, and their changes requeue pods; without quotas,
+nothing changes."""
 
 from pathlib import Path
 
 import pytest
 
 from central.api.watch import ABSENT_S
-from central.controllers.quotas import LOOK_S
+from central.controllers.quotas import SCAN_S
 from central.quota.model import LABEL_QUOTA
 from central.request.reasons import OfPod
 from lading.log import Event
@@ -25,7 +26,7 @@ def is_of_quotas(request: Request) -> bool:
 
 
 async def anew(one: Led) -> None:
-    """A new leader."""
+    """Start another leader."""
     await one.leadership.end()
     await one.begin()
 
@@ -65,11 +66,11 @@ def test_a_new_leader_places_no_pod_before_it_knows_the_quotas(tmp_path: Path) -
     play(story, tmp_path)
 
 
-def test_a_pod_is_woken_when_its_quota_has_room(tmp_path: Path) -> None:
+def test_a_pod_is_requeued_when_its_quota_has_room(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await cards(one)
         await one.put_quota("team", most=1)
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         for name in ("a", "b"):
             await one.put_pod(name, labels=TEAM)
         assert await one.schedule("a") == ""
@@ -88,11 +89,11 @@ def test_a_quota_that_is_removed_lets_all_in(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await cards(one)
         await one.put_quota("team", most=0)
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         await one.put_pod("a", labels=TEAM)
         assert await one.schedule("a") == REFUSED
         await one.server.remove(quota_path("team"))
-        await one.pause(3 * LOOK_S)
+        await one.pause(3 * SCAN_S)
         assert touched(one) == ["a"]
         assert await one.schedule("a") == ""
 
@@ -108,8 +109,8 @@ def test_without_the_kind_or_the_right_pods_are_placed(tmp_path: Path, status: i
         await one.put_pod("a", labels=TEAM)
         assert await one.schedule("a") == ""
         await one.pause(2.5 * ABSENT_S)
-        asked = [request for request in one.server.requests[before:] if is_of_quotas(request)]
-        assert len(asked) == 6  # two kinds, at the start and then each minute
+        requested = [request for request in one.server.requests[before:] if is_of_quotas(request)]
+        assert len(requested) == 6  # two kinds, at the start and then each minute
         assert one.records.count(Event.WATCH_FAILED) == warned + (2 if status == 403 else 0)
         names = [watch.resource for watch in one.leadership.watches]
         assert ("elasticquotas.scheduling.sigs.k8s.io" in names) == (status == 403)
@@ -125,12 +126,12 @@ def test_a_quota_that_cannot_be_read_refuses_its_pods(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await cards(one)
         await one.server.put(quota_path("team"), {"metadata": {"name": "team", "namespace": "default"}, "spec": {"max": 7}})
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         await one.put_pod("a", labels=TEAM)
-        found = one.leadership.scheduler.filter(one.shown("a"), one.node_names())
-        (why,) = found.never.values()
-        assert why.startswith("quota team is refused: its object cannot be read: ")
-        assert why.endswith(f"({OfPod.QUOTA_INVALID})")
+        result = one.leadership.scheduler.filter(one.shown("a"), one.node_names())
+        (reason,) = result.never.values()
+        assert reason.startswith("quota team is refused: its object cannot be read: ")
+        assert reason.endswith(f"({OfPod.QUOTA_INVALID})")
 
     play(story, tmp_path)
 
@@ -138,11 +139,11 @@ def test_a_quota_that_cannot_be_read_refuses_its_pods(tmp_path: Path) -> None:
 def test_a_quota_in_the_status_of_which_something_changes_is_the_same(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_quota("team", most=1)
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         tree = (snapshot := one.leadership.quotas.snapshot()) and snapshot.tree
         made = one.server.objects[quota_path("team")]
         await one.server.put(quota_path("team"), made | {"status": {"used": {"cpu": "1"}}})
-        await one.pause(2 * LOOK_S)
+        await one.pause(2 * SCAN_S)
         assert (again := one.leadership.quotas.snapshot()) is not None
         assert again.tree is tree
 

@@ -1,4 +1,5 @@
-"""Whom room wakes: who could use it, a few at a time, no one twice for the same room."""
+"""Test which pods are requeued when devices become free: pods that may use these, a few at a time, none twice for the same
+devices."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from central.assignment.model import Part, Taken
-from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, LOOK_S, Requeuer
+from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, SCAN_S, Requeuer
 from central.decide.scheduler import PREDICTION_S, Reservation
 from central.ledger.model import NodeCapacity
 from central.loop.slices import SLICE_S
@@ -23,7 +24,7 @@ from tests.unit.central.world import World, uid_of
 
 
 class Waking:
-    """A world where `full` holds every card of n1, and a waker that has seen all of it."""
+    """Create a cluster where `full` holds every card of n1, and a requeuer that has observed all of it."""
 
     def __init__(self, *, gpus: int = 1, nodes: Iterable[str] = ("n1",), policy: Policy = Policy.BINPACK) -> None:
         self.world = World(policy=policy)
@@ -34,7 +35,7 @@ class Waking:
         self.touched: list[str] = []
         self.at: list[float] = []  # the touches' times
         self.fail: Callable[[str], KubeError | None] = lambda _: None
-        self.look()
+        self.scan()
 
     async def _touch(self, pod: Pending) -> None:
         self.touched.append(pod.name)
@@ -42,17 +43,17 @@ class Waking:
         if error := self.fail(pod.name):
             raise error
 
-    def refuse(self, *names: str, limits: dict[str, str] = WHOLE, **words: Any) -> None:
+    def refuse(self, *names: str, limits: dict[str, str] = WHOLE, **text: Any) -> None:
         for name in names:
-            self.world.show(name, limits, **words)
+            self.world.show(name, limits, **text)
             assert not self.world.filter(name, "n1").fitting
 
-    def look(self) -> list[str]:
-        return look(self.waker)
+    def scan(self) -> list[str]:
+        return scan(self.waker)
 
 
-def look(waker: Requeuer) -> list[str]:
-    return [pod.name for pod in run_simulated(waker.look())]
+def scan(waker: Requeuer) -> list[str]:
+    return [pod.name for pod in run_simulated(waker.scan())]
 
 
 def cards(*numbers: int) -> Taken:
@@ -60,22 +61,22 @@ def cards(*numbers: int) -> Taken:
     return Taken(gpus={GpuUuid(gpu_uuid("n1", number)): Part(whole=True) for number in numbers})
 
 
-def test_no_one_is_woken_without_room() -> None:
+def test_no_one_is_requeued_without_room() -> None:
     one = Waking()
     one.refuse("a")
-    assert one.look() == []
+    assert one.scan() == []
     one.world.report("n1", 1, grants=[grant("uid-x", "n1", 0)])
-    one.world.gone("full-n1")
-    assert one.look() == []
+    one.world.deleted("full-n1")
+    assert one.scan() == []
 
 
 def test_a_release_wakes_who_fits_then() -> None:
     one = Waking()
     one.refuse("a")
     one.refuse("two-cards", limits={"lading.dev/gpu": "2"})
-    one.world.gone("full-n1")
-    assert one.look() == ["a"]
-    assert one.look() == []
+    one.world.deleted("full-n1")
+    assert one.scan() == ["a"]
+    assert one.scan() == []
 
 
 @pytest.mark.parametrize("back", ["healthy", "uncordoned", "reconciled", "ready", "reported", "grant gone", "prediction over"])
@@ -88,56 +89,56 @@ def test_room_appears_in_many_ways(back: str) -> None:
         "reconciled": {"reconciled": False},
         "grant gone": {"grants": [grant("uid-x", "n1", 0)]},
     }
-    words = by_cause.get(back, {})
+    text = by_cause.get(back, {})
     if back == "reported":
         world.readiness("n1", True)
     else:
-        world.node("n1", 1, ready=back != "ready", **words)
+        world.node("n1", 1, ready=back != "ready", **text)
     if back == "prediction over":
         world.show("other")
         world.filter("other")
     world.show("a")
     world.filter("a", "n1")
     assert world.is_refused("a")
-    assert look(waker) == []
+    assert scan(waker) == []
     if back == "ready":
         world.readiness("n1", True)
     elif back == "prediction over":
         world.ledger.expire(PREDICTION_S)
     else:
         world.report("n1", 1)
-    assert look(waker) == ["a"]
+    assert scan(waker) == ["a"]
 
 
-def test_a_pod_that_cannot_use_the_room_is_not_woken_in_a_loop() -> None:
+def test_a_pod_that_cannot_use_the_room_is_not_requeued_in_a_loop() -> None:
     one = Waking()
     one.refuse("a")
-    one.world.gone("full-n1")
-    assert one.look() == ["a"]
+    one.world.deleted("full-n1")
+    assert one.scan() == ["a"]
     one.world.filter("a", "n7")  # there is room on n1, where it may not go
-    assert [one.look() for _ in range(20)] == [[]] * 20
+    assert [one.scan() for _ in range(20)] == [[]] * 20
 
 
 def test_new_room_is_a_new_round() -> None:
     one = Waking(nodes=("n1", "n2"))
     one.refuse("a")
-    one.world.gone("full-n1")
-    assert one.look() == ["a"]
-    one.world.gone("full-n2")
-    assert one.look() == ["a"]
+    one.world.deleted("full-n1")
+    assert one.scan() == ["a"]
+    one.world.deleted("full-n2")
+    assert one.scan() == ["a"]
 
 
 def test_room_that_does_not_fit_the_ask_begins_no_round() -> None:
     one = Waking(gpus=2, nodes=("n1", "n2"))
-    one.world.gone("full-n2")
+    one.world.deleted("full-n2")
     one.world.bind("half", "n2")
     one.world.bind("other-half", "n2")
-    one.look()
+    one.scan()
     one.refuse("a", "b", *(f"p{number:02}" for number in range(20)), limits={"lading.dev/gpu": "2"})
-    one.world.gone("full-n1")
-    first = one.look()
-    one.world.gone("half")
-    second = one.look()
+    one.world.deleted("full-n1")
+    first = one.scan()
+    one.world.deleted("half")
+    second = one.scan()
     assert "a" in first
     assert not set(first) & set(second)
 
@@ -145,20 +146,20 @@ def test_room_that_does_not_fit_the_ask_begins_no_round() -> None:
 def test_a_round_ends_with_the_room() -> None:
     one = Waking()
     one.refuse(*(f"p{number:02}" for number in range(20)))
-    one.world.gone("full-n1")
-    assert len(one.look()) == FOR_EACH_NODE
+    one.world.deleted("full-n1")
+    assert len(one.scan()) == FOR_EACH_NODE
     one.world.filter("p00")  # takes it
-    assert one.look() == []
+    assert one.scan() == []
 
 
 def test_a_thousand_pods_and_one_card() -> None:
     one = Waking()
     one.refuse(*(f"p{number:04}" for number in range(1000)))
-    one.world.gone("full-n1")
-    looks = [one.look() for _ in range(1000 // FOR_EACH_NODE)]
-    assert all(len(woken) == FOR_EACH_NODE for woken in looks)
-    assert len({name for woken in looks for name in woken}) == 1000  # each had its turn
-    assert one.look() == []
+    one.world.deleted("full-n1")
+    scans = [one.scan() for _ in range(1000 // FOR_EACH_NODE)]
+    assert all(len(requeued) == FOR_EACH_NODE for requeued in scans)
+    assert len({name for requeued in scans for name in requeued}) == 1000  # each had its turn
+    assert one.scan() == []
 
 
 @pytest.mark.long
@@ -166,8 +167,8 @@ def test_a_thousand_different_asks_and_one_card() -> None:
     one = Waking()
     for number in range(1000):
         one.refuse(f"p{number:04}", limits=share(f"{1000 + number}Mi"))
-    one.world.gone("full-n1")
-    assert len(one.look()) == FOR_EACH_NODE
+    one.world.deleted("full-n1")
+    assert len(one.scan()) == FOR_EACH_NODE
 
 
 def test_the_important_and_the_old_come_first_whatever_they_ask() -> None:
@@ -176,21 +177,21 @@ def test_the_important_and_the_old_come_first_whatever_they_ask() -> None:
         one.refuse(f"young{number:02}", created="2026-11-21T02:00:00Z")
     one.refuse("old", limits=share("1Gi"), created="2026-11-21T01:00:00Z")
     one.refuse("high", limits=share("2Gi"), priority=7, created="2026-11-21T03:00:00Z")
-    one.world.gone("full-n1")
-    assert one.look()[:3] == ["high", "old", "young00"]
+    one.world.deleted("full-n1")
+    assert one.scan()[:3] == ["high", "old", "young00"]
 
 
-def test_those_who_were_not_woken_yet_get_half_of_the_places() -> None:
+def test_those_who_were_not_requeued_yet_get_half_of_the_places() -> None:
     one = Waking(nodes=("n1", "n2"))
     names = [f"p{number:02}" for number in range(3 * FOR_EACH_NODE)]
     one.refuse(*names)
-    seen: set[str] = set()
-    one.world.gone("full-n1")
+    observed: set[str] = set()
+    one.world.deleted("full-n1")
     for _ in range(6):  # each round begins before the former is through
-        seen.update(one.look())
+        observed.update(one.scan())
         one.world.report("n1", 1, unhealthy="Xid 79")
         one.world.report("n1", 1)
-    assert seen == set(names)
+    assert observed == set(names)
 
 
 def test_room_that_was_made_for_a_pod_wakes_that_pod() -> None:
@@ -199,34 +200,34 @@ def test_room_that_was_made_for_a_pod_wakes_that_pod() -> None:
     one.refuse("low")
     world = one.world
     world.ledger.claims.nominate(uid_of("high"), "n1", cards(0), 100.0)
-    assert one.look() == []
-    world.gone("full-n1")
-    assert one.look() == ["high"]
-    assert one.look() == []
+    assert one.scan() == []
+    world.deleted("full-n1")
+    assert one.scan() == ["high"]
+    assert one.scan() == []
     assert world.filter("low").fitting == []
     assert world.filter("high").fitting == ["n1"]
 
 
-def test_a_nominated_pod_is_not_woken_before_all_of_its_room_is_there() -> None:
+def test_a_nominated_pod_is_not_requeued_before_all_of_its_room_is_there() -> None:
     one = Waking(gpus=2)
     world = one.world
-    world.gone("full-n1")
+    world.deleted("full-n1")
     world.bind("x", "n1")
     world.bind("y", "n1")
     one.refuse("high", limits={"lading.dev/gpu": "2"}, priority=9)
     world.ledger.claims.nominate(uid_of("high"), "n1", cards(0, 1), 100.0)
-    one.look()
-    world.gone("x")
-    assert one.look() == []
-    world.gone("y")
-    assert one.look() == ["high"]
+    one.scan()
+    world.deleted("x")
+    assert one.scan() == []
+    world.deleted("y")
+    assert one.scan() == ["high"]
 
 
 # Cost of a scan
 
 
 def costing(one: Waking, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[tuple[DeviceRequest, str]]:
-    """From now on it takes so long to judge one request on one node. Answers those that were judged."""
+    """Let each judgement of a request on a node take this long from now on. Return the judged requests."""
     fits_on = one.world.scheduler.fits_on
     judged: list[tuple[DeviceRequest, str]] = []
 
@@ -240,11 +241,11 @@ def costing(one: Waking, seconds: float, monkeypatch: pytest.MonkeyPatch) -> lis
 
 
 def with_a_larger_node(nodes: Sequence[str]) -> Waking:
-    """Where pod a would fit, and nowhere else."""
+    """Add a node where pod a fits, while no other node has enough."""
     one = Waking(nodes=nodes)
     one.world.node("large", 2)
     one.world.bind("full-large", "large", {"lading.dev/gpu": "2"})
-    one.look()
+    one.scan()
     one.refuse("a", limits={"lading.dev/gpu": "2"})
     return one
 
@@ -258,32 +259,32 @@ def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy
         one.world.bind(f"full-n{number}", f"n{number}", share(f"{50 + number}Gi"))  # so that no two are alike
     for number in range(10):
         one.refuse(f"p{number}", limits=share("45Gi"), annotations={"lading.dev/share-anti-affinity": f"x{number}"})
-    one.look()
+    one.scan()
     fits: list[str] = []
 
-    def counted(capacity: NodeCapacity, *words: Any) -> Sequence[CardFilter]:
+    def counted(capacity: NodeCapacity, *text: Any) -> Sequence[CardFilter]:
         fits.append(capacity.name)
-        return find_filters(capacity, *words)
+        return find_filters(capacity, *text)
 
     monkeypatch.setattr("central.search.fit.find_filters", counted)
-    one.world.gone("full-n3")
-    assert len(one.look()) == FOR_EACH_NODE
+    one.world.deleted("full-n3")
+    assert len(one.scan()) == FOR_EACH_NODE
     assert fits == ["n3"] * 10
 
 
-def test_others_have_their_turn_within_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_have_their_turn_within_a_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [f"n{number}" for number in range(10)]
     one = Waking(nodes=nodes)
     one.refuse(*(f"p{number}" for number in range(200)))
     for number in range(20):
         one.refuse(f"q{number}", limits=share(f"{1 + number}Gi"))
     for node in nodes:
-        one.world.gone(f"full-{node}")
+        one.world.deleted(f"full-{node}")
     judged = costing(one, 0.001, monkeypatch)
 
     async def story() -> list[int]:
-        look, between = asyncio.create_task(one.waker.look()), []
-        while not look.done():
+        scan, between = asyncio.create_task(one.waker.scan()), []
+        while not scan.done():
             before = len(judged)
             await asyncio.sleep(0)
             between.append(len(judged) - before)
@@ -294,28 +295,28 @@ def test_others_have_their_turn_within_a_look(monkeypatch: pytest.MonkeyPatch) -
     assert max(between) <= SLICE_S / 0.001 + 1
 
 
-def test_a_release_is_seen_soon_whatever_else_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_is_observed_soon_whatever_else_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [f"n{number}" for number in range(20)]
     one = with_a_larger_node(nodes)
     for node in nodes:
-        one.world.gone(f"full-{node}")
+        one.world.deleted(f"full-{node}")
     costing(one, JUDGED_S, monkeypatch)  # one node a look
-    assert one.look() == []
-    one.world.gone("full-large")
-    assert one.look() + one.look() == ["a"]
+    assert one.scan() == []
+    one.world.deleted("full-large")
+    assert one.scan() + one.scan() == ["a"]
 
 
-def test_what_waits_for_long_is_seen_whatever_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_for_long_is_observed_whatever_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [f"n{number}" for number in range(20)]
     one = with_a_larger_node(nodes)
-    one.world.gone("full-large")
+    one.world.deleted("full-large")
     costing(one, JUDGED_S, monkeypatch)
-    woken = []
+    requeued = []
     for first, second in zip(nodes[::2], nodes[1::2], strict=True):
-        one.world.gone(f"full-{first}")
-        one.world.gone(f"full-{second}")
-        woken += one.look()
-    assert woken == ["a"]
+        one.world.deleted(f"full-{first}")
+        one.world.deleted(f"full-{second}")
+        requeued += one.scan()
+    assert requeued == ["a"]
 
 
 # Touching them
@@ -329,7 +330,7 @@ def test_a_touch_that_fails_is_tried_again_while_the_pod_is_refused() -> None:
         one.refuse("a")
         failures = iter([UnclearError("a"), UnclearError("b"), None])
         one.fail = lambda _: next(failures)
-        one.world.gone("full-n1")
+        one.world.deleted("full-n1")
         await asyncio.sleep(60)
         running.cancel()
         await asyncio.wait([running])
@@ -337,7 +338,7 @@ def test_a_touch_that_fails_is_tried_again_while_the_pod_is_refused() -> None:
     run_simulated(story())
     assert one.touched == ["a"] * 3
     assert one.world.records.count(Event.POD_WOKEN) == 3
-    assert one.world.scheduler.counts.woken == 1
+    assert one.world.scheduler.counts.requeued == 1
 
 
 @pytest.mark.parametrize("kind", [NotFoundError, ConflictError, ForbiddenError])
@@ -348,7 +349,7 @@ def test_a_touch_that_is_refused_is_not_sent_again(kind: type[NotFoundError]) ->
         running = asyncio.create_task(one.waker.run())
         one.refuse("a")
         one.fail = lambda _: kind("no", status=403)
-        one.world.gone("full-n1")
+        one.world.deleted("full-n1")
         await asyncio.sleep(60)
         running.cancel()
         await asyncio.wait([running])
@@ -365,10 +366,10 @@ def test_who_is_refused_no_more_is_touched_no_more(end: str) -> None:
         running = asyncio.create_task(one.waker.run())
         one.refuse("a")
         one.fail = lambda _: UnclearError("away")
-        one.world.gone("full-n1")
-        await asyncio.sleep(2 * LOOK_S)
+        one.world.deleted("full-n1")
+        await asyncio.sleep(2 * SCAN_S)
         if end == "gone":
-            one.world.gone("a")
+            one.world.deleted("a")
         else:
             one.world.show("a")  # another value of the same pod
             one.world.filter("a")
@@ -380,7 +381,7 @@ def test_who_is_refused_no_more_is_touched_no_more(end: str) -> None:
     assert one.touched == ["a"]
 
 
-def test_touches_that_fail_for_ever_keep_no_one_from_being_woken() -> None:
+def test_touches_that_fail_for_ever_keep_no_one_from_being_requeued() -> None:
     one = Waking(gpus=AT_ONCE)
 
     async def story() -> None:
@@ -388,7 +389,7 @@ def test_touches_that_fail_for_ever_keep_no_one_from_being_woken() -> None:
         bad = [f"bad{number:03}" for number in range(2 * AT_ONCE)]
         one.refuse(*bad, limits={"lading.dev/gpu": str(AT_ONCE)}, priority=1)
         one.fail = lambda name: UnclearError("no") if name.startswith("bad") else None
-        one.world.gone("full-n1")
+        one.world.deleted("full-n1")
         await asyncio.sleep(30)
         one.world.show("good", {"lading.dev/gpu": "1"})
         one.world.filter("good", "n7")
@@ -403,7 +404,7 @@ def test_touches_that_fail_for_ever_keep_no_one_from_being_woken() -> None:
 
 
 def test_from_release_to_touch_p99() -> None:
-    """500 releases, one after the other, each wakes its pod: seconds from the ledger's release to the touch."""
+    """Release devices 500 times, each for one waiting pod, and measure the seconds from the ledger's release to the patch."""
     one = Waking()
     took: list[float] = []
 
@@ -416,8 +417,8 @@ def test_from_release_to_touch_p99() -> None:
             await asyncio.sleep(0.037)
             holder = f"p{number - 1}" if number else "full-n1"
             released, before = loop.time(), len(one.touched)
-            one.world.gone(holder)
-            await asyncio.sleep(3 * LOOK_S)
+            one.world.deleted(holder)
+            await asyncio.sleep(3 * SCAN_S)
             took.append(one.at[before] - released)
             one.world.filter(f"p{number}", "n1")
             reserved = one.world.scheduler.reserve(uid_of(f"p{number}"), "n1")
@@ -427,28 +428,28 @@ def test_from_release_to_touch_p99() -> None:
         await asyncio.wait([running])
 
     run_simulated(story())
-    assert sorted(took)[int(len(took) * 0.99)] <= 2 * LOOK_S
+    assert sorted(took)[int(len(took) * 0.99)] <= 2 * SCAN_S
 
 
 # nodes that a filter call had no time to judge
 
 
 @pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])
-def test_a_pod_that_was_refused_before_all_nodes_were_judged_is_woken_once_they_are(policy: Policy) -> None:
+def test_a_pod_that_was_refused_before_all_nodes_were_judged_is_requeued_once_they_are(policy: Policy) -> None:
     world = World(policy=policy, slice_s=0.0)
     for name in ("n1", "n2"):
         world.node(name, 1, vfs=1)
     world.bind("full", "n1")
     waker = Requeuer(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: world.now, log=world.records.log)
-    look(waker)
+    scan(waker)
     world.show("a", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
     world.filter("a", "n1")
-    assert (look(waker), look(waker)) == (["a"], [])
+    assert (scan(waker), scan(waker)) == (["a"], [])
     assert world.filter("a", "n1", "n2").fitting == ["n2"]
 
 
 def test_requests_that_are_not_judged_to_the_end_take_turns() -> None:
-    """However many nodes one of them takes."""
+    """Check requests that need many nodes each."""
     world = World(slice_s=0.0)
     for number in range(4):
         world.node(f"n{number}", 1, vfs=1)
@@ -457,5 +458,5 @@ def test_requests_that_are_not_judged_to_the_end_take_turns() -> None:
         world.filter(name, "elsewhere")
     now = iter(range(1000))
     waker = Requeuer(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: float(next(now)), log=world.records.log)
-    first = [next(iter(world.scheduler.unfinished)) for _ in range(2) if look(waker) is not None]
+    first = [next(iter(world.scheduler.unfinished)) for _ in range(2) if scan(waker) is not None]
     assert len(set(first)) == 2

@@ -1,4 +1,4 @@
-"""Pods that do not keep to their shares: what they are told, and when they are evicted."""
+"""Test pods that exceed their shares: their condition and Events, and when they are evicted."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ async def bound(one: Led, *names: str) -> None:
         await one.pause()
 
 
-def test_a_pod_is_told_once_in_a_while(tmp_path: Path) -> None:
+def test_a_pod_is_notified_once_in_a_while(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await bound(one, "a", "b")
         await report(one, "a")
@@ -83,7 +83,7 @@ def test_a_nodes_word_counts_for_the_pods_that_are_bound_to_it(pods: tuple[str, 
     play(story, tmp_path, bypassed=Bypassed.END)
 
 
-def test_a_node_that_is_gone_says_nothing_any_more(tmp_path: Path) -> None:
+def test_a_node_that_is_deleted_says_nothing_any_more(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await bound(one, "a")
         await report(one, "a")

@@ -1,4 +1,4 @@
-"""Central's key: what it signs, what it accepts, and files that hold none."""
+"""Test central's key: which data it signs, which keys are accepted, and files without a key."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The cluster in numbers: what a look says, that the next one keeps up, and that others have their turn meanwhile."""
+"""Test the cluster statistics: the first scan, later scans that only count changes, and that other tasks run meanwhile."""
 
 import asyncio
 from itertools import count
@@ -36,30 +36,35 @@ def test_what_there_is() -> None:
         made, half=PodKind(core_percent=80), two=PodKind(gpus=2), none=PodKind(cpu_memory=CpuMemory(1, 1))
     )
     assert statistics.overview is None
-    seen = _look(statistics)
-    assert seen.nodes == {NodeState.READY: 2, NodeState.UNREACHABLE: 0, NodeState.NOT_RECONCILED: 0, NodeState.REBOOTED: 0}
-    assert (seen.gpus, seen.mig_gpus) == (Amounts(free=2, held=2, unusable=2), 0)
-    assert seen.memory_mib == Amounts(free=2 * CARD + 61440, held=CARD + 20480, unusable=2 * CARD)
-    assert seen.core_percent == Amounts(free=270, held=130, unusable=200)
-    assert seen.vfs == Amounts(free=2, held=1, unusable=0)
-    assert seen.free_milli == 2700
-    assert seen.unusable_milli == 700  # the shared card's free part, for both kinds of pods that request GPUs
-    assert round(seen.fragmentation, 3) == round(700 / 2700, 3)
-    assert seen.places == {1: 2, 2: 1, 4: 0, 8: 0}
+    observed = _look(statistics)
+    assert observed.nodes == {NodeState.READY: 2, NodeState.UNREACHABLE: 0, NodeState.NOT_RECONCILED: 0, NodeState.REBOOTED: 0}
+    assert (observed.gpus, observed.mig_gpus) == (Amounts(free=2, held=2, unusable=2), 0)
+    assert observed.memory_mib == Amounts(free=2 * CARD + 61440, held=CARD + 20480, unusable=2 * CARD)
+    assert observed.core_percent == Amounts(free=270, held=130, unusable=200)
+    assert observed.vfs == Amounts(free=2, held=1, unusable=0)
+    assert observed.free_milli == 2700
+    assert observed.unusable_milli == 700  # the shared card's free part, for both kinds of pods that request GPUs
+    assert round(observed.fragmentation, 3) == round(700 / 2700, 3)
+    assert observed.places == {1: 2, 2: 1, 4: 0, 8: 0}
 
 
 def test_what_is_free_on_a_node_that_does_not_serve_cannot_be_given() -> None:
     made = World()
     made.node("n1", 2, 1, ready=False)
     statistics = statistics_of(made)
-    seen = _look(statistics)
-    assert seen.nodes[NodeState.UNREACHABLE] == 1
-    assert (seen.gpus.unusable, seen.memory_mib.unusable, seen.vfs.unusable, seen.free_milli) == (2, 2 * CARD, 1, 0)
-    assert seen.fragmentation == 0.0
-    assert seen.places[1] == 0
+    observed = _look(statistics)
+    assert observed.nodes[NodeState.UNREACHABLE] == 1
+    assert (observed.gpus.unusable, observed.memory_mib.unusable, observed.vfs.unusable, observed.free_milli) == (
+        2,
+        2 * CARD,
+        1,
+        0,
+    )
+    assert observed.fragmentation == 0.0
+    assert observed.places[1] == 0
 
 
-def test_the_next_look_sees_what_changed() -> None:
+def test_the_next_scan_sees_what_changed() -> None:
     made = World()
     for name in ("n1", "n2", "n3"):
         made.node(name, 2, 1)
@@ -69,14 +74,14 @@ def test_the_next_look_sees_what_changed() -> None:
     made.report("n2", 2, 1, cordon="all")
     made.readiness("n3", True, allocatable={"cpu": "50m", "memory": "1Gi"})
     assert _look(kept_up) == _look(statistics_of(made))
-    made.gone("a")
+    made.deleted("a")
     made.ledger.facts.remove_report("n2", made.next_version())
     assert _look(kept_up) == _look(statistics_of(made))
     assert _look(kept_up).gpus == Amounts(free=4)
 
 
 def _look(statistics: ClusterStatistics) -> Overview:
-    asyncio.run(statistics.look())
+    asyncio.run(statistics.scan())
     assert statistics.overview is not None
     return statistics.overview
 
@@ -108,8 +113,9 @@ def test_parts_add_up_to_the_whole_and_no_step_is_of_more_nodes(monkeypatch: pyt
     assert _look(statistics).gpus.free + _look(statistics).gpus.held + _look(statistics).gpus.unusable == 17
 
 
-def test_the_first_look_lists_no_loads_beside_the_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A room has its node's cpu and memory; of all nodes that is one long step."""
+def test_the_first_scan_lists_no_loads_beside_the_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that no second list of loads is made: a node's capacity has its cpu and memory, and a list of all nodes is one long
+    step."""
     made = World()
     for name in ("n1", "n2", "n3"):
         made.node(name, 2)
@@ -138,7 +144,7 @@ def test_others_have_their_turn() -> None:
 
     async def story() -> None:
         nonlocal turns
-        looking = asyncio.create_task(statistics.look())
+        looking = asyncio.create_task(statistics.scan())
         while not looking.done():
             turns += 1
             await asyncio.sleep(0)

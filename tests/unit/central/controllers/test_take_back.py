@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from central.controllers.event_reasons import EventReason
-from central.controllers.take_back import LOOK_S
+from central.controllers.take_back import SCAN_S
 from central.quota.model import LABEL_PREEMPTIBLE, LABEL_QUOTA
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
@@ -19,23 +19,23 @@ def of(team: str) -> dict[str, str]:
     return {LABEL_QUOTA: team}
 
 
-async def run(one: Led, name: str, team: str, gpus: int, **words: Any) -> str:
-    labels = of(team) | words.pop("labels", {})
-    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, labels=labels, **words)
-    said = await one.schedule(name)
+async def run(one: Led, name: str, team: str, gpus: int, **message: Any) -> str:
+    labels = of(team) | message.pop("labels", {})
+    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, labels=labels, **message)
+    text = await one.schedule(name)
     await one.pause()
-    return said
+    return text
 
 
-async def lent(one: Led, **words: Any) -> None:
-    """16 cards, a and b with min 8 and max 16 each; four pods of a have them all."""
+async def lent(one: Led, **text: Any) -> None:
+    """Lend 16 cards: quotas a and b have min 8 and max 16; four pods of a hold all cards."""
     await one.put_node("n1", 16)
     for team in "ab":
         await one.put_quota(team, least=8, most=16)
     await one.pause(2)
     for number in range(4):
         created = f"2026-11-21T00:00:{number:02}Z"
-        assert await run(one, f"a{number}", "a", 4, created=created, **words) == ""
+        assert await run(one, f"a{number}", "a", 4, created=created, **text) == ""
 
 
 async def ended(one: Led, *names: str) -> None:
@@ -117,7 +117,7 @@ def test_nothing_goes_for_a_pod_that_would_not_fit_then(tmp_path: Path) -> None:
         await one.pause(2 * DELAY_S)
         assert evicted(one) == []
         assert one.filter("b", "n1", "n2") == []
-        await one.pause(LOOK_S * 3)
+        await one.pause(SCAN_S * 3)
         assert sorted(evicted(one)) == ["a2", "a3"]
 
     play(story, tmp_path, quota_delay_s=DELAY_S)
@@ -148,10 +148,10 @@ def test_a_budget_that_allows_none_holds(tmp_path: Path) -> None:
         assert await run(one, "b", "b", 6) == REFUSED
         await one.pause(DELAY_S + 10)
         await one.put_budget("all", of("a"), allowed=1)  # and two have to go
-        await one.pause(LOOK_S * 5)
+        await one.pause(SCAN_S * 5)
         assert one.sent("/eviction") == []  # not even a dry run
         await one.put_budget("all", of("a"), allowed=2)
-        await one.pause(LOOK_S * 5)
+        await one.pause(SCAN_S * 5)
         assert len(evicted(one)) == 2
 
     play(story, tmp_path, quota_delay_s=DELAY_S)
@@ -208,7 +208,7 @@ def test_a_pod_that_ends_already_is_not_evicted(tmp_path: Path) -> None:
 
 
 def test_a_pod_that_would_borrow_takes_nothing_back(tmp_path: Path) -> None:
-    """Neither has a min: a larger share by weight is no guarantee for a pod that is larger than what its quota may use."""
+    """Check quotas without min: a larger part by weight is no guarantee for a pod that exceeds its quota's runtime."""
 
     async def story(one: Led) -> None:
         await one.put_node("n1", 8)

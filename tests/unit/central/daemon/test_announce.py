@@ -1,18 +1,18 @@
-"""The Service points at who leads."""
+"""Test that the Service points to the leader."""
 
 import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from central.daemon.announce import LOOK_S, Announcer, render_slice
+from central.daemon.announce import SCAN_S, Announcer, render_slice
 from lading.health import Address
 from lading.kube.errors import UnreachableError
 from lading.log import Level, open_log
 
 
 class Api:
-    """Records what is applied; fails as often as told."""
+    """Record what is applied, and fail as often as the test sets."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
@@ -26,14 +26,14 @@ class Api:
         return b"{}"
 
 
-def run_for(api: Api, leads: Callable[[], bool], looks: int) -> None:
-    """So many looks, in time that passes at once."""
+def run_for(api: Api, leads: Callable[[], bool], scans: int) -> None:
+    """Run so many scans in simulated time."""
     now = 0.0
 
     async def sleep(seconds: float) -> None:
         nonlocal now
         now += seconds
-        if now > LOOK_S * (looks + 0.5):
+        if now > SCAN_S * (scans + 0.5):
             raise asyncio.CancelledError
 
     announcer = Announcer(

@@ -16,7 +16,7 @@ from lading.vocabulary import CENTRAL
 
 @pytest.fixture
 def folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Path]:
-    """The Secrets' files, as they are mounted."""
+    """Write the Secrets' files as they are mounted."""
     main(["new-certificates", "--namespace", "elsewhere"])
     secrets: list[dict[str, Any]] = [one for one in yaml.safe_load_all(capsys.readouterr().out) if one]
     assert {one["metadata"]["namespace"] for one in secrets} == {"elsewhere"}
@@ -31,7 +31,7 @@ def mounted(folder: Path, data: dict[str, str]) -> Path:
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> dict[str, Any]:
-    """The client's certificate, as the server sees it."""
+    """Return the client's certificate as the server sees it."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     theirs = server.wrap_bio(to_server, to_client, server_side=True)
     ours = client.wrap_bio(to_client, to_server, server_hostname=host)

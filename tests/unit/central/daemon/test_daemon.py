@@ -1,4 +1,4 @@
-"""Terms follow the lease: none answers too early, none writes too late, and two of one process do not overlap."""
+"""Test leaderships and the lease: none answers too early, none writes too late, and two of one process never overlap."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.fakes.led import REFUSED, Led, is_binding, is_touch, play
 
 
 class Lease:
-    """A lease that a test gives and takes, instead of an election."""
+    """Grant and take a lease by the test, in place of an election."""
 
     def __init__(self) -> None:
         self.held = True
@@ -77,7 +77,7 @@ def test_the_verbs_are_those_of_the_present_term(tmp_path: Path) -> None:
 
 
 def test_a_process_that_leads_again_waits_for_its_own_last_binding(tmp_path: Path) -> None:
-    """The API server was slow, so that the lease ran out, and a Binding hangs in it; then it answers everybody."""
+    """Let the lease expire during a Binding that hangs in a slow API server, which then answers every call."""
 
     async def story(one: Led, replica: Replica, lease: Lease) -> None:
         await one.put_pod("a")

@@ -1,4 +1,4 @@
-"""One leadership: it answers when it has read everything, tells of pods without assignments, and leaves nothing behind."""
+"""Test one leadership: it answers once it has read everything, reports pods without assignments, and ends all its tasks."""
 
 import asyncio
 from pathlib import Path
@@ -47,13 +47,13 @@ def test_a_term_may_have_to_wait_before_it_reads(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_a_pod_without_its_assignment_is_told_once(tmp_path: Path) -> None:
+def test_a_pod_without_its_assignment_is_notified_once(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         for _ in range(3):
             await one.put_pod("a", node="n1", scheduler="default-scheduler")
         await one.pause(1)
-        (told,) = one.sent("/events")
-        assert (told.body["reason"], told.body["involvedObject"]["uid"]) == (EventReason.NO_ASSIGNMENT, one.uid("a"))
+        (notified,) = one.sent("/events")
+        assert (notified.body["reason"], notified.body["involvedObject"]["uid"]) == (EventReason.NO_ASSIGNMENT, one.uid("a"))
         assert one.records.count(Event.POD_UNASSIGNED) == 1
 
     play(story, tmp_path)
@@ -62,16 +62,16 @@ def test_a_pod_without_its_assignment_is_told_once(tmp_path: Path) -> None:
 def test_why_of_who_waits_and_of_no_one_else(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
-        said = await one.leadership.why("default", "a")
-        assert said is not None
-        assert msgspec.json.decode(said)["uid"] == one.uid("a")
+        text = await one.leadership.why("default", "a")
+        assert text is not None
+        assert msgspec.json.decode(text)["uid"] == one.uid("a")
         assert await one.leadership.why("default", "b") is None
         assert await one.leadership.why("other", "a") is None
 
     play(story, tmp_path)
 
 
-def test_others_have_their_turn_while_all_nodes_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_have_their_turn_while_all_nodes_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "SLICE_S", 0.0)
 
     async def story(one: Led) -> None:
@@ -87,10 +87,10 @@ def test_others_have_their_turn_while_all_nodes_are_looked_at(tmp_path: Path, mo
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(other())
-        said = await one.leadership.why("default", "a")
+        text = await one.leadership.why("default", "a")
         task.cancel()
-        assert said is not None
-        assert turns >= len(msgspec.json.decode(said)["nodes"]) == 8
+        assert text is not None
+        assert turns >= len(msgspec.json.decode(text)["nodes"]) == 8
 
     play(story, tmp_path)
 
@@ -130,7 +130,7 @@ def test_a_prediction_ends_by_itself(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_a_pod_is_woken_end_to_end(tmp_path: Path) -> None:
+def test_a_pod_is_requeued_end_to_end(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
         await one.put_pod("b")
@@ -151,9 +151,9 @@ def test_policy_fragmentation_from_the_watch_to_the_binding(tmp_path: Path) -> N
         for name in ("n1", "n2", "n3"):
             await one.put_node(name, 2)
             await one.server.put(node_path(name), node(name, allocatable={"cpu": "16", "memory": "64Gi"}))
-        words = {"annotations": {POLICY: "fragmentation"}, "requests": {"cpu": "4", "memory": "1Gi"}}
+        text = {"annotations": {POLICY: "fragmentation"}, "requests": {"cpu": "4", "memory": "1Gi"}}
         for name in ("a", "b", "c"):
-            await one.put_pod(name, share(core=50), **words)
+            await one.put_pod(name, share(core=50), **text)
             assert await one.schedule(name) == ""
             await one.pause()
         assert one.bound_to("a") == one.bound_to("b")

@@ -1,4 +1,5 @@
-"""Never two leaders: candidates in simulated time, whose clocks disagree, before a store that is slow, deaf and forgetful."""
+"""Test that there are never two leaders: candidates in simulated time with different clocks use a store that is slow,
+unreachable or loses calls."""
 
 import asyncio
 import contextlib
@@ -33,8 +34,8 @@ def now() -> float:
 
 
 class SlowStore:
-    """One object with versions. `delays` gives each call's time to the store and the answer's time back; a request arrives and
-    is carried out also when its sender has given up."""
+    """Store one object with versions. `delays` gives the time of each call to the store, and of its answer back; a request is
+    carried out also when its sender has given up."""
 
     def __init__(self, delays: Iterator[tuple[float, float, bool]]) -> None:
         self.record: Record | None = None
@@ -84,7 +85,7 @@ class SlowStore:
 
 
 class Candidate:
-    """A candidate with a clock of its own, which began at another time and runs a little faster or slower."""
+    """Represent a candidate with a clock of its own, with another start and a slightly different rate."""
 
     def __init__(self, store: SlowStore, *, name: str, offset: float = 0.0, rate: float = 1.0, pauses: Iterator[float]) -> None:
         self.calls: list[str] = []
@@ -139,7 +140,7 @@ def leaders(them: list[Candidate]) -> list[Candidate]:
 
 
 async def watched(them: list[Candidate], seconds: float) -> float:
-    """Lets time pass, with never more than one leader; how long there was one."""
+    """Let time pass, check that there is never more than one leader, and return how long there was one."""
     led = 0.0
     until = now() + seconds
     while now() < until:
@@ -162,7 +163,8 @@ def test_one_of_three_leads_and_keeps_leading() -> None:
 
 
 def test_no_one_leads_by_making_the_lease() -> None:
-    """Absence has no version: the lease may have been made, led by and deleted between two looks. Each is waited out anew."""
+    """Check a lease that was created, used and deleted between two readings: absence has no version, so each lease is waited
+    out again."""
 
     async def story() -> None:
         store = SlowStore(prompt())
@@ -179,7 +181,7 @@ def test_no_one_leads_by_making_the_lease() -> None:
 
 
 def test_a_lease_that_is_not_there_is_waited_out() -> None:
-    """It may have been deleted under a leader that did not notice."""
+    """Check an absent lease, which may have been deleted under a leader that did not notice."""
 
     async def story() -> None:
         store = SlowStore(prompt())
@@ -290,7 +292,7 @@ def test_a_success_counts_from_before_it_was_sent() -> None:
     run_simulated(story())
 
 
-def test_lost_is_said_at_the_deadline_also_while_a_renewal_hangs() -> None:
+def test_lost_is_reported_at_the_deadline_also_while_a_renewal_hangs() -> None:
     async def story() -> None:
         slow = itertools.chain(itertools.repeat((0.01, 0.01, False), 12), itertools.repeat((100.0, 0.0, False)))
         async with candidates(SlowStore(slow), 1) as them:
@@ -330,8 +332,8 @@ def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_never_two_leaders_whatever_is_late(seed: int) -> None:
-    """Late and lost requests and answers, candidates that pause, end, release and are started anew, clocks that run unequally,
-    a lease that is deleted. When one begins to lead, calls that another sent as a leader have ended."""
+    """Check many random schedules: late and lost requests and answers, candidates that pause, end, release and restart, clocks
+    of different rates, a deleted lease. When one begins to lead, the calls of earlier leaders have ended."""
     random = Random(seed)  # noqa: S311
 
     def delay() -> float:

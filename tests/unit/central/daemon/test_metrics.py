@@ -40,7 +40,7 @@ def test_who_does_not_lead_knows_nothing_of_devices() -> None:
 
 
 def test_counters_survive_a_change_of_leader() -> None:
-    counts = Counts(nominated=2, woken=3)
+    counts = Counts(nominated=2, requeued=3)
     counts.refused[Missing.GROUP_FULL] = 4
     counts.bound[BindOutcome.UNCLEAR] = 5
     counts.evicted[EventReason.PREEMPTED, EvictOutcome.SPARED] = 6
@@ -55,7 +55,7 @@ def test_counters_survive_a_change_of_leader() -> None:
 
 
 def test_every_label_value_is_there_before_it_is_counted() -> None:
-    """So that `increase` sees the first one; and nothing that comes later makes a series."""
+    """Check that every series exists from the start, so that `increase` sees the first count, and that none is added later."""
     counts = Counts()
     before = {line.split(" ")[0] for line in generate_latest(alone(counts).registry).decode().splitlines()}
     for reason in (*Missing, *OfPod):
@@ -78,9 +78,9 @@ def test_gauges_of_the_term(tmp_path: Path, leads: bool) -> None:
         await one.put_pod("c", {"lading.dev/gpu": "7"})
         await one.schedule("c")
         await one.pause()
-        await one.leadership.statistics.look()
+        await one.leadership.statistics.scan()
         for _ in range(2):
-            await one.leadership.gpu_hours.look()
+            await one.leadership.gpu_hours.scan()
             await one.pause()
         counts = one.leadership.scheduler.counts
         metrics = Metrics(counts, leadership=lambda: one.leadership, leads=lambda: leads, transitions=lambda: 0)

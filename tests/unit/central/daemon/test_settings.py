@@ -1,4 +1,4 @@
-"""Settings that contradict one another, or name files that are none."""
+"""Test settings that contradict each other, or name files that do not exist."""
 
 import ssl
 from pathlib import Path

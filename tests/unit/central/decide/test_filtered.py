@@ -1,4 +1,4 @@
-"""The reason for which a pod fits nowhere."""
+"""Test the reason for which a pod fits nowhere."""
 
 from collections.abc import Mapping
 

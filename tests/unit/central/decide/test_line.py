@@ -24,29 +24,29 @@ def full() -> World:
 def put_gang(world: World, name: str, namespace: str, *, age: int, priority: int = 0) -> None:
     feed = GangFeed(world.scheduler.starts, world.ledger)
     for number in range(2):
-        said = {GANG: name, GANG_MIN: "2"}
-        words: dict[str, Any] = {"namespace": namespace, "annotations": said, "created": created(age), "priority": priority}
-        feed.changed(world.show(f"{name}-{number}", **words))
+        text = {GANG: name, GANG_MIN: "2"}
+        message: dict[str, Any] = {"namespace": namespace, "annotations": text, "created": created(age), "priority": priority}
+        feed.changed(world.show(f"{name}-{number}", **message))
         world.filter(f"{name}-{number}")
 
 
 def line_of(world: World, name: str) -> Line:
-    found = pod_line(world.scheduler, world.pending_pod(name))
-    assert found is not None
-    return found
+    result = pod_line(world.scheduler, world.pending_pod(name))
+    assert result is not None
+    return result
 
 
-def test_a_pod_is_told_what_is_ahead_and_why() -> None:
+def test_a_pod_is_notified_what_is_ahead_and_why() -> None:
     world = full()
     waits(world, "old", "a")
     waits(world, "less", "c", age=5)
     waits(world, "urgent", "a", age=6, priority=3)
     waits(world, "mine", "a", age=7)
     waits(world, "last", "a", age=8)
-    said = line_of(world, "mine").in_words()
-    assert said == "4th of 5 pods in line; ahead: a/urgent (of higher priority), c/less (its namespace has less), a/old (older)"
-    assert line_of(world, "last").in_words().endswith("a/old (older) and 1 more")
-    assert line_of(world, "urgent").in_words() == "1st of 5 pods in line"
+    text = line_of(world, "mine").as_text()
+    assert text == "4th of 5 pods in line; ahead: a/urgent (of higher priority), c/less (its namespace has less), a/old (older)"
+    assert line_of(world, "last").as_text().endswith("a/old (older) and 1 more")
+    assert line_of(world, "urgent").as_text() == "1st of 5 pods in line"
     assert why_pending(world.scheduler, world.pending_pod("mine"), 0.0).line == line_of(world, "mine")
 
 
@@ -60,27 +60,27 @@ def test_a_pod_that_is_not_refused_waits_in_no_line() -> None:
 def test_pods_that_a_quota_refuses_wait_in_its_line() -> None:
     world = full()
     world.quotas.set_quota("uid-q", quota("q", max={RESOURCE_GPU: 0}))
-    exhaust(world.quotas.look())
+    exhaust(world.quotas.scan())
     waits(world, "free", "a")
     for age in (1, 2):
         waits(world, f"limited{age}", "b", age=age, labels={"quota.scheduling.koordinator.sh/name": "q"})
-    assert line_of(world, "limited2").in_words() == "2nd of 2 pods in line; ahead: b/limited1 (older)"
-    assert line_of(world, "free").in_words() == "1st of 1 pod in line"
+    assert line_of(world, "limited2").as_text() == "2nd of 2 pods in line; ahead: b/limited1 (older)"
+    assert line_of(world, "free").as_text() == "1st of 1 pod in line"
 
 
-def test_a_gang_is_told_what_is_ahead_and_why() -> None:
+def test_a_gang_is_reported_what_is_ahead_and_why() -> None:
     world = full()
     put_gang(world, "old", "a", age=0)
     put_gang(world, "less", "c", age=5)
     put_gang(world, "urgent", "a", age=6, priority=3)
     put_gang(world, "mine", "a", age=7)
     waits(world, "alone", "a")
-    found = why_gang(world.scheduler, uid_of("mine-0"))
-    assert found is not None
-    assert found.line is not None
-    said = "4th of 4 gangs in line; ahead: a/urgent (of higher priority), c/less (its namespace has less), a/old (older)"
-    assert found.line.in_words() == said
-    assert said in found.in_words()
+    result = why_gang(world.scheduler, uid_of("mine-0"))
+    assert result is not None
+    assert result.line is not None
+    text = "4th of 4 gangs in line; ahead: a/urgent (of higher priority), c/less (its namespace has less), a/old (older)"
+    assert result.line.as_text() == text
+    assert text in result.as_text()
     assert pod_line(world.scheduler, world.pending_pod("mine-0")) is None
     assert line_of(world, "alone").waiting == 1
 
@@ -101,12 +101,12 @@ def test_a_gang_without_all_members_is_in_no_line() -> None:
     feed = GangFeed(world.scheduler.starts, world.ledger)
     feed.changed(world.show("one", annotations={GANG: "g", GANG_MIN: "2"}))
     world.filter("one")
-    found = why_gang(world.scheduler, uid_of("one"))
-    assert found is not None
-    assert (found.reason, found.line) == (OfPod.GANG_WAITS_FOR_MEMBERS.value, None)
+    result = why_gang(world.scheduler, uid_of("one"))
+    assert result is not None
+    assert (result.reason, result.line) == (OfPod.GANG_WAITS_FOR_MEMBERS.value, None)
 
 
 def test_ordinals() -> None:
     numbers = (1, 2, 3, 4, 11, 12, 13, 21, 112)
-    words = [Line(position=number, waiting=200, of="pods").in_words().split()[0] for number in numbers]
-    assert words == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]
+    text = [Line(position=number, waiting=200, of="pods").as_text().split()[0] for number in numbers]
+    assert text == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]

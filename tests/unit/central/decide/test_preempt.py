@@ -20,8 +20,8 @@ from tests.fakes.kube_objects import WHOLE, grant, share, vfs
 from tests.unit.central.world import World, uid_of
 
 
-def wanting(made: World, limits: dict[str, str] = WHOLE, priority: int = 100, **words: object) -> Pending:
-    made.show("high", limits, priority=priority, **words)
+def wanting(made: World, limits: dict[str, str] = WHOLE, priority: int = 100, **text: object) -> Pending:
+    made.show("high", limits, priority=priority, **text)
     return made.pending_pod("high")
 
 
@@ -30,13 +30,13 @@ def plan_for(made: World, limits: dict[str, str] = WHOLE, *, spared: str = "", n
     return made.plan(pod, nodes or made.ledger.nodes(), spared=frozenset({uid_of(spared)} if spared else ()))
 
 
-def victims(found: Plan | None) -> list[str]:
-    assert found is not None
-    return [victim.name for victim in found.victims]
+def victims(plan: Plan | None) -> list[str]:
+    assert plan is not None
+    return [victim.name for victim in plan.victims]
 
 
 def full(**priorities: int) -> World:
-    """One node; each pod by name has one of its cards."""
+    """Create one node, on which each pod, by name, has one card."""
     made = World()
     made.node("n1", len(priorities))
     for name, priority in priorities.items():
@@ -46,10 +46,10 @@ def full(**priorities: int) -> World:
 
 def test_the_least_important_goes() -> None:
     made = full(a=30, b=10, c=20)
-    found = plan_for(made)
-    assert victims(found) == ["b"]
-    assert found is not None
-    assert found.node == "n1"
+    result = plan_for(made)
+    assert victims(result) == ["b"]
+    assert result is not None
+    assert result.node == "n1"
 
 
 def test_as_many_as_necessary_and_the_most_important_are_put_back() -> None:
@@ -127,9 +127,9 @@ def test_room_that_appeared_meanwhile_needs_no_victims() -> None:
 def test_who_is_being_deleted_goes_by_itself() -> None:
     made = full(a=30, b=10)
     made.show("a", node="n1", priority=30, deleting=True, annotations=made.pods["a"]["metadata"]["annotations"])
-    found = plan_for(made)
-    assert found is not None
-    assert [(victim.name, victim.deleting) for victim in found.victims] == [("a", True)]
+    result = plan_for(made)
+    assert result is not None
+    assert [(victim.name, victim.deleting) for victim in result.victims] == [("a", True)]
 
 
 def test_whom_a_budget_spares_is_left_out() -> None:
@@ -139,14 +139,15 @@ def test_whom_a_budget_spares_is_left_out() -> None:
 
 def test_what_is_nominated_for_another_is_not_there() -> None:
     made = full(a=1)
-    found = plan_for(made)
-    assert found is not None
-    made.ledger.claims.nominate(uid_of("first"), "n1", found.placement.taken, 100.0)
+    result = plan_for(made)
+    assert result is not None
+    made.ledger.claims.nominate(uid_of("first"), "n1", result.placement.taken, 100.0)
     assert plan_for(made) is None
 
 
 def test_nodes_compared() -> None:
-    """Each node: the priority and the minute of birth of each pod on it. The pod wants all cards of a node; two are wanted."""
+    """Compare nodes. Each node has the priority and the minute of creation of its pods. The preemptor requests all cards of a
+    node, and two plans are wanted."""
     two = {"lading.dev/gpu": "2"}
     cases = [
         ({"n1": [(9, 0), (1, 0)], "n2": [(8, 0), (8, 0)]}, "n2"),  # the lowest highest priority
@@ -162,9 +163,9 @@ def test_nodes_compared() -> None:
             for number, (priority, minute) in enumerate(pods):
                 limits = two if len(pods) == 1 else WHOLE
                 made.bind(f"{node}-{number}", node, limits, priority=priority, created=f"2026-11-21T00:0{minute}:00Z")
-        found = plan_for(made, two)
-        assert found is not None
-        assert found.node == best, nodes
+        result = plan_for(made, two)
+        assert result is not None
+        assert result.node == best, nodes
 
 
 shapes = st.sampled_from([WHOLE, share("20Gi"), share("40Gi", 30), vfs(1), share("30Gi") | vfs(1)])
@@ -182,29 +183,31 @@ def test_a_plan_is_enough_and_no_victim_of_it_is_too_many(
         if made.filter(f"p{number}").fitting:
             made.bind(f"p{number}", "n1", limits, priority=priority)
         else:
-            made.gone(f"p{number}")
+            made.deleted(f"p{number}")
     pod = wanting(made, wanted, priority=2)
 
-    def fits(gone: set[PodUid]) -> bool:
-        return isinstance(fit(made.ledger.without(pod.uid, *gone).capacity("n1"), pod.request, policy=made.policy), Placement)
+    def fits(deleted: set[PodUid]) -> bool:
+        return isinstance(
+            fit(made.ledger.without(pod.uid, *deleted).capacity("n1"), pod.request, policy=made.policy), Placement
+        )
 
     lower = {record.uid for record in made.ledger.bound_on("n1") if record.priority < 2}
-    found = made.plan(pod, ["n1"])
-    if found is None:
+    result = made.plan(pod, ["n1"])
+    if result is None:
         assert fits(set()) or not fits(lower)
         return
-    gone = {victim.uid for victim in found.victims}
-    assert gone <= lower
-    assert fits(gone)
-    assert not any(fits(gone - {one}) for one in gone)
+    deleted = {victim.uid for victim in result.victims}
+    assert deleted <= lower
+    assert fits(deleted)
+    assert not any(fits(deleted - {one}) for one in deleted)
 
 
-def cost(found: Plan) -> tuple[int, int, int, int, str]:
+def cost(plan: Plan) -> tuple[int, int, int, int, str]:
     """Return the cost by which kube-scheduler compares. Priorities are shifted so that the lowest possible one is zero."""
-    going = [victim for victim in found.victims if not victim.deleting]
+    going = [victim for victim in plan.victims if not victim.deleting]
     highest = max((victim.priority for victim in going), default=-1)
     eldest = min((victim.created for victim in going if victim.priority == highest), default=0)
-    return highest, sum(victim.priority + 2**31 for victim in going), len(going), -eldest, found.node
+    return highest, sum(victim.priority + 2**31 for victim in going), len(going), -eldest, plan.node
 
 
 held_pods = st.lists(
@@ -219,18 +222,18 @@ def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int
     for node in ("n1", "n2", "n3"):
         made.node(node, 2, 2)
     for number, (limits, priority, minute, deleting) in enumerate(held):
-        name, words = f"p{number}", {"priority": priority, "created": f"2026-11-21T00:0{minute}:00Z"}
-        made.show(name, limits, **words)
+        name, text = f"p{number}", {"priority": priority, "created": f"2026-11-21T00:0{minute}:00Z"}
+        made.show(name, limits, **text)
         (node, *_) = [*made.filter(name).fitting, ""]
         if not node:
-            made.gone(name)
+            made.deleted(name)
             continue
-        made.bind(name, node, limits, **words)
+        made.bind(name, node, limits, **text)
         if deleting:
             given = made.pods[name]["metadata"]["annotations"]
-            made.show(name, limits, node=node, deleting=True, annotations=given, **words)
+            made.show(name, limits, node=node, deleting=True, annotations=given, **text)
     pod = wanting(made, wanted, priority=3)
-    alone = [found for node in made.ledger.nodes() if (found := made.plan(pod, [node]))]
+    alone = [result for node in made.ledger.nodes() if (result := made.plan(pod, [node]))]
     if any(
         isinstance(made.scheduler.verdict(pod.request, node, made.ledger.without(pod.uid)), Placement)
         for node in made.ledger.nodes()
@@ -246,7 +249,7 @@ def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int
 def test_it_ends_with_a_plan_than_which_none_costs_less(
     limits: dict[str, str], held: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thirty nodes of which each would do."""
+    """Search thirty nodes, each of which would do."""
     made = World()
     for number in range(30):
         made.node(f"n{number:02}", 2 if held != share("20Gi") else 1, 4)
@@ -255,16 +258,16 @@ def test_it_ends_with_a_plan_than_which_none_costs_less(
             if made.filter(f"p{number}-{each}", f"n{number:02}").fitting:
                 made.bind(f"p{number}-{each}", f"n{number:02}", held)
             else:
-                made.gone(f"p{number}-{each}")
+                made.deleted(f"p{number}-{each}")
     pod = wanting(made, limits)
     fits = []
 
-    def counted(capacity: NodeCapacity, *words: Any) -> Sequence[CardFilter]:
+    def counted(capacity: NodeCapacity, *text: Any) -> Sequence[CardFilter]:
         fits.append(capacity.name)
-        return find_filters(capacity, *words)
+        return find_filters(capacity, *text)
 
     made.scheduler.judged(pod.request)
     monkeypatch.setattr("central.search.fit.find_filters", counted)
-    found = made.plan(pod, made.ledger.nodes())
-    assert found is not None
-    assert set(fits) == {found.node} == {"n00"}
+    result = made.plan(pod, made.ledger.nodes())
+    assert result is not None
+    assert set(fits) == {result.node} == {"n00"}

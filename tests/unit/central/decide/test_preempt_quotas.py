@@ -1,4 +1,4 @@
-"""Whom a pod of higher priority may evict where quotas count: pods of its own quota, if it fits in the quota then."""
+"""Test which pods a preemptor may evict with quotas: pods of its own quota, if it then fits in the quota."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def test_never_a_pod_of_another_quota_and_always_the_own_one() -> None:
     teams.run("of-a", "a")
     assert teams.ask("high", "a", priority=10) != ""
     assert victims(teams, "high") == {"of-a"}
-    teams.world.gone("of-a")
+    teams.world.deleted("of-a")
     teams.run("same", "a", priority=10)
     assert victims(teams, "high") is None
     assert not can_preempt(teams.world.scheduler, teams.world.pending_pod("high"))
@@ -55,7 +55,7 @@ def test_pods_without_a_quota_evict_only_one_another() -> None:
 
 
 def test_a_pod_that_its_quota_refuses_evicts_what_makes_it_fit_there() -> None:
-    """2 of 4 cards are free, and the quota is used up."""
+    """Leave 2 of 4 cards free while the quota is used up."""
     teams = Teams(cards("a", 0, 2), nodes=1, cards_each=4)
     teams.run("low", "a", priority=1)
     teams.run("lower", "a")
@@ -80,7 +80,7 @@ def test_no_one_goes_for_a_pod_that_its_quota_would_not_allow_even_then() -> Non
 
 
 def test_a_quota_that_lent_evicts_its_own_pods_for_what_it_may_use_now() -> None:
-    """8 cards, both ask for more than half: each may use 4."""
+    """Let both quotas request more than half of 8 cards: each may use 4."""
     teams = Teams(cards("a", 0, 8), cards("b", 0, 8), nodes=1, cards_each=8)
     teams.run("of-b", "b", gpus(4))
     for number in range(4):
@@ -97,12 +97,12 @@ def test_scheduler_plugins_quotas_over_and_within_their_min() -> None:
         teams.world.show(name, WHOLE if name == "within" else gpus(2), namespace="a", priority=10)
         teams.world.filter(name)
     assert victims(teams, "within") is None
-    said = why_pending(teams.world.scheduler, teams.world.pending_pod("within"), 0.0).preempts
-    assert said == "no pod by priority, because quota a/q is within its min: what others borrowed is taken back"
-    teams.world.gone("of-a")
+    text = why_pending(teams.world.scheduler, teams.world.pending_pod("within"), 0.0).preempts
+    assert text == "no pod by priority, because quota a/q is within its min: what others borrowed is taken back"
+    teams.world.deleted("of-a")
     teams.world.bind("two", "n0", namespace="a")
     assert victims(teams, "over") is None  # 2 more are over the min, and its own pods hold too little
-    teams.world.gone("of-b")
+    teams.world.deleted("of-b")
     teams.world.bind("more", "n0", gpus(3), namespace="a")
     assert victims(teams, "within") == {"two"}
 
@@ -113,19 +113,19 @@ def test_kube_schedulers_own_preemption_is_held_to_the_same_rule() -> None:
     teams.run("of-b", "b", node="n1")
     shown = teams.world.show("high", labels={"quota.scheduling.koordinator.sh/name": "a"}, priority=10)
     teams.world.filter("high")
-    asked = {"n0": [uid_of("of-a")], "n1": [uid_of("of-b")]}
-    assert teams.world.preempt(shown, asked) == ["n0"]
+    requested = {"n0": [uid_of("of-a")], "n1": [uid_of("of-b")]}
+    assert teams.world.preempt(shown, requested) == ["n0"]
 
 
 def test_why_says_whose_pods_may_go() -> None:
     teams = Teams(cards("a"), nodes=1, cards_each=1)
     teams.run("low", "a")
     teams.ask("high", "a", priority=10)
-    why = why_pending(teams.world.scheduler, teams.world.pending_pod("high"), 0.0)
-    assert why.preempts == "only pods of lower priority of its quota a"
+    reason = why_pending(teams.world.scheduler, teams.world.pending_pod("high"), 0.0)
+    assert reason.preempts == "only pods of lower priority of its quota a"
     teams.world.show("without")
-    found = why_pending(teams.world.scheduler, teams.world.pending_pod("without"), 0.0)
-    assert found.preempts == "only pods of lower priority without a quota"
+    result = why_pending(teams.world.scheduler, teams.world.pending_pod("without"), 0.0)
+    assert result.preempts == "only pods of lower priority without a quota"
     assert why_pending(Teams().world.scheduler, teams.world.pending_pod("high"), 0.0).preempts == ""
 
 
@@ -139,8 +139,8 @@ def test_priorities_are_counted_as_pods_come_and_go_and_quotas_change() -> None:
         return teams.world.scheduler.preemption([teams.world.pending_pod("high")]).lowest
 
     assert lowest() == 0
-    teams.world.gone("lower")
+    teams.world.deleted("lower")
     assert lowest() == 1
     teams.world.show("low", labels={"quota.scheduling.koordinator.sh/name": "b"}, node="n0", priority=1)
-    teams.world.gone("low")
+    teams.world.deleted("low")
     assert lowest() is None

@@ -1,4 +1,4 @@
-"""Tests of when a reserved node is abandoned, and how long the next node is tried."""
+"""Test when a reserved node is abandoned, and how long the next node is tried."""
 
 import random
 import statistics
@@ -49,8 +49,8 @@ def test_more_pods_in_the_way_than_before_are_no_progress() -> None:
     ],
 )
 def test_room_becomes_complete_whatever_the_nodes_are_like(draw: Callable[[random.Random], float], best_s: float) -> None:
-    """One pod is in the way on each node; `draw` says after how long it ends. `best_s`: what the wait would be on average if
-    that were known."""
+    """Let one pod be in the way on each node; `draw` returns the time until it ends. `best_s` is the mean wait if these times
+    were known."""
     waits = []
     for seed in range(200):
         dice, attempts, now = random.Random(seed), Attempts(patience_s=LEAST_S / PATIENCES), 0.0  # noqa: S311

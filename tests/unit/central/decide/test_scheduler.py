@@ -1,4 +1,5 @@
-"""The verbs' decisions: which nodes, which one, what is held meanwhile, and both ends of a bind."""
+"""Test the decisions of the verbs: which nodes fit, which one is chosen, what is held meanwhile, and both results of a
+Binding."""
 
 import msgspec
 import pytest
@@ -17,7 +18,7 @@ from tests.unit.central.world import World, uid_of
 
 
 def world(**nodes: int) -> World:
-    """Nodes by name, with so many cards."""
+    """Create nodes by name, with so many cards each."""
     made = World()
     for name, gpus in (nodes or {"n1": 1}).items():
         made.node(name, gpus)
@@ -71,15 +72,15 @@ def test_a_pod_that_asks_for_nothing_may_go_anywhere() -> None:
     assert (len(made.pending), made.refused) == (0, [])
 
 
-def test_a_bad_ask_is_told_for_every_node_and_waits_for_nothing() -> None:
+def test_a_bad_ask_is_reported_for_every_node_and_waits_for_nothing() -> None:
     made = world()
     made.show("b")
     made.filter("b")
     made.pods["b"] = pod("b", {"lading.dev/gpu": "1", "lading.dev/gpux": "1"}, version=made.next_version())
     answer = made.filter("b", "n1", "n2")
     assert set(answer.never) == {"n1", "n2"}
-    assert all("lading.dev/gpux" in why for why in answer.never.values())
-    assert all(OfPod.REQUEST_MALFORMED in why for why in answer.never.values())
+    assert all("lading.dev/gpux" in reason for reason in answer.never.values())
+    assert all(OfPod.REQUEST_MALFORMED in reason for reason in answer.never.values())
     assert (len(made.pending), predicted(made, "b")) == (0, "")
 
 
@@ -121,7 +122,7 @@ def test_a_repeated_question_gets_the_predicted_node_again() -> None:
 def test_a_decision_about_a_pod_that_ended_meanwhile_changes_nothing() -> None:
     made = world(n1=1)
     decision = made.scheduler.decide(made.show("a"), ["n1"])
-    made.gone("a")
+    made.deleted("a")
     made.scheduler.apply(decision)
     assert predicted(made, "a") == ""
     assert len(made.pending) == 0
@@ -162,7 +163,7 @@ def test_a_pod_that_is_refused_and_fits_later() -> None:
     made.now = 9.0
     made.filter("b")
     assert made.pending_pod("b").refused_at == 7.0
-    made.gone("a")
+    made.deleted("a")
     assert made.filter("b").fitting == ["n1"]
     assert made.pending_pod("b").refused_at is None
 
@@ -175,17 +176,17 @@ def test_a_bound_pod_is_only_where_it_is() -> None:
     assert len(made.pending) == 0
 
 
-def test_kube_scheduler_may_ask_for_a_pod_that_is_gone() -> None:
+def test_kube_scheduler_may_ask_for_a_pod_that_is_deleted() -> None:
     made = world()
     made.show("a")
     late = made.pods["a"]
-    made.gone("a")
+    made.deleted("a")
     made.pods["a"] = late
     assert made.filter("a").never == {"n1": OfPod.POD_ENDED.shown}
     assert (len(made.pending), made.is_free("n1")) == (0, True)
 
 
-def test_a_pod_whose_reserved_node_is_not_asked_about_is_woken_when_it_was_not_bound() -> None:
+def test_a_pod_whose_reserved_node_is_not_asked_about_is_requeued_when_it_was_not_bound() -> None:
     made = world(n1=1, n2=1)
     made.show("a")
     made.filter("a")
@@ -237,8 +238,8 @@ def test_preempt_keeps_nodes_where_the_devices_suffice_then() -> None:
     made.bind("b", "n2")
     made.show("plain", {"cpu": "1"}, node="n3")
     high = made.show("high", priority=9)
-    asked = {"n1": victims("a"), "n2": victims("other"), "n3": victims("plain"), "n9": victims("x")}
-    assert made.preempt(high, asked) == ["n1", "n3"]
+    requested = {"n1": victims("a"), "n2": victims("other"), "n3": victims("plain"), "n9": victims("x")}
+    assert made.preempt(high, requested) == ["n1", "n3"]
 
 
 def test_preempt_wants_a_victim_and_ignores_pods_without_devices() -> None:
@@ -255,9 +256,9 @@ def test_reserve_takes_the_devices_and_says_so_in_the_annotation() -> None:
     made = world()
     made.show("a")
     reserved = reserve(made, "a", "n1")
-    said = msgspec.json.decode(reserved.assignment)
-    assert (said["pod"], said["node"], said["gen"]) == (uid_of("a"), "n1", 1)
-    assert said["containers"]["main"]["gpus"][0]["uuid"] == gpu_uuid("n1", 0)
+    text = msgspec.json.decode(reserved.assignment)
+    assert (text["pod"], text["node"], text["gen"]) == (uid_of("a"), "n1", 1)
+    assert text["containers"]["main"]["gpus"][0]["uuid"] == gpu_uuid("n1", 0)
     assert not made.is_free("n1")
     made.scheduler.release(reserved)
     assert made.is_free("n1")
@@ -374,7 +375,7 @@ def test_a_reservation_takes_the_place_of_the_prediction() -> None:
     made.bind("before", "n1")  # the first card
     made.show("a")
     made.filter("a")  # predicted on the second
-    made.gone("before")
+    made.deleted("before")
     reserve(made, "a", "n1")  # on the first: it is free again, and comes first
     made.show("b")
     assert made.filter("b").fitting == ["n1"]
@@ -390,7 +391,7 @@ def sized(made: World, name: str, gpus: int, cpu: str = "64", memory: str = "256
 
 
 def expecting(**weights: float) -> World:
-    """Half cards and whole ones, each with 4 cores, by how often they come."""
+    """Expect half cards and whole cards, each with 4 cores, by their frequency."""
     kinds = {
         "half": PodKind(cpu_memory=CpuMemory(4000, 4096), core_percent=50),
         "third": PodKind(cpu_memory=CpuMemory(4000, 4096), core_percent=30),
@@ -491,7 +492,7 @@ def test_cpu_of_a_pod_without_devices_counts_where_it_was_named() -> None:
     assert made.scheduler.prioritize(shown["b"], ["n1", "n2"]) == "n1"
     assert made.scheduler.prioritize(shown["b"], ["n1", "n2"]) == "n1"  # the pod's own cpu does not count
     assert made.scheduler.prioritize(shown["c"], ["n1", "n2"]) == "n2"
-    made.gone("b")
+    made.deleted("b")
     assert made.scheduler.prioritize(shown["d"], ["n1", "n2"]) == "n1"
     made.now += PREDICTION_S
     made.ledger.expire(made.now)
@@ -511,7 +512,7 @@ def test_pods_that_come_are_learned_from_once() -> None:
     assert made.scheduler.forecast.learned == 2
 
 
-def test_refusals_are_counted_by_what_most_nodes_said() -> None:
+def test_refusals_are_counted_by_what_most_nodes_reported() -> None:
     made = world(n1=1, n2=1)
     made.bind("a", "n1")
     made.bind("b", "n2")

@@ -1,4 +1,4 @@
-"""Why a pod is not running: the same reasons as in its events, with the nearest miss."""
+"""Test why a pod is not running: the same reasons as in its Events, with the nearest node."""
 
 import pytest
 
@@ -24,12 +24,12 @@ def test_a_pod_that_is_refused() -> None:
     made.now = 10.0
     made.filter("b", "n1")
     made.now = 12.5
-    said = why(made, "b")
-    assert (said.state, said.refused_s, said.uid, said.node) == ("pending", 2.5, uid_of("b"), "")
-    assert said.reasons == {Missing.TOO_FEW_FREE_GPUS.value: 1, "fits": 1, Missing.UNHEALTHY.value: 1}
-    assert {node.node: bool(node.detail) for node in said.nodes} == {"n1": True, "n2": False, "n3": True}
+    text = why(made, "b")
+    assert (text.state, text.refused_s, text.uid, text.node) == ("pending", 2.5, uid_of("b"), "")
+    assert text.reasons == {Missing.TOO_FEW_FREE_GPUS.value: 1, "fits": 1, Missing.UNHEALTHY.value: 1}
+    assert {node.node: bool(node.detail) for node in text.nodes} == {"n1": True, "n2": False, "n3": True}
     texts = {Missing.TOO_FEW_FREE_GPUS.text, Missing.UNHEALTHY.text, ""}
-    assert {node.text for node in said.nodes} == texts
+    assert {node.text for node in text.nodes} == texts
 
 
 def test_what_the_pod_holds_itself_is_not_in_its_way() -> None:
@@ -53,8 +53,8 @@ def test_a_pod_that_is_being_bound() -> None:
     made.node("n1", 1)
     made.show("a")
     assert isinstance(made.scheduler.reserve(uid_of("a"), "n1"), Reservation)
-    said = why(made, "a")
-    assert (said.state, said.node, said.refused_s) == ("reserved", "n1", None)
+    text = why(made, "a")
+    assert (text.state, text.node, text.refused_s) == ("reserved", "n1", None)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_what_annotations_ask_in_words(limits: dict[str, str], annotations: dict
 
 
 def test_every_annotation_that_refines_an_ask_is_in_its_words() -> None:
-    """Two pods that ask for different things are not described alike."""
+    """Check that two pods with different requests have different descriptions."""
     values = {
         "gpu-model": "H100",
         "topology": "switch",
@@ -118,11 +118,11 @@ def test_every_annotation_that_refines_an_ask_is_in_its_words() -> None:
     sharing |= {"isolation": "tokens", "gpu-core-limit": "60"}
     assert {f"lading.dev/{key}" for key in values | sharing} == REQUEST_ANNOTATIONS
     made = World()
-    said = []
+    text = []
     for limits, some in ((WHOLE | vfs(1), values), (share("1Gi"), sharing)):
         for key, value in some.items():
             made.show(key, limits, annotations={f"lading.dev/{key}": value})
-            said.append(describe_request(made.pending_pod(key)))
+            text.append(describe_request(made.pending_pod(key)))
         made.show("plain", limits)
-        said.append(describe_request(made.pending_pod("plain")))
-    assert len(set(said)) == len(said)
+        text.append(describe_request(made.pending_pod("plain")))
+    assert len(set(text)) == len(text)

@@ -1,4 +1,4 @@
-"""A member of a gang that requests no device: its cpu and memory decide where it fits, wherever central asks."""
+"""Test members of a gang without devices: their cpu and memory decide where they fit, at each call of central."""
 
 from collections.abc import Callable
 from unittest.mock import AsyncMock
@@ -9,7 +9,7 @@ from central.controllers.patience import Patience
 from central.controllers.requeue import Requeuer
 from central.decide.preempt import plans
 from central.decide.scheduler import Scheduler
-from central.decide.why_pod import look_at_nodes, why_by_nodes
+from central.decide.why_pod import judge_nodes, why_by_nodes
 from central.request.model import Policy
 from central.search.placement import Placement
 from central.state.nodes import Nodes
@@ -41,8 +41,8 @@ def show_launcher(policy: Policy, *, gpus: int = 2) -> tuple[World, Pending]:
 def test_room_on_a_node_requeues_it(policy: Policy, gpus: int) -> None:
     world, _ = show_launcher(policy, gpus=gpus)
     waker = Requeuer(world.scheduler, AsyncMock(), clock=lambda: world.now, log=world.records.log)
-    assert [pod.name for pod in run_simulated(waker.look())] == ["launcher"]
-    assert run_simulated(waker.look()) == []
+    assert [pod.name for pod in run_simulated(waker.scan())] == ["launcher"]
+    assert run_simulated(waker.scan()) == []
 
 
 @policies
@@ -69,7 +69,7 @@ def test_cpu_and_memory_decide(policy: Policy, cached: bool) -> None:
 def look_patiently(scheduler: Scheduler, pod: Pending) -> bool:
     patience = Patience(scheduler, Nodes(), patience_s=1.0, clock=lambda: 100.0, log=Records().log)
     patience.refused(pod, ["n1", "n2"])
-    run_simulated(patience.look())
+    run_simulated(patience.scan())
     return True
 
 
@@ -81,7 +81,7 @@ ENTRIES: dict[str, Callable[[Scheduler, Pending], object]] = {
     "best": lambda scheduler, pod: scheduler.judged(pod.request) and scheduler.verdicts.best(pod.shape, ["n1"]),
     "ranked": lambda scheduler, pod: scheduler.judged(pod.request) and scheduler.verdicts.ranked(pod.shape),
     "plans": lambda scheduler, pod: [*plans(scheduler, pod, ["n1", "n2"])] or True,
-    "why": lambda scheduler, pod: why_by_nodes(scheduler, pod, 1.0, [*look_at_nodes(scheduler, pod)]),
+    "why": lambda scheduler, pod: why_by_nodes(scheduler, pod, 1.0, [*judge_nodes(scheduler, pod)]),
     "patience": look_patiently,
 }
 

@@ -1,4 +1,4 @@
-"""The verbs over real HTTP: what kube-scheduler sends, what it gets, and what is said to everybody else."""
+"""Test the verbs over real HTTP: the requests of kube-scheduler, the answers, and the refusal of other callers."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "central"
 
 
 class Verbs:
-    """Those of a scheduler in memory."""
+    """Answer the verbs with a scheduler in memory."""
 
     def __init__(self) -> None:
         self.world = World()
@@ -184,7 +184,7 @@ def test_refused_and_then_fits() -> None:
         status, answer = await one.post("filter", body)
         assert (status, answer.get("NodeNames", [])) == (200, [])
         assert set(answer["FailedNodes"]) == {"n1"}
-        one.verbs.world.gone("a")
+        one.verbs.world.deleted("a")
         assert await one.post("filter", body) == (200, {"NodeNames": ["n1"]})
         assert await one.post("filter", body) == (200, {"NodeNames": ["n1"]})
 
@@ -207,7 +207,7 @@ def test_what_is_wrong_with_an_ask_is_shown() -> None:
         status, answer = await one.post("filter", body)
         assert status == 200
         assert set(answer["FailedAndUnresolvableNodes"]) == {"n1", "n2"}
-        assert all("lading.dev/gpu-core" in why for why in answer["FailedAndUnresolvableNodes"].values())
+        assert all("lading.dev/gpu-core" in reason for reason in answer["FailedAndUnresolvableNodes"].values())
 
     play(story)
 
@@ -253,7 +253,7 @@ def test_what_people_read_is_not_here_and_the_answer_says_where(path: str, page:
         ("bind", b'{"PodName": 7, "\\u001b[31m": 1}', "PodName"),
     ],
 )
-def test_a_bad_body_is_told_the_key(verb: str, body: object, key: str) -> None:
+def test_a_bad_body_is_reported_the_key(verb: str, body: object, key: str) -> None:
     async def story(one: Http) -> None:
         status, text = await one.post(verb, body)
         assert status == 400
@@ -301,7 +301,7 @@ def test_other_paths_and_methods() -> None:
 
 
 async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[int, bytes]:
-    """One request over a connection; the status, and the answer's head."""
+    """Send one request over a connection, and return the status and the answer's head."""
     body = json.dumps({"Pod": pod("a", {"cpu": "1"}), "NodeNames": []}).encode()
     writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
     head = await reader.readuntil(b"\r\n\r\n")
@@ -453,7 +453,7 @@ def test_a_version_of_thousands_of_digits_is_a_bad_request(verb: str) -> None:
 
 @pytest.mark.parametrize("where", ["decide", "apply", "prefer"])
 def test_an_error_of_lading_is_no_bad_request(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """It is logged with the pod's name. What follows from an answer that was sent changes the answer no more."""
+    """Check that such an error is logged with the pod's name. An error after the answer was sent does not change it."""
 
     async def story(one: Http) -> None:
         def fail(*_: object) -> None:
@@ -516,7 +516,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
 
 
 async def refused_for(one: Http, head: bytes) -> int:
-    """The status of a request of which nothing follows the head."""
+    """Return the status of the answer to a request whose head alone is sent."""
     reader, writer = await connect(one)
     writer.write(b"POST /bind HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n")
     async with asyncio.timeout(5):

@@ -1,4 +1,4 @@
-"""The extender's protocol as it is on the wire."""
+"""Test the extender's protocol as bytes on the wire."""
 
 import msgspec
 import pytest
@@ -12,6 +12,6 @@ from central.extender.wire import Names, render_same
 def test_one_reason_for_all_nodes_is_rendered_as_the_mapping_that_it_is(sent: bytes, but: str) -> None:
     names = Names.read(msgspec.Raw(sent))
     assert names is not None
-    said = SameReason(names, 'a "reason" (code)', but=but)
-    assert msgspec.json.decode(bytes(render_same(said))) == dict(said)
-    assert but not in said
+    answer = SameReason(names, 'a "reason" (code)', but=but)
+    assert msgspec.json.decode(bytes(render_same(answer))) == dict(answer)
+    assert but not in answer

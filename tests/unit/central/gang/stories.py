@@ -10,26 +10,26 @@ from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.led import Led, is_binding
 
 
-async def put_member(one: Led, name: str, gang: str, least: str, *, age: int = 0, gpus: int = 1, **words: Any) -> None:
-    """`age`: seconds after the oldest."""
-    said = {GANG: gang, GANG_MIN: least, **words.pop("says", {})}
-    limits: Mapping[str, str] = words.pop("limits", {RESOURCE_GPU: str(gpus)})
-    await one.put_pod(name, limits, annotations=said, created=created(age), **words)
+async def put_member(one: Led, name: str, gang: str, least: str, *, age: int = 0, gpus: int = 1, **message: Any) -> None:
+    """Create a member. `age`: seconds after the oldest one."""
+    text = {GANG: gang, GANG_MIN: least, **message.pop("says", {})}
+    limits: Mapping[str, str] = message.pop("limits", {RESOURCE_GPU: str(gpus)})
+    await one.put_pod(name, limits, annotations=text, created=created(age), **message)
 
 
 def created(age: int) -> str:
     return f"2026-11-21T00:{age // 60:02d}:{age % 60:02d}Z"
 
 
-async def put_gang(one: Led, gang: str, size: int, *, least: int = 0, **words: Any) -> list[str]:
+async def put_gang(one: Led, gang: str, size: int, *, least: int = 0, **text: Any) -> list[str]:
     names = [f"{gang}{number}" for number in range(size)]
     for name in names:
-        await put_member(one, name, gang, str(least or size), **words)
+        await put_member(one, name, gang, str(least or size), **text)
     return names
 
 
 def bound(one: Led) -> list[str]:
-    """The bound pods, but for those that are being deleted."""
+    """Return the bound pods that are not being deleted."""
     pods = [path.rpartition("/")[2] for path in one.server.objects if path.startswith(pod_path(""))]
     return [name for name in pods if one.bound_to(name) and "deletionTimestamp" not in one.json(name)["metadata"]]
 
@@ -39,7 +39,7 @@ def nodes_of(one: Led, *names: str) -> list[str]:
 
 
 def claims(one: Led) -> int:
-    """How many plans of any kind the ledger holds."""
+    """Return the number of plans of any kind in the ledger."""
     return sum(
         len([kind for kind in own if kind is not Claim.RESERVED]) for own in one.leadership.ledger.snapshot().own.values()
     )
@@ -50,8 +50,8 @@ def bindings(one: Led) -> int:
 
 
 def reasons(scheduler: KubeScheduler, name: str) -> set[str]:
-    """The codes with which the pod was refused last."""
-    return {said.rpartition("(")[2].rstrip(")") for said in scheduler.refusals[name]}
+    """Return the reason codes of the pod's last refusal."""
+    return {refusal.rpartition("(")[2].rstrip(")") for refusal in scheduler.refusals[name]}
 
 
 async def end_evicted(one: Led) -> list[str]:

@@ -1,4 +1,5 @@
-"""The way from a plan to bound members: vetoes of kube-scheduler, the barrier, lost answers, leader changes, replacements."""
+"""Test the way from a plan to bound members: refusals by kube-scheduler, the barrier, lost answers, leader changes,
+replacements."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -351,7 +352,7 @@ def test_members_of_a_pod_group_start_together_once_it_says_how_many(tmp_path: P
 
 
 def test_members_that_have_a_place_keep_it_when_a_gang_is_planned_again(tmp_path: Path) -> None:
-    """g2's Binding is refused again and again, and its node would not be the first choice any more."""
+    """Refuse g2's Binding repeatedly, while its node would not be the first choice any more."""
 
     async def story(one: Led) -> None:
         await one.report("n1", 3)

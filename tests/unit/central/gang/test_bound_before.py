@@ -1,4 +1,4 @@
-"""Pods that are bound already when they name a gang: they count for its minimum, and nothing else changes for them."""
+"""Test pods that are already bound when they name a gang: they count for its minimum, and do not change otherwise."""
 
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from tests.fakes.led import Led, is_binding, play
 from tests.unit.central.gang.stories import bound, end_evicted, put_gang, put_member
 
 
-async def annotate(one: Led, name: str, said: dict[str, str]) -> None:
+async def annotate(one: Led, name: str, text: dict[str, str]) -> None:
     pod = one.json(name)
-    pod["metadata"]["annotations"] |= said
+    pod["metadata"]["annotations"] |= text
     await one.server.put(pod_path(name), pod)
     await one.pause()
 
@@ -28,9 +28,9 @@ async def join(one: Led, name: str, least: int) -> None:
 
 
 def gang_of(one: Led, name: str) -> Gang:
-    found = one.leadership.gangs.of(one.uid(name))
-    assert found is not None
-    return found[0]
+    result = one.leadership.gangs.of(one.uid(name))
+    assert result is not None
+    return result[0]
 
 
 @pytest.mark.parametrize("leader", ["the same leader", "a new leader"])
@@ -115,10 +115,10 @@ def test_a_new_leader_knows_which_members_were_bound_with_their_gang(tmp_path: P
         assert bound(one) == ["g0", "g1"]
         for name in ("g0", "g1"):
             text = one.json(name)["metadata"]["annotations"][ASSIGNMENT]
-            said = msgspec.json.decode(text)
-            assert said.pop("gang") == "lading:default/g"
+            message = msgspec.json.decode(text)
+            assert message.pop("gang") == "lading:default/g"
             if not written:
-                await annotate(one, name, {ASSIGNMENT: msgspec.json.encode(said).decode()})
+                await annotate(one, name, {ASSIGNMENT: msgspec.json.encode(message).decode()})
         await one.leadership.end()
         await one.begin()
         assert gang_of(one, "g0").phase is Phase.BINDING

@@ -17,7 +17,7 @@ KEPT = PodUid("kept-for-gang/uid-gone")
 
 
 def on_card(world: World, number: int) -> Planned:
-    """A plan for one card of n1."""
+    """Return a plan for one card of n1."""
     gpu = world.ledger.capacity("n1").cards[number].gpu
     container = PlacedContainer(gpus=(PlacedGpu(uuid=gpu.uuid, bdf=gpu.bdf),))
     placement = Placement(containers={"main": container}, taken=Taken(gpus={gpu.uuid: Part(whole=True)}))
@@ -43,9 +43,9 @@ def gang_of(world: World) -> Gang:
 
 def keep(world: World, number: int) -> None:
     """Keep the place of a former member, which was bound."""
-    gone = OwnClaim(holder=Holder(pod=KEPT), node="n1", taken=on_card(world, number).placement.taken)
-    assert world.ledger.claims.plan([gone]) is None
-    world.scheduler.gangs.put_life(KEY, gang_of(world).life.keeping(uid_of("gone"), gone))
+    deleted = OwnClaim(holder=Holder(pod=KEPT), node="n1", taken=on_card(world, number).placement.taken)
+    assert world.ledger.claims.plan([deleted]) is None
+    world.scheduler.gangs.put_life(KEY, gang_of(world).life.keeping(uid_of("gone"), deleted))
 
 
 def own_claims(world: World) -> dict[PodUid, dict[Claim, OwnClaim]]:

@@ -1,4 +1,4 @@
-"""How a pod says to which gang it belongs, in each dialect, and what is refused."""
+"""Test how a pod names its gang in each dialect, and which names are refused."""
 
 from typing import Any
 
@@ -28,10 +28,10 @@ def said(annotations: dict[str, str] | None = None, labels: dict[str, str] | Non
     return parse_membership(decoded(made))
 
 
-def membership(*args: Any, **words: Any) -> Membership:
-    found = said(*args, **words)
-    assert isinstance(found, Membership), found
-    return found
+def membership(*args: Any, **text: Any) -> Membership:
+    result = said(*args, **text)
+    assert isinstance(result, Membership), result
+    return result
 
 
 def key(dialect: GangDialect, name: str) -> GangKey:
@@ -43,20 +43,20 @@ def test_a_pod_without_a_word_belongs_to_no_gang() -> None:
 
 
 def test_a_name_and_a_minimum() -> None:
-    found = membership({GANG: "train", GANG_MIN: "4"})
-    assert (found.gang, found.role, found.terms) == (key(GangDialect.LADING, "train"), "", Terms(least={"": 4}))
+    result = membership({GANG: "train", GANG_MIN: "4"})
+    assert (result.gang, result.role, result.terms) == (key(GangDialect.LADING, "train"), "", Terms(least={"": 4}))
 
 
 def test_roles_each_with_a_minimum() -> None:
-    found = membership({GANG: "train", GANG_MIN: "ps=1, worker=4", GANG_ROLE: "worker", GANG_MODE: "non-strict"})
-    assert (found.role, found.roles) == ("worker", ("ps", "worker"))
-    assert found.terms == Terms(least={"ps": 1, "worker": 4}, mode=Mode.NON_STRICT)
+    result = membership({GANG: "train", GANG_MIN: "ps=1, worker=4", GANG_ROLE: "worker", GANG_MODE: "non-strict"})
+    assert (result.role, result.roles) == ("worker", ("ps", "worker"))
+    assert result.terms == Terms(least={"ps": 1, "worker": 4}, mode=Mode.NON_STRICT)
 
 
 def test_topology() -> None:
-    found = membership({GANG: "g", GANG_MIN: "2", GANG_REQUIRED_TOPOLOGY: "a.io/block", GANG_PREFERRED_TOPOLOGY: "a.io/rack"})
-    assert found.terms is not None
-    assert (found.terms.required_topology, found.terms.preferred_topology) == ("a.io/block", "a.io/rack")
+    result = membership({GANG: "g", GANG_MIN: "2", GANG_REQUIRED_TOPOLOGY: "a.io/block", GANG_PREFERRED_TOPOLOGY: "a.io/rack"})
+    assert result.terms is not None
+    assert (result.terms.required_topology, result.terms.preferred_topology) == ("a.io/block", "a.io/rack")
 
 
 @pytest.mark.parametrize(
@@ -92,15 +92,15 @@ def test_topology() -> None:
 def test_what_cannot_be_read_is_refused_by_name_with_what_would_be_right(
     annotations: dict[str, str], names: str, right: str
 ) -> None:
-    found = said(annotations)
-    assert isinstance(found, MalformedRequest)
-    assert names in found.message
-    assert right in found.message
-    assert len(found.message) < 400
+    result = said(annotations)
+    assert isinstance(result, MalformedRequest)
+    assert names in result.message
+    assert right in result.message
+    assert len(result.message) < 400
 
 
 def test_koordinators_light_form() -> None:
-    found = membership(
+    result = membership(
         {
             f"{KOORDINATOR}name": "train",
             f"{KOORDINATOR}min-available": "3",
@@ -109,16 +109,16 @@ def test_koordinators_light_form() -> None:
             f"{KOORDINATOR}waiting-time": "1h30m",
         }
     )
-    assert found.gang == key(GangDialect.KOORDINATOR, "train")
-    assert found.terms == Terms(
+    assert result.gang == key(GangDialect.KOORDINATOR, "train")
+    assert result.terms == Terms(
         least={"default/train": 3}, mode=Mode.NON_STRICT, match=Match.WAITING_AND_RUNNING, wait_s=5400.0
     )
 
 
 def test_koordinators_labels_come_before_its_annotations() -> None:
     labels = {f"{SIGS}/name": "a", f"{SIGS}/min-available": "2"}
-    found = membership({f"{KOORDINATOR}name": "b", f"{KOORDINATOR}min-available": "3"}, labels)
-    assert (found.gang.name, found.terms) == ("a", Terms(least={"default/a": 2}))
+    result = membership({f"{KOORDINATOR}name": "b", f"{KOORDINATOR}min-available": "3"}, labels)
+    assert (result.gang.name, result.terms) == ("a", Terms(least={"default/a": 2}))
 
 
 def test_gangs_of_one_group_are_roles_of_one_gang() -> None:
@@ -152,21 +152,21 @@ def test_a_group_of_another_namespace_that_does_not_list_the_gang_has_nothing_in
 def test_a_gang_whose_minimum_stands_in_an_object(
     labels: dict[str, str], spec: dict[str, Any], dialect: GangDialect, name: str
 ) -> None:
-    found = membership({}, labels, **spec)
-    assert (found.gang, found.terms) == (key(dialect, name), None)
-    assert found.source is not None
+    result = membership({}, labels, **spec)
+    assert (result.gang, result.terms) == (key(dialect, name), None)
+    assert result.source is not None
 
 
 def test_a_pod_group_of_kueue_has_all_its_pods_as_minimum() -> None:
-    found = membership({"kueue.x-k8s.io/pod-group-total-count": "4"}, {"kueue.x-k8s.io/pod-group-name": "g"})
-    assert (found.gang, found.terms) == (key(GangDialect.KUEUE, "g"), Terms(least={"": 4}))
+    result = membership({"kueue.x-k8s.io/pod-group-total-count": "4"}, {"kueue.x-k8s.io/pod-group-name": "g"})
+    assert (result.gang, result.terms) == (key(GangDialect.KUEUE, "g"), Terms(least={"": 4}))
     annotated = membership({"kueue.x-k8s.io/pod-group-total-count": "4", "kueue.x-k8s.io/pod-group-name": "g"})
-    assert annotated == found
+    assert annotated == result
 
 
 def test_the_rank_of_a_member_is_its_index_in_the_job() -> None:
-    found = membership({GANG: "g", GANG_MIN: "4"}, {"batch.kubernetes.io/job-completion-index": "7"})
-    assert found.rank == 7
+    result = membership({GANG: "g", GANG_MIN: "4"}, {"batch.kubernetes.io/job-completion-index": "7"})
+    assert result.rank == 7
 
 
 def objects(group: str, version: str, body: dict[str, Any]) -> list[GangObject]:
@@ -206,19 +206,19 @@ def objects(group: str, version: str, body: dict[str, Any]) -> list[GangObject]:
     ],
 )
 def test_what_an_object_says(group: str, version: str, body: dict[str, Any], terms: Terms) -> None:
-    (found,) = objects(group, version, body)
-    assert found.terms == terms
+    (result,) = objects(group, version, body)
+    assert result.terms == terms
 
 
 def test_a_pod_group_of_koordinator_says_its_group_and_policies_by_annotations() -> None:
     annotations = {f"{KOORDINATOR}groups": '["default/g","default/h"]', f"{KOORDINATOR}mode": "NonStrict"}
     body = {"metadata": {"annotations": annotations}, "spec": {"minMember": 2}}
-    (found,) = objects("scheduling.sigs.k8s.io", "v1alpha1", body)
-    assert found.roles == ("default/g", "default/h")
-    assert found.terms == Terms(least={"default/g": 2}, mode=Mode.NON_STRICT)
+    (result,) = objects("scheduling.sigs.k8s.io", "v1alpha1", body)
+    assert result.roles == ("default/g", "default/h")
+    assert result.terms == Terms(least={"default/g": 2}, mode=Mode.NON_STRICT)
 
 
 def test_a_pod_group_whose_group_does_not_list_it_says_what_is_wrong() -> None:
     body = {"metadata": {"annotations": {f"{KOORDINATOR}groups": '["default/h"]'}}, "spec": {"minMember": 2}}
-    (found,) = objects("scheduling.sigs.k8s.io", "v1alpha1", body)
-    assert "default/g among them" in found.wrong
+    (result,) = objects("scheduling.sigs.k8s.io", "v1alpha1", body)
+    assert "default/g among them" in result.wrong

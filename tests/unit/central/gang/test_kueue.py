@@ -1,4 +1,5 @@
-"""Workloads of Kueue on a simulated cluster: central says whether they fit, keeps their room, and gives it to their pods.
+"""Test Workloads of Kueue on a simulated cluster: central answers whether they fit, reserves their devices, and gives these to
+their pods.
 
 Kueue's side is played by tests/fakes/kueue.py.
 """
@@ -53,8 +54,8 @@ def test_the_check_is_active_and_a_check_of_another_controller_is_not_touched(tm
         assert not [request for request in one.server.requests if request.method == "PATCH"]
         await kueue.install()
         await one.pause(1)
-        (said,) = one.server.objects[ADMISSION_CHECKS.path(name=CHECK)]["status"]["conditions"]
-        assert (said["type"], said["status"]) == ("Active", "True")
+        (text,) = one.server.objects[ADMISSION_CHECKS.path(name=CHECK)]["status"]["conditions"]
+        assert (text["type"], text["status"]) == ("Active", "True")
         assert len([request for request in one.server.requests if "/admissionchecks/" in request.path]) == 1
 
     play(story, tmp_path)
@@ -138,8 +139,8 @@ def test_no_workload_is_sent_back_while_devices_come_back_that_were_just_given_u
 
 
 def test_a_workload_that_is_evicted_is_asked_about_when_it_has_quota_anew(tmp_path: Path) -> None:
-    """Until its pods are gone its quota is reserved still, and its check is Pending: an answer then would be about a Workload
-    that may not start, and be kept when it may."""
+    """Check that the Workload is not answered before its pods have ended: until then its quota is still reserved and its check
+    is Pending, and an answer would remain valid for the next start."""
 
     async def story(one: Led) -> None:
         kueue = await with_nine_cards(one)
@@ -330,8 +331,8 @@ def test_a_gang_of_a_workload_starts_in_its_room_before_an_older_gang(tmp_path: 
 def test_a_launcher_without_devices_has_a_place_too(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         kueue, scheduler = await with_nine_cards(one), KubeScheduler(one)
-        said = {GANG: "mpi", GANG_MIN: "launcher=1", GANG_ROLE: "launcher"}
-        await kueue.submit("mpi", {"launcher": (1, 0)}, limits={RESOURCE_GANG_MEMBER: "1"}, annotations=said)
+        text = {GANG: "mpi", GANG_MIN: "launcher=1", GANG_ROLE: "launcher"}
+        await kueue.submit("mpi", {"launcher": (1, 0)}, limits={RESOURCE_GANG_MEMBER: "1"}, annotations=text)
         await run(kueue, scheduler, 3)
         assert (kueue.state("mpi"), bound(one), claims(one)) == ("Ready", ["mpi-launcher-0"], 0)
         await scheduler.end()

@@ -1,4 +1,5 @@
-"""Members that leave their gang: by an annotation, by what an object says, by their end. What was held for them there ends."""
+"""Test members that leave their gang by an annotation, by another object or by their end: nothing stays reserved for them
+there."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -24,21 +25,21 @@ GROUP_OF_TWO = '["default/a","default/b"]'
 Change = Callable[[Led], Awaitable[None]]
 
 
-async def annotate(one: Led, name: str, **said: str) -> None:
+async def annotate(one: Led, name: str, **text: str) -> None:
     pod = one.json(name)
-    pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **said}
+    pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **text}
     await one.server.put(pod_path(name), pod)
     await one.pause()
 
 
 async def put_pod_group(one: Led, name: str, least: int, **annotations: str) -> None:
-    said = {f"{PREFIX}{key}": value for key, value in annotations.items()}
-    await one.server.put(f"{POD_GROUPS}{name}", {"metadata": {"annotations": said}, "spec": {"minMember": least}})
+    text = {f"{PREFIX}{key}": value for key, value in annotations.items()}
+    await one.server.put(f"{POD_GROUPS}{name}", {"metadata": {"annotations": text}, "spec": {"minMember": least}})
     await one.pause()
 
 
 def check_plans(one: Led) -> None:
-    """Each planned claim is that of a member whose plan names it, and no plan is without an end."""
+    """Check that each planned claim belongs to a member whose plan names it, and that each plan has an end."""
     own = one.leadership.ledger.snapshot().own
     planned = {uid for gang in one.leadership.gangs for uid in gang.plan}
     kept = {uid for gang in one.leadership.gangs for uid in gang.life.kept}
@@ -86,7 +87,7 @@ async def it_is_removed(one: Led) -> None:
 
 
 async def a_member_is_being_deleted(one: Led) -> None:
-    """The finalizer of its Job keeps it for a while."""
+    """Delete a member whose finalizer, set by its Job, keeps it for a while."""
     pod = one.json("a1")
     pod["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
     await one.server.put(pod_path("a1"), pod)
@@ -185,7 +186,7 @@ def test_a_gang_whose_last_member_goes_before_it_is_bound_blocks_no_other_gang_o
 
 
 def test_a_member_whose_plan_ended_on_its_way_to_be_bound_is_not_bound_alone(tmp_path: Path) -> None:
-    """The barrier let it pass, and one of the others is gone before the Binding is sent."""
+    """Let the barrier release the member, and delete another member before the Binding is sent."""
 
     async def story(one: Led) -> None:
         await one.report("n1", 4)

@@ -1,4 +1,4 @@
-"""The table of a gang's life: which events occur in which stage, and what a life holds after them."""
+"""Test the table of a gang's life: which events occur in which stage, and what a life holds after them."""
 
 import math
 from itertools import product
@@ -44,7 +44,7 @@ def test_each_stage_can_be_reached_and_left() -> None:
 
 
 def test_each_standing_in_each_stage_is_a_phase() -> None:
-    """An abandoned start recovers once no bound member waits for others."""
+    """Check each pair of standing and stage. An abandoned start recovers once no bound member waits for others."""
     recovered = {(standing, Stage.ABANDONED) for standing in Standing if standing is not Standing.BEGUN}
     assert PHASES.keys() == set(product(Standing, Stage)) - recovered
     assert {*PHASES.values()} == {*Phase}

@@ -1,4 +1,4 @@
-"""A look visits gangs that changed or are due, and no others; a PodGroup costs the pods that name it."""
+"""Test which gangs a scan visits: gangs that changed or are due. A change of a PodGroup costs only the pods that name it."""
 
 import tracemalloc
 from collections import Counter
@@ -42,7 +42,7 @@ def visits(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-def test_gangs_that_wait_are_not_looked_at_while_nothing_changes(tmp_path: Path, visits: Counter[str]) -> None:
+def test_gangs_that_wait_are_not_checked_while_nothing_changes(tmp_path: Path, visits: Counter[str]) -> None:
     async def story(one: Led) -> None:
         for number in range(GANGS):
             for name in await put_gang(one, f"g{number}x", 2):
@@ -56,7 +56,7 @@ def test_gangs_that_wait_are_not_looked_at_while_nothing_changes(tmp_path: Path,
     play(story, tmp_path)
 
 
-def test_gangs_whose_members_are_missing_are_not_looked_at(tmp_path: Path, visits: Counter[str]) -> None:
+def test_gangs_whose_members_are_missing_are_not_checked(tmp_path: Path, visits: Counter[str]) -> None:
     async def story(one: Led) -> None:
         for number in range(GANGS):
             await put_member(one, f"g{number}x0", f"g{number}x", "2")
@@ -69,7 +69,7 @@ def test_gangs_whose_members_are_missing_are_not_looked_at(tmp_path: Path, visit
     play(story, tmp_path)
 
 
-def test_the_gang_that_changed_is_looked_at_alone(tmp_path: Path, visits: Counter[str]) -> None:
+def test_the_gang_that_changed_is_checked_alone(tmp_path: Path, visits: Counter[str]) -> None:
     async def story(one: Led) -> None:
         for number in range(GANGS):
             await put_member(one, f"g{number}x0", f"g{number}x", "2")
@@ -118,9 +118,9 @@ def test_a_pod_group_costs_only_the_pods_that_name_it(monkeypatch: pytest.Monkey
         return ObjectKey(GangDialect.COSCHEDULING, "default", name)
 
     def member(group: str, number: int) -> Member:
-        said = Membership(gang=GangKey(GangDialect.COSCHEDULING, "default", group), source=key(group))
+        membership = Membership(gang=GangKey(GangDialect.COSCHEDULING, "default", group), source=key(group))
         uid = PodUid(f"{group}-{number}")
-        return Member(uid=uid, namespace="default", name=uid, membership=said)
+        return Member(uid=uid, namespace="default", name=uid, membership=membership)
 
     for group in "ab":
         for number in range(50):
@@ -154,9 +154,9 @@ def test_node_names_of_waiting_members_take_little_memory(tmp_path: Path) -> Non
         try:
             for number in range(20):
                 raw = msgspec.Raw(msgspec.json.encode(names[number:]))
-                said = Names.read(raw)
-                assert said is not None
-                one.leadership.scheduler.filter(one.shown(f"g{number}"), said)
+                text = Names.read(raw)
+                assert text is not None
+                one.leadership.scheduler.filter(one.shown(f"g{number}"), text)
                 await one.pause(0.2)
                 held.append(tracemalloc.get_traced_memory()[0])
         finally:

@@ -1,4 +1,4 @@
-"""A gang whose bound members are gone, or are being deleted, starts anew: whole, or not at all."""
+"""Test a gang whose bound members have ended or are being deleted: it starts again, whole or not at all."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -37,7 +37,8 @@ async def replace(one: Led, names: Iterable[str]) -> list[str]:
 
 @pytest.mark.parametrize("leader", ["the same leader", "a new leader"])
 def test_a_job_whose_pods_are_replaced_while_they_end_starts_whole(tmp_path: Path, leader: str) -> None:
-    """A Job with the default podReplacementPolicy makes new pods while the old pods end; two cards are free meanwhile."""
+    """Replace the pods of a Job: with the default podReplacementPolicy it creates new pods while the old ones end; two cards
+    are free meanwhile."""
 
     async def story(one: Led) -> None:
         await one.report("n1", 6)
@@ -62,9 +63,9 @@ def test_a_job_whose_pods_are_replaced_while_they_end_starts_whole(tmp_path: Pat
     play(story, tmp_path)
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_members_that_waited_as_ordinary_pods_start_together_once_none_is_bound(tmp_path: Path, asked: bool) -> None:
-    """The old pods vanish, as after a drain; two of their cards are out of service afterwards."""
+@pytest.mark.parametrize("requested", [True, False])
+def test_members_that_waited_as_ordinary_pods_start_together_once_none_is_bound(tmp_path: Path, requested: bool) -> None:
+    """Delete the old pods as by a drain; afterwards two of their cards are out of service."""
 
     async def story(one: Led) -> None:
         await one.report("n1", 4)
@@ -72,7 +73,7 @@ def test_members_that_waited_as_ordinary_pods_start_together_once_none_is_bound(
         names = await put_gang(one, "g", 4)
         await scheduler.run(5)
         made = await replace(one, names)
-        if asked:
+        if requested:
             await scheduler.run(2)
             assert reasons(scheduler, made[0]) == {"too-few-free-gpus"}
         await one.report("n1", 2)
@@ -129,8 +130,8 @@ def test_one_member_that_is_left_is_enough_for_ordinary_replacements(tmp_path: P
     play(story, tmp_path)
 
 
-def test_a_start_whose_first_members_are_gone_begins_anew(tmp_path: Path) -> None:
-    """Two of four are bound, and are deleted before the others follow: one of these alone is no start."""
+def test_a_start_whose_first_members_are_deleted_begins_anew(tmp_path: Path) -> None:
+    """Bind two of four members, and delete them before the others follow: one of the others alone is no start."""
 
     async def story(one: Led) -> None:
         await one.report("n1", 4)

@@ -1,4 +1,4 @@
-"""Gangs in quotas: they borrow and give back as a whole, in turns."""
+"""Test gangs in quotas: they borrow and return quota as a whole, in turns."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_a_gang_that_its_quota_does_not_allow_holds_nothing(tmp_path: Path) -> N
 
 
 def test_three_quotas_with_a_gang_each_borrow_whole_gangs_in_turns(tmp_path: Path) -> None:
-    """16 cards, three gangs of 8: by runtime each quota has 5 or 6, and none would start."""
+    """Use 16 cards and three gangs of 8: the runtime of each quota is 5 or 6, so that without turns no gang would start."""
 
     async def story(one: Led) -> None:
         await one.put_node("n1", 8)
@@ -59,7 +59,7 @@ def test_three_quotas_with_a_gang_each_borrow_whole_gangs_in_turns(tmp_path: Pat
 
 
 def test_what_a_quota_lent_is_taken_back_in_whole_gangs_after_the_delay(tmp_path: Path) -> None:
-    """Two quotas of 8 to 16 cards. One runs four gangs of 4; the other one's gang of 6 comes."""
+    """Use two quotas with min 8 and max 16: one runs four gangs of 4, and a gang of 6 of the other one arrives."""
 
     async def story(one: Led) -> None:
         await one.put_node("n1", 8)
@@ -76,9 +76,9 @@ def test_what_a_quota_lent_is_taken_back_in_whole_gangs_after_the_delay(tmp_path
         await scheduler.run(DELAY_S / 2)
         assert await end_evicted(one) == []
         await scheduler.run(DELAY_S)
-        gone = await end_evicted(one)
-        assert {name.partition("x")[0] for name in gone} == {"a2", "a3"}  # the newest, whole
-        assert len(gone) == 8
+        deleted = await end_evicted(one)
+        assert {name.partition("x")[0] for name in deleted} == {"a2", "a3"}  # the newest, whole
+        assert len(deleted) == 8
         assert {reason for reason, _ in one.leadership.scheduler.counts.evicted} == {EventReason.QUOTA_TAKEN_BACK}
         await scheduler.run(5)
         assert len([name for name in bound(one) if name.startswith("b")]) == 6

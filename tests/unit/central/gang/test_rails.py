@@ -1,4 +1,4 @@
-"""On which rails the members of a gang are: the same for all, where neither more nodes nor farther VFs are the price."""
+"""Test on which rails the members of a gang are: equal ones, unless that takes more nodes or more distant VFs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,13 +30,13 @@ def unknown(nic: int) -> None:
 
 
 def place(number: int, sockets: int) -> Json:
-    """A switch for each card and its NIC."""
+    """Return a place with a switch for each card and its NIC."""
     socket = number * sockets // 8
     return {"path": [f"pci0000:{number:02x}", f"0000:{number:02x}:01.0"], "numa": socket, "socket": socket}
 
 
 async def put_node(one: Led, name: str, *, rail: Rail = in_order, vfs: int = 1, rack: str = "", sockets: int = 2) -> None:
-    """A node of 8 cards and 8 NICs, each with so many VFs."""
+    """Create a node with 8 cards and 8 NICs of so many VFs each."""
     kind = {"model": MODEL, "memoryMiB": CARD_MIB}
     cards = [
         {"uuid": gpu_uuid(name, n), "bdf": f"0000:{0x10 + n:02x}:00.0", "place": place(n, sockets), **kind} for n in range(8)
@@ -62,13 +62,13 @@ async def take(one: Led, scheduler: KubeScheduler, name: str, node: str, limits:
 
 
 def rails(one: Led, *names: str) -> list[set[int]]:
-    found = []
+    result = []
     for name in names:
         record = one.leadership.ledger.pod(one.uid(name))
         assert record is not None
         assert record.taken is not None
-        found.append({*rails_of(one.leadership.ledger.capacity(record.node), record.taken.vfs)})
-    return found
+        result.append({*rails_of(one.leadership.ledger.capacity(record.node), record.taken.vfs)})
+    return result
 
 
 def beside(one: Led, name: str) -> bool:

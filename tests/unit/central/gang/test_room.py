@@ -1,4 +1,5 @@
-"""Room for a gang that waits: kept together as pods end, or made by evictions; and gangs that others may not take apart."""
+"""Test free capacity for a waiting gang, reserved as pods end or made by evictions, and gangs that other pods may not
+divide."""
 
 from collections import Counter
 from collections.abc import Generator
@@ -14,7 +15,7 @@ from central.controllers.event_reasons import EventReason
 from central.controllers.gangs import BARRIER_S
 from central.decide.gang_room import Made, evicting
 from central.decide.gangs import GangPlanner
-from central.decide.reservation import SEEN_S
+from central.decide.reservation import OBSERVED_S
 from central.decide.victims import Protection
 from central.gang.gang import Gang
 from central.request.gang import Terms
@@ -28,7 +29,7 @@ RACK = "topology.kubernetes.io/rack"
 
 
 class SmallPods:
-    """Small pods come one after the other, and each runs for so long."""
+    """Create small pods one after the other, each with this run time."""
 
     def __init__(self, one: Led, runs_s: float) -> None:
         self._one = one
@@ -49,10 +50,10 @@ class SmallPods:
                 self._ends.setdefault(name, now + self._runs_s)
 
 
-async def singles(one: Led, scheduler: KubeScheduler, node: str, count: int, **words: Any) -> list[str]:
+async def singles(one: Led, scheduler: KubeScheduler, node: str, count: int, **text: Any) -> list[str]:
     names = [f"{node}-single{number}" for number in range(count)]
     for name in names:
-        await one.put_pod(name, **words)
+        await one.put_pod(name, **text)
         one.filter(name, node)
         assert await one.bind(name, node) == ""
     await one.pause()
@@ -61,7 +62,7 @@ async def singles(one: Led, scheduler: KubeScheduler, node: str, count: int, **w
 
 @pytest.mark.parametrize("patience_s", [0.0, PATIENCE_S])
 def test_a_stream_of_small_pods_holds_a_gang_up_no_longer_than_its_patience(tmp_path: Path, patience_s: float) -> None:
-    """Each small pod runs for 60 s, and one comes every 5 s: more than the eight cards can hold."""
+    """Create a small pod every 5 s, each of which runs for 60 s: more than the eight cards can hold."""
 
     async def story(one: Led) -> None:
         await one.report("n1", 8)
@@ -94,7 +95,7 @@ def test_a_stream_of_small_pods_holds_a_gang_up_no_longer_than_its_patience(tmp_
 
 @pytest.mark.parametrize("required", [False, True], ids=["anywhere", "within one rack"])
 def test_room_is_not_kept_for_ever_where_no_pod_ends(tmp_path: Path, required: bool) -> None:
-    """On n1 one card of four is free, and no pod ends; on n2 each pod runs for 40 s, and the next one takes its card."""
+    """Let n1 have one free card of four and no pod that ends; on n2 each pod runs for 40 s, and the next one takes its card."""
 
     async def story(one: Led) -> None:
         for node, rack in [("n1", "a"), ("n2", "b")]:
@@ -120,21 +121,21 @@ def test_room_is_not_kept_for_ever_where_no_pod_ends(tmp_path: Path, required: b
     play(story, tmp_path, patience_s=3.0)
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["about no node", "about another node"])
-def test_room_is_kept_for_a_gang_where_other_pods_hold_the_cpu(tmp_path: Path, asked: bool) -> None:
-    """kube-scheduler does not name n1 before the pod on it ends, and n2 is too small."""
+@pytest.mark.parametrize("requested", [False, True], ids=["about no node", "about another node"])
+def test_room_is_kept_for_a_gang_where_other_pods_hold_the_cpu(tmp_path: Path, requested: bool) -> None:
+    """Check n1, which kube-scheduler does not name before its pod ends, while n2 is too small."""
 
     async def story(one: Led) -> None:
         await one.put_node("n1", 4, allocatable={"cpu": "8", "memory": "64Gi"})
         await one.put_node("n2", 1, allocatable={"cpu": "64", "memory": "64Gi"})
-        others = ["n2"] if asked else []
+        others = ["n2"] if requested else []
 
         def possible(name: str) -> list[str]:
             return ["n1", *others] if not name.startswith("g") or hog not in bound(one) else others
 
         scheduler = KubeScheduler(one, possible=possible)
         (hog,) = await singles(one, scheduler, "n1", 1, requests={"cpu": "6"})
-        names = await put_gang(one, "g", 2, requests={"cpu": "3"}, unschedulable=not asked)
+        names = await put_gang(one, "g", 2, requests={"cpu": "3"}, unschedulable=not requested)
         await scheduler.run(PATIENCE_S + 5)
         assert {claim.node for claim in one.leadership.ledger.nominations()} == {"n1"}
         await one.put_pod("late", {RESOURCE_GPU: "3"})
@@ -162,7 +163,7 @@ def test_a_node_that_kube_scheduler_does_not_name_once_it_has_room_is_left(tmp_p
         await scheduler.run(PATIENCE_S + 5)
         assert {claim.node for claim in one.leadership.ledger.nominations()} == {"n1"}
         await one.remove_pod(first)
-        await scheduler.run(2 * SEEN_S)
+        await scheduler.run(2 * OBSERVED_S)
         assert {claim.node for claim in one.leadership.ledger.nominations()} == {"n2"}
         await one.remove_pod(second)
         await scheduler.run(10)
@@ -187,7 +188,7 @@ def test_a_gang_that_fits_no_empty_cluster_keeps_no_room(tmp_path: Path) -> None
 
 
 async def gang_and_singles(one: Led, scheduler: KubeScheduler, *, third: bool) -> None:
-    """n1: a gang of eight members. n2, and n3: eight pods each."""
+    """Fill n1 with a gang of eight members, and n2 and n3 with eight pods each."""
     await one.report("n1", 8)
     await put_gang(one, "low", 8)
     await scheduler.run(3)
@@ -203,8 +204,8 @@ def test_pods_alone_are_evicted_before_a_gang(tmp_path: Path) -> None:
         await gang_and_singles(one, scheduler, third=True)
         await put_gang(one, "high", 2, gpus=8, priority=100)
         await scheduler.run(3)
-        gone = await end_evicted(one)
-        assert (len(gone), {name[:2] for name in gone}) == (16, {"n2", "n3"})
+        deleted = await end_evicted(one)
+        assert (len(deleted), {name[:2] for name in deleted}) == (16, {"n2", "n3"})
         await scheduler.run(3)
         assert sorted(nodes_of(one, "high0", "high1")) == ["n2", "n3"]
         assert len([name for name in bound(one) if name.startswith("low")]) == 8
@@ -277,7 +278,7 @@ def test_a_pod_alone_takes_members_beyond_the_minimum_of_a_gang_first_and_then_a
 @pytest.mark.parametrize("waits", ["a pod alone", "a gang of one"])
 @pytest.mark.parametrize("cards", [1, 4])
 def test_a_whole_gang_of_lower_priority_goes_for_a_pod_and_for_a_gang_of_one(tmp_path: Path, waits: str, cards: int) -> None:
-    """The gang has a member on another node, which goes with the others."""
+    """Check that the gang's member on another node is evicted too."""
 
     async def story(one: Led) -> None:
         await one.put_node("n1", 4)
@@ -326,13 +327,13 @@ def test_one_member_that_cannot_go_protects_its_gang_and_why_says_so(tmp_path: P
         await one.put_pod("high", {RESOURCE_GPU: "2"}, priority=1000, annotations=says)
         await scheduler.run(5)
         assert await end_evicted(one) == []
-        said = msgspec.json.decode(await one.leadership.why("default", "high") or b"{}")["protected"]
+        text = msgspec.json.decode(await one.leadership.why("default", "high") or b"{}")["protected"]
         if protects == "a budget":
-            assert said == {
+            assert text == {
                 "gang default/low goes only as a whole: PodDisruptionBudget careful lets no more of its pods go now": 4
             }
         else:
-            assert said == {"gang default/low goes only as a whole, and of default/low3: its priority is 5000": 3}
+            assert text == {"gang default/low goes only as a whole, and of default/low3: its priority is 5000": 3}
         await scheduler.end()
 
     play(story, tmp_path)
@@ -368,7 +369,8 @@ def test_preemption_by_a_gang_is_counted_as_such(tmp_path: Path) -> None:
 def test_nothing_is_evicted_for_a_gang_whose_members_changed_during_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bound pod joins the gang with another minimum. As the oldest pod it decides, and no other pod is a member."""
+    """Let a bound pod join the gang with another minimum. As the oldest pod it decides, and no other pod is a member any
+    more."""
 
     async def story(one: Led) -> None:
         await one.report("n1", 2)

@@ -1,4 +1,4 @@
-"""Gangs on a simulated cluster: they start whole or not at all, whatever the order of questions, failures and ends."""
+"""Test gangs on a simulated cluster: they start whole or not at all, for any order of requests, failures and ends."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def test_a_gang_without_room_holds_nothing_while_it_is_tried_again_and_again(tmp
 
 @pytest.mark.parametrize("how", [{"taints": ["team"]}, {"cordoned": True}, {"labels": {"pool": "other"}}])
 def test_a_gang_is_not_planned_on_a_node_that_its_own_rules_forbid(tmp_path: Path, how: dict[str, Any]) -> None:
-    """Although kube-scheduler named that node when it asked last."""
+    """Check a node that kube-scheduler named at its last request."""
 
     async def story(one: Led) -> None:
         for name in ("n1", "n2", "n3"):
@@ -94,8 +94,8 @@ def test_no_pod_is_evicted_for_a_member_without_a_plan(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await put_member(one, "g0", "g", "2")
-        found = one.leadership.scheduler.filter(one.shown("g0"), ["n1"])
-        assert (found.fails, list(found.never)) == ({}, ["n1"])
+        result = one.leadership.scheduler.filter(one.shown("g0"), ["n1"])
+        assert (result.fails, list(result.never)) == ({}, ["n1"])
 
     play(story, tmp_path)
 
@@ -183,7 +183,7 @@ def test_a_member_that_is_deleted_before_the_first_binding_ends_the_plan_at_once
 
 
 @pytest.mark.parametrize("mode", ["strict", "non-strict"])
-def test_room_is_kept_for_a_member_that_is_gone_until_the_time_of_the_gang_is_over(tmp_path: Path, mode: str) -> None:
+def test_room_is_kept_for_a_member_that_is_deleted_until_the_time_of_the_gang_is_over(tmp_path: Path, mode: str) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 3)
         scheduler = KubeScheduler(one)

@@ -1,4 +1,4 @@
-"""Gangs of several namespaces: who is planned first, one after the other."""
+"""Test the order in which gangs of several namespaces are planned."""
 
 from collections.abc import Awaitable, Iterable
 
@@ -16,12 +16,12 @@ class NoEvictions:
     def protection(self) -> Protection | None:
         return None
 
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+    async def evict(self, victim: PodRecord, reason: str, cause: str, *, dry_run: bool = False) -> bool:
         raise AssertionError
 
 
 class Gangs:
-    """A world in which gangs are planned when the test says so."""
+    """Create a cluster where gangs are planned when the test decides."""
 
     def __init__(self, cards: int) -> None:
         self.world = World()
@@ -39,25 +39,25 @@ class Gangs:
         )
 
     def _requeue(self, uids: Iterable[PodUid]) -> None:
-        """The test asks itself."""
+        """Do nothing: the test itself asks again."""
 
     def _sleep(self, seconds: float) -> Awaitable[None]:
         raise AssertionError
 
     def put(self, name: str, namespace: str, *, age: int, members: int = 2) -> None:
         for number in range(members):
-            words = {GANG: name, GANG_MIN: str(members)}
+            text = {GANG: name, GANG_MIN: str(members)}
             created = f"2026-11-21T00:00:{age:02d}Z"
-            shown = self.world.show(f"{name}-{number}", namespace=namespace, created=created, annotations=words)
+            shown = self.world.show(f"{name}-{number}", namespace=namespace, created=created, annotations=text)
             self.feed.changed(shown)
             self.world.filter(f"{name}-{number}")
 
     def planned(self) -> set[str]:
-        run_simulated(self.keeper.look())
+        run_simulated(self.keeper.scan())
         return {gang.key.name for gang in self.world.scheduler.gangs if gang.phase is Phase.PLANNED}
 
     def kept_for(self) -> set[str]:
-        run_simulated(self.keeper.look())
+        run_simulated(self.keeper.scan())
         return {claim.holder.namespace for claim in self.world.ledger.nominations()}
 
 
@@ -94,10 +94,10 @@ def test_room_stays_with_the_gang_for_which_it_is_kept() -> None:
     gangs.planned()
     gangs.world.now = 150.0
     assert gangs.kept_for() == {"a"}
-    gangs.world.gone("runs2")
+    gangs.world.deleted("runs2")
     gangs.world.now = 152.0
     assert gangs.kept_for() == {"a"}
     for number in (0, 1, 3):
-        gangs.world.gone(f"runs{number}")
+        gangs.world.deleted(f"runs{number}")
     assert gangs.planned() == {"first"}
     assert gangs.world.pending_pod("second-0").uid == uid_of("second-0")

@@ -1,4 +1,4 @@
-"""Where the members of a gang are: within one domain, in few of them, balanced, and in the order of their ranks."""
+"""Test where the members of a gang are: within one domain, in few domains, balanced, and in the order of their ranks."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ REQUIRE = {GANG_REQUIRED_TOPOLOGY: RACK}
 
 
 async def racks(one: Led, **cards: Sequence[int]) -> None:
-    """Racks by name, each with the cards of its nodes."""
+    """Create racks by name, each with the number of cards of its nodes."""
     number = 1
     for rack, sizes in cards.items():
         for size in sizes:
@@ -86,8 +86,8 @@ def test_members_of_neighbouring_ranks_share_a_rack(tmp_path: Path) -> None:
             labels = {"batch.kubernetes.io/job-completion-index": str(rank)}
             await put_member(one, name, "g", "8", says=PREFER, labels=labels)
         await scheduler.run(3)
-        found = await racks_of(one, list(reversed(names)))
-        assert found in (["a"] * 4 + ["b"] * 4, ["b"] * 4 + ["a"] * 4)
+        result = await racks_of(one, list(reversed(names)))
+        assert result in (["a"] * 4 + ["b"] * 4, ["b"] * 4 + ["a"] * 4)
         await scheduler.end()
 
     play(story, tmp_path)

@@ -1,10 +1,10 @@
-"""Kubernetes' own scheduling by topology: kube-scheduler tries a gang in one rack after the other, and asks each time."""
+"""Test Kubernetes' own scheduling by topology: kube-scheduler tries a gang in one rack after the other, and asks each time."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from central.api.watch import ABSENT_S
-from central.controllers.gangs import LOOK_S, PLAN_S, TRIALS_S
+from central.controllers.gangs import PLAN_S, SCAN_S, TRIALS_S
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
 from tests.fakes.led import Led, is_binding, is_touch, play
@@ -14,11 +14,11 @@ RACK = "topology.kubernetes.io/rack"
 PODGROUP = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups/g"
 NAMES = ["g0", "g1"]
 RACKS: Mapping[str, Sequence[str]] = {"a": ["n1", "n2"], "b": ["n3", "n4"], "c": ["n5", "n6"]}
-PLANNED = TRIALS_S + 3 * LOOK_S
+PLANNED = TRIALS_S + 3 * SCAN_S
 
 
 async def begin(one: Led, *cards: int, members: int = 2) -> None:
-    """So many free cards on each node of the racks; a gang of pods with eight each, all in one rack."""
+    """Create racks whose nodes have so many free cards, and a gang of pods with eight cards each, all in one rack."""
     for rack, nodes in RACKS.items():
         for node in nodes:
             await one.put_node(node, cards[int(node[1]) - 1], labels={RACK: rack})
@@ -62,7 +62,7 @@ def test_of_three_racks_only_the_planned_one_has_a_yes_and_the_others_change_not
                 places = trial(one, rack)
                 assert sorted(places) == (["n3", "n4"] if rack == "b" else [])
                 assert rack == "b" or held(one) == before
-                await one.pause(LOOK_S)
+                await one.pause(SCAN_S)
         assert (claims(one), plans(one)) == (2, 1)
         places = trial(one, "b")
         trial(one, "c")
@@ -76,7 +76,7 @@ def test_of_three_racks_only_the_planned_one_has_a_yes_and_the_others_change_not
 
 
 def test_all_racks_are_known_before_one_is_chosen(tmp_path: Path) -> None:
-    """The first rack would do; the last one is the smallest that does, and large ones stay whole."""
+    """Check that the smallest rack with enough cards is chosen, although the first one would do: large racks stay whole."""
 
     async def story(one: Led) -> None:
         await begin(one, 16, 16, 4, 4, 8, 8)
@@ -126,7 +126,7 @@ def test_a_rack_that_is_not_tried_any_more_is_not_planned_again(tmp_path: Path) 
     play(story, tmp_path)
 
 
-def test_a_gang_that_no_rack_holds_has_nothing_and_is_told_so(tmp_path: Path) -> None:
+def test_a_gang_that_no_rack_holds_has_nothing_and_is_reported(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await begin(one, 8, 4, 8, 4, 8, 4)
         for _ in range(3):

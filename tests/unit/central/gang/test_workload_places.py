@@ -1,4 +1,4 @@
-"""Room for pods that do not exist yet: which pod gets it, and when it ends."""
+"""Test reservations for pods that do not exist yet: which pod gets them, and when they end."""
 
 from dataclasses import dataclass, field
 
@@ -22,7 +22,7 @@ class Capacities:
         self.places = WorkloadPlaces(self.ledger, clock=lambda: self.now)
 
     def hold(self, *cards: int) -> bool:
-        """One pod for each card."""
+        """Hold a card with one pod each."""
         claims = [
             OwnClaim(holder=Holder(pod=place_uid(TRAIN, "worker", n)), node="n1", taken=whole(card), cpu_memory=NEEDS)
             for n, card in enumerate(cards)
@@ -45,9 +45,9 @@ def test_a_pod_gets_one_place_of_its_set_with_cpu_and_memory_whatever_is_heard_o
     assert one.hold(0, 1)
     for _ in range(3):
         one.give("a")
-    found = one.nominated("a")
-    assert found is not None
-    assert (found.taken, found.cpu_memory, found.until) == (whole(0), NEEDS, HELD_S)
+    result = one.nominated("a")
+    assert result is not None
+    assert (result.taken, result.cpu_memory, result.until) == (whole(0), NEEDS, HELD_S)
     assert one.free == 2
     one.give("b")
     one.give("c")

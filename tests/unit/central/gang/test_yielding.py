@@ -19,8 +19,8 @@ QUOTA = "quota.scheduling.koordinator.sh/name"
 
 
 async def three_that_never_start(one: Led, scheduler: KubeScheduler) -> None:
-    """Eight nodes of eight cards, and three gangs that need all of them. One member of each is never sent to bind: it waits for
-    a volume that no one provisions."""
+    """Create eight nodes of eight cards, and three gangs that each need all of them. One member of each gang never reaches the
+    Binding, because it waits for a volume that does not appear."""
     for number in range(1, 9):
         await one.put_node(f"n{number}", 8)
     for age, gang in enumerate("abc"):
@@ -181,17 +181,17 @@ def test_a_plan_of_which_a_named_member_does_not_arrive_is_dropped_within_second
 
 @pytest.mark.parametrize("how", ["is not sent to bind", "is replaced", "cannot be on its node"])
 def test_a_gang_that_fails_to_start_waits_longer_each_time(tmp_path: Path, how: str) -> None:
-    """Each plan is followed by a pause that is twice as long; only a start ends that."""
+    """Check that the pause after each plan doubles, until a start ends that."""
 
     async def story(one: Led) -> None:
         for node in ("n1", "n2"):
             await one.put_node(node, 4)
-        asked = 0
+        requested = 0
 
         def possible(name: str) -> list[str]:
-            nonlocal asked
-            asked += name == "g3"
-            return [["n1"], ["n2"]][asked % 2] if how.startswith("cannot") and name == "g3" else ["n1", "n2"]
+            nonlocal requested
+            requested += name == "g3"
+            return [["n1"], ["n2"]][requested % 2] if how.startswith("cannot") and name == "g3" else ["n1", "n2"]
 
         scheduler = KubeScheduler(one, possible=possible)
         await put_gang(one, "g", 4)
@@ -274,7 +274,7 @@ async def only_the_launcher(one: Led, scheduler: KubeScheduler) -> None:
     await one.pause(1)
 
 
-def test_room_of_members_that_are_gone_is_kept_for_seconds_whatever_the_pod_says(tmp_path: Path) -> None:
+def test_room_of_members_that_are_deleted_is_kept_for_seconds_whatever_the_pod_says(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         scheduler = KubeScheduler(one)
         await only_the_launcher(one, scheduler)
@@ -301,7 +301,7 @@ def test_the_operator_bounds_how_long_a_gang_is_waited_for(tmp_path: Path) -> No
     play(story, tmp_path, finish_s=5.0)
 
 
-def test_room_of_members_that_are_gone_is_taken_by_higher_priority(tmp_path: Path) -> None:
+def test_room_of_members_that_are_deleted_is_taken_by_higher_priority(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         scheduler = KubeScheduler(one)
         await only_the_launcher(one, scheduler)
@@ -313,7 +313,7 @@ def test_room_of_members_that_are_gone_is_taken_by_higher_priority(tmp_path: Pat
     play(story, tmp_path)
 
 
-def test_room_of_members_that_are_gone_counts_in_their_quota_and_not_beside_who_replaces_them(tmp_path: Path) -> None:
+def test_room_of_members_that_are_deleted_counts_in_their_quota_and_not_beside_who_replaces_them(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_node("n2", 8)
         await one.put_quota("a", least=8, most=8)

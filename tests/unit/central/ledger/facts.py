@@ -125,7 +125,7 @@ def report(
     reconciled: bool = True,
     isolations: Iterable[str] = (),
 ) -> NodeDevices:
-    """Two cards and a port with four VFs, unless said otherwise."""
+    """Report two cards and a port with four VFs, unless the test sets other devices."""
     return NodeDevices(
         metadata=AnnotatedMetadata(name=name, resource_version=str(version), annotations={CORDON: cordon} if cordon else {}),
         status=Status(
@@ -139,7 +139,7 @@ def report(
 
 
 def ledger_of(*reports: NodeDevices) -> Ledger:
-    """Every node reachable, nothing freed yet."""
+    """Create a ledger in which every node is reachable, and none was freed."""
     ledger = Ledger()
     for each in reports or (report(),):
         ledger.facts.set_report(each)

@@ -142,7 +142,7 @@ def test_by_turns_a_card_has_fewer_sharers() -> None:
 
 
 def test_a_card_with_as_many_sharers_as_its_node_allows_has_nothing_free() -> None:
-    """And those of one pod count one by one."""
+    """Check that several containers of one pod count one by one."""
     grants = [grant("p", name, granted(0, memory_mib=1)) for name in ("a", "b")]
     for max_shares, is_free in ((3, True), (2, False)):
         full = msgspec.structs.replace(gpu(0), max_shares=max_shares)

@@ -11,7 +11,7 @@ def test_a_reader_pays_for_each_changed_node_once() -> None:
     assert changes.since(changes.version) == []
 
 
-def test_each_node_that_got_room_is_told_once() -> None:
+def test_each_node_that_got_room_is_reported_once() -> None:
     changes = Changes()
     for name in ("b", "a", "b"):
         changes.free(name)

@@ -52,7 +52,7 @@ def test_a_pod_that_is_not_bound_or_has_no_assignment_holds_nothing() -> None:
     assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
-def test_a_pod_being_deleted_holds_until_it_is_gone() -> None:
+def test_a_pod_being_deleted_holds_until_it_is_deleted() -> None:
     ledger = ledger_of()
     ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0)))
     ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0), deleting=True))
@@ -61,11 +61,11 @@ def test_a_pod_being_deleted_holds_until_it_is_gone() -> None:
     assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
-@pytest.mark.parametrize("gone", [True, False])
-def test_a_device_that_the_node_still_names_is_not_free(gone: bool) -> None:
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_device_that_the_node_still_names_is_not_free(deleted: bool) -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
     ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0, 1)))
-    if gone:
+    if deleted:
         ledger.facts.remove_pod(uid("p"))
     else:
         ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0, 1), terminal=True))
@@ -110,7 +110,7 @@ def test_an_older_version_does_nothing() -> None:
     assert ledger.snapshot() == before
 
 
-def test_what_is_gone_does_not_come_back_by_a_late_event() -> None:
+def test_what_is_deleted_does_not_come_back_by_a_late_event() -> None:
     ledger = ledger_of()
     ledger.facts.remove_pod(uid("p"))
     ledger.facts.remove_report("n1", 2)
@@ -219,7 +219,7 @@ def test_a_report_after_the_node_came_back_ends_what_lingers() -> None:
 
 
 def test_what_is_in_use_and_who_was_there_before_is_no_change_of_the_room() -> None:
-    """Each node reports that once a minute: no one who looks at what changed has to look."""
+    """Check the use and the former holders, which each node reports once a minute: they are no change of the free capacity."""
     ledger = Ledger()
     held = [grant("p", "c", granted(0))]
     ledger.facts.set_report(report(grants=held))
@@ -227,9 +227,9 @@ def test_what_is_in_use_and_who_was_there_before_is_no_change_of_the_room() -> N
     ledger.take_freed()
     busy = report(version=2, grants=held)
     past = Past(device=gpu_uuid(1), pod=uid("q"), container="c", since=1, until=2)
-    seen = (Use(uuid=gpu_uuid(0), memory_used_mib=512, busy_percent=95),)
+    observed = (Use(uuid=gpu_uuid(0), memory_used_mib=512, busy_percent=95),)
     ledger.facts.set_report(
-        msgspec.structs.replace(busy, status=msgspec.structs.replace(busy.status, past=(past,), use=seen, used_at=9))
+        msgspec.structs.replace(busy, status=msgspec.structs.replace(busy.status, past=(past,), use=observed, used_at=9))
     )
     assert ledger.capacity("n1") is capacity
     assert ledger.capacities_changed_since(version) == ([], version)
@@ -360,7 +360,7 @@ def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> Non
         pytest.param(report(pfs=[]), report(version=2), id="VFs"),
     ],
 )
-def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> None:
+def test_room_that_appears_is_reported(before: NodeDevices, after: NodeDevices) -> None:
     ledger = ledger_of(before)
     ledger.facts.set_report(after)
     assert ledger.take_freed() == ("n1",)
@@ -377,14 +377,14 @@ def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> N
         pytest.param(report(version=2, gpus=[msgspec.structs.replace(gpu(0), module_id=7)]), id="module"),
     ],
 )
-def test_a_device_that_is_described_otherwise_is_told(after: NodeDevices) -> None:
-    """A pod that did not fit may fit now."""
+def test_a_device_that_is_described_otherwise_is_reported(after: NodeDevices) -> None:
+    """Check a changed description, by which a refused pod may fit."""
     ledger = ledger_of(report(gpus=[gpu(0)]))
     ledger.facts.set_report(after)
     assert ledger.take_freed() == ("n1",)
 
 
-def test_a_new_node_and_one_that_came_back_are_told() -> None:
+def test_a_new_node_and_one_that_came_back_are_reported() -> None:
     ledger = ledger_of()
     ledger.facts.set_node("n2", READY, 1)
     ledger.facts.set_report(report("n2"))
@@ -394,7 +394,7 @@ def test_a_new_node_and_one_that_came_back_are_told() -> None:
     assert ledger.take_freed() == ("n1",)
 
 
-def test_a_full_node_that_came_back_is_not_told() -> None:
+def test_a_full_node_that_came_back_is_not_reported() -> None:
     ledger = ledger_of(report(gpus=[gpu(0)], pfs=[]))
     ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     ledger.facts.set_node("n1", NOT_READY, 2)
@@ -402,7 +402,7 @@ def test_a_full_node_that_came_back_is_not_told() -> None:
     assert ledger.take_freed() == ()
 
 
-def test_room_on_a_node_that_gives_nothing_is_not_told() -> None:
+def test_room_on_a_node_that_gives_nothing_is_not_reported() -> None:
     ledger = ledger_of(report(reconciled=False))
     ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     ledger.facts.remove_pod(uid("p"))
@@ -429,13 +429,13 @@ def test_a_pod_that_changed_in_something_else_changes_no_room() -> None:
 
 def test_rooms_are_caught_up_with_by_version() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
-    everything, seen = ledger.capacities_changed_since(-1)
+    everything, observed = ledger.capacities_changed_since(-1)
     assert {name for name, _ in everything} == {"n1", "n2"}
     ledger.facts.set_pod(pod("p", node="n2", takes=whole(0)))
-    assert ledger.capacities_changed_since(seen) == ([("n2", ledger.capacity("n2"))], ledger.version)
-    seen = ledger.version
+    assert ledger.capacities_changed_since(observed) == ([("n2", ledger.capacity("n2"))], ledger.version)
+    observed = ledger.version
     ledger.facts.remove_report("n1", 5)
-    assert ledger.capacities_changed_since(seen) == ([("n1", None)], ledger.version)
+    assert ledger.capacities_changed_since(observed) == ([("n1", None)], ledger.version)
 
 
 def test_nothing_is_kept_of_a_node_without_report_and_holders() -> None:

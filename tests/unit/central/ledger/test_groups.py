@@ -1,4 +1,4 @@
-"""Where affinity groups are, as pods come, go and move."""
+"""Test where affinity groups are, as pods are created, end and move."""
 
 from central.assignment.model import Part, Taken
 from central.assignment.sharing import AffinityGroup

@@ -1,4 +1,4 @@
-"""Central's own claims, and what the ledger tells."""
+"""Test central's own claims, and the changes that the ledger reports."""
 
 import pytest
 
@@ -295,7 +295,7 @@ def test_rooms_are_those_of_nodes_that_report() -> None:
     assert [capacity.name for capacity in ledger.capacities()] == ["n1"]
 
 
-def test_holders_are_told_with_every_claim() -> None:
+def test_holders_are_reported_with_every_claim() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0, 100))]))
     record = pod("p", node="n1", takes=share(0, 80), created=7)
     ledger.facts.set_pod(record)

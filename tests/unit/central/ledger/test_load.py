@@ -19,7 +19,7 @@ ONE, TWO = CpuMemory(1000, 2048), CpuMemory(2000, 4096)
 
 
 def ledger() -> Ledger:
-    """With a node n1 that serves."""
+    """Create a ledger with a reachable node n1."""
     books = Ledger()
     books.facts.set_node("n1", NodeFacts(ready=True, allocatable=NODE), 1)
     books.facts.set_report(report("n1"))
@@ -28,7 +28,7 @@ def ledger() -> Ledger:
 
 def left(books: Ledger, name: str = "n1") -> tuple[int, int]:
     capacity = books.capacity(name)
-    assert capacity.resources_known
+    assert capacity.resources_reported
     return NODE.cpu_milli - capacity.cpu_milli, NODE.memory_mib - capacity.memory_mib
 
 
@@ -71,7 +71,7 @@ def test_a_plan_that_ends_gives_back() -> None:
 
 
 def predicted(name: str = "p", *, until: float = 10) -> Ledger:
-    """With a pod without devices that is expected on n1."""
+    """Create a ledger with a prediction on n1 for a pod without devices."""
     books = ledger()
     books.claims.predict_load(PodLoad(PodUid(name), "n1", ONE), until)
     assert left(books) == ONE
@@ -139,18 +139,18 @@ def test_more_than_there_is_leaves_nothing() -> None:
     books = ledger()
     books.facts.set_load(PodLoad(PodUid("other"), "n1", CpuMemory(70_000, 1)))
     capacity = books.capacity("n1")
-    assert (capacity.cpu_milli, capacity.memory_mib, capacity.resources_known) == (0, 255_999, True)
+    assert (capacity.cpu_milli, capacity.memory_mib, capacity.resources_reported) == (0, 255_999, True)
 
 
 def test_what_a_node_does_not_say_is_not_known() -> None:
     books = Ledger()
     books.facts.set_report(report("n1"))
-    assert not books.capacity("n1").resources_known
+    assert not books.capacity("n1").resources_reported
     books.facts.set_node("n1", NodeFacts(allocatable=NODE), 5)
     books.facts.set_node("n1", NodeFacts(allocatable=ONE), 4)  # late
     assert left(books) == (0, 0)
     books.facts.set_node("n1", NodeFacts(), 6)
-    assert not books.capacity("n1").resources_known
+    assert not books.capacity("n1").resources_reported
 
 
 def test_a_list_takes_away_what_is_not_in_it() -> None:
@@ -161,7 +161,7 @@ def test_a_list_takes_away_what_is_not_in_it() -> None:
     books.facts.replace_pods([], 5, loads=[PodLoad(PodUid("stays"), "n1", ONE)])
     assert left(books) == (2000, 4096)
     books.facts.replace_nodes({}, 9)
-    assert not books.capacity("n1").resources_known
+    assert not books.capacity("n1").resources_reported
 
 
 def test_a_grant_alone_has_no_requests() -> None:
@@ -216,25 +216,25 @@ happenings = st.one_of(
 
 
 @given(st.lists(happenings, min_size=10, max_size=30))
-def test_a_prediction_without_devices_counts_until_the_pod_is_bound_gone_or_its_time_is_over(
+def test_a_prediction_without_devices_counts_until_the_pod_is_bound_deleted_or_its_time_is_over(
     happened: list[tuple[str, PodUid, str, CpuMemory, int]],
 ) -> None:
     books, now = Ledger(), 0
     expected: dict[PodUid, tuple[str, CpuMemory, int]] = {}
     bound: dict[PodUid, tuple[str, CpuMemory]] = {}
-    gone: set[PodUid] = set()
+    deleted: set[PodUid] = set()
     for what, of, node, requests, seconds in happened:
         if what == "predict":
             books.claims.predict_load(PodLoad(of, node, requests), now + seconds)
-            if of not in bound and of not in gone:
+            if of not in bound and of not in deleted:
                 expected[of] = node, requests, now + seconds
-        elif what == "show" and of not in gone:  # the watch shows nothing more of a pod that is gone
+        elif what == "show" and of not in deleted:  # the watch shows nothing more of a pod that is gone
             books.facts.set_load(PodLoad(of, node, requests))
             bound.pop(of, None)
             bound |= {of: (node, requests)} if node else {}
         elif what == "gone":
             books.facts.remove_pod(of)
-            gone.add(of)
+            deleted.add(of)
             bound.pop(of, None)
         elif what == "ask again":
             books.claims.forget_prediction(of)
@@ -242,7 +242,7 @@ def test_a_prediction_without_devices_counts_until_the_pod_is_bound_gone_or_its_
         elif what == "wait":
             now += seconds
             books.expire(now)
-        expected = {of: one for of, one in expected.items() if of not in bound and of not in gone and one[2] > now}
+        expected = {of: one for of, one in expected.items() if of not in bound and of not in deleted and one[2] > now}
         counted = [*bound.values(), *(one[:2] for one in expected.values())]
         assert requested(books) == added_up(counted)
     books.expire(math.inf)

@@ -36,22 +36,22 @@ def _labelled(limits: Mapping[str, str], labels: Mapping[str, str]) -> Mapping[s
 
 
 @settings(max_examples=60, deadline=None)
-@given(pods=st.lists(st.tuples(LIMITS, LABELS), min_size=1, max_size=6), gone=st.sets(st.integers(0, 5)))
-def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[str, str]]], gone: set[int]) -> None:
-    """The last pod would be put there, and some of the others would be gone."""
+@given(pods=st.lists(st.tuples(LIMITS, LABELS), min_size=1, max_size=6), deleted=st.sets(st.integers(0, 5)))
+def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[str, str]]], deleted: set[int]) -> None:
+    """Compare the overlay with the ledger after the last pod is placed there and some of the others have ended."""
     made = World()
     made.node("n1", 3, 3, isolations=["none", "tokens"])
     made.readiness("n1", True, allocatable={"cpu": "64", "memory": "256Gi"})
     *before, (limits, labels) = pods
     bound = []
-    for number, (its, words) in enumerate(before):
-        made.show(f"p{number}", its, annotations=_labelled(its, words))
+    for number, (its, text) in enumerate(before):
+        made.show(f"p{number}", its, annotations=_labelled(its, text))
         if made.filter(f"p{number}", "n1").fitting:
             made.bind(f"p{number}", "n1", its, requests={"cpu": "2", "memory": "4Gi"})
             bound.append(number)
         else:
-            made.gone(f"p{number}")
-    going = [uid_of(f"p{number}") for number in bound if number in gone]
+            made.deleted(f"p{number}")
+    going = [uid_of(f"p{number}") for number in bound if number in deleted]
     made.show("last", limits, annotations=_labelled(limits, labels), requests={"cpu": "1500m", "memory": "1Gi"})
     pod = made.pending_pod("last")
     state = made.ledger.without(*going)
@@ -90,8 +90,8 @@ def test_two_of_one_affinity_group_would_be_on_one_card() -> None:
 
 def test_a_node_that_is_known_to_lack_cpu_or_memory() -> None:
     some = replace(capacity(), cpu_milli=1000, memory_mib=1024)
-    asked = CpuMemory(1001, 10)
-    assert some.has_resources(asked)
-    assert not replace(some, resources_known=True).has_resources(asked)
-    assert not replace(some, resources_known=True).has_resources(CpuMemory(10, 1025))
-    assert replace(some, resources_known=True).has_resources(CpuMemory(1000, 1024))
+    requested = CpuMemory(1001, 10)
+    assert some.has_resources(requested)
+    assert not replace(some, resources_reported=True).has_resources(requested)
+    assert not replace(some, resources_reported=True).has_resources(CpuMemory(10, 1025))
+    assert replace(some, resources_reported=True).has_resources(CpuMemory(1000, 1024))

@@ -1,4 +1,4 @@
-"""The rails of VFs: what a node reports, also one that is upgraded meanwhile, and the cluster as if only some were there."""
+"""Test the rails of VFs: as a node reports them, also during its upgrade, and as if only some VFs existed."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""When each object is handled next: the last time counts, and nothing is returned before its time."""
+"""Test when each object is handled next: the last time counts, and none is returned before its time."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""An exception about one object: logged, counted, and the object set aside for a growing time."""
+"""Test an exception about one object: it is logged and counted, and the object is set aside for a growing time."""
 
 import asyncio
 from collections import Counter

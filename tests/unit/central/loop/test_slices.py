@@ -1,4 +1,4 @@
-"""Long work in slices: when others have their turn, and for how long."""
+"""Test long work in slices: when other tasks run, and for how long."""
 
 import asyncio
 from collections.abc import Generator
@@ -9,7 +9,7 @@ from central.loop.slices import Slices, result_in_slices
 
 
 class Loop:
-    """A clock, and others who are at work for so long whenever it is their turn."""
+    """Represent a clock, and other tasks that run for so long at each of their turns."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, others_s: float) -> None:
         self.now = 0.0
@@ -21,11 +21,11 @@ class Loop:
         self.turns.append(seconds)
         self.now += max(seconds, self._others_s)
 
-    def work(self, **words: float) -> list[float]:
-        """Three steps of 2 s, each as long as a slice."""
+    def work(self, **text: float) -> list[float]:
+        """Work in three steps of 2 s, each as long as a slice."""
 
         async def steps() -> None:
-            slices = Slices(lambda: self.now, slice_s=2.0, **words)
+            slices = Slices(lambda: self.now, slice_s=2.0, **text)
             for _ in range(3):
                 self.now += 2.0
                 await slices.pause()

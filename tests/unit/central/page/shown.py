@@ -1,4 +1,4 @@
-"""A world whose nodes' reports are kept, and what the page would be told of it."""
+"""Create a cluster whose nodes' reports are kept, and return what the page would receive."""
 
 import asyncio
 from typing import Any

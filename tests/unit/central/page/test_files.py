@@ -1,4 +1,4 @@
-"""The page's files: all that they name is beside them, below whatever path, and they need no more than the policy lets."""
+"""Test the page's files: each named file exists beside them, below any path, and none needs more than the policy allows."""
 
 import re
 from collections import Counter
@@ -65,7 +65,7 @@ def test_styles_load_nothing() -> None:
 
 
 def test_each_colour_stands_once_for_light_and_once_for_dark() -> None:
-    """The dark ones would else be kept the same by hand."""
+    """Check that the dark colours are not listed a second time by hand."""
     named = Counter(re.findall(r"(--[a-z-]+): #", (STATIC / "style.css").read_text()))
     assert named["--page"] == 2
     assert max(named.values()) == 2

@@ -1,4 +1,4 @@
-"""The page in a leadership: it shows what the watches say, is the present one's, and is left out where it is not wanted."""
+"""Test the page in a leadership: it shows the state of the watches, belongs to the current leader, and can be turned off."""
 
 import asyncio
 import gc
@@ -78,7 +78,7 @@ def test_where_it_is_not_wanted_nothing_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_what_was_read_is_not_looked_at_by_every_collection(tmp_path: Path, ends: bool) -> None:
+def test_what_was_read_is_not_checked_by_every_collection(tmp_path: Path, ends: bool) -> None:
     async def story(one: Led) -> None:
         if ends:
             await one.leadership.end()

@@ -1,4 +1,4 @@
-"""The cluster as JSON: whole, and what changed since; what is the same is not said again, nor looked at."""
+"""Test the cluster as JSON: the whole, and the changes since a revision. Unchanged nodes are neither sent nor built again."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.controllers.gangs import GangFeed
 from central.page import live as module
 from central.page.live import EVERY_S, Live
@@ -40,7 +40,7 @@ def test_an_empty_cluster_is_no_node() -> None:
     assert (answer["nodes"], answer["pending"], answer["totals"]["nodes"]) == ([], [], 0)
 
 
-def test_only_what_changed_is_said_again() -> None:
+def test_only_what_changed_is_reported_again() -> None:
     shown = Shown()
     for name in ("n1", "n2"):
         shown.world.node(name, 1)
@@ -62,7 +62,7 @@ def test_totals_follow_every_change() -> None:
     shown.world.bind("a", "n1")
     shown.world.readiness("n2", False)
     shown.whole()
-    shown.world.gone("a")
+    shown.world.deleted("a")
     answer = shown.whole()
     assert msgspec.convert(answer["totals"], Totals) == totals([msgspec.convert(node, NodeView) for node in answer["nodes"]])
 
@@ -110,7 +110,7 @@ def test_a_heartbeat_is_none() -> None:
     assert shown.since(revision)["revision"] == revision
 
 
-def test_a_node_that_is_gone() -> None:
+def test_a_node_that_is_deleted() -> None:
     shown = Shown()
     shown.world.node("n1", 1)
     shown.world.node("n2", 1)
@@ -147,31 +147,31 @@ def test_it_is_caught_up_at_most_so_often(monkeypatch: pytest.MonkeyPatch) -> No
     shown = Shown()
     shown.world.node("n1", 1)
     shown.caught_up()
-    seen: list[str] = []
+    observed: list[str] = []
     real = Live._view
 
     def view(self: Live, name: str) -> NodeView | None:
-        seen.append(name)
+        observed.append(name)
         return real(self, name)
 
     monkeypatch.setattr(Live, "_view", view)
     shown.world.bind("a", "n1")
     shown.caught_up(after_s=EVERY_S / 2)
-    assert seen == []
+    assert observed == []
     shown.caught_up(after_s=EVERY_S)
     shown.caught_up(after_s=EVERY_S)
-    assert seen == ["n1"]  # and never again without a reason
+    assert observed == ["n1"]  # and never again without a reason
 
 
-def test_what_changes_during_the_look_is_looked_at_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changes_during_the_scan_is_checked_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Shown()
     for name in ("n1", "n2"):
         shown.world.node(name, 1)
 
     class Interrupting:
-        """The loop's others come in between two nodes."""
+        """Let other tasks of the loop run between two nodes."""
 
-        def __init__(self, *args: object, **words: object) -> None:
+        def __init__(self, *args: object, **text: object) -> None:
             self.left = [lambda: shown.world.bind("a", "n1"), lambda: shown.world.bind("b", "n2")]
 
         async def pause(self) -> None:
@@ -185,14 +185,14 @@ def test_what_changes_during_the_look_is_looked_at_next_time(monkeypatch: pytest
     assert held == {"n1", "n2"}
 
 
-def test_those_who_ask_together_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_who_ask_together_share_one_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Shown()
     shown.world.node("n1", 1)
-    looks: list[str] = []
+    scans: list[str] = []
     real = Live._view
 
     def view(self: Live, name: str) -> NodeView | None:
-        looks.append(name)
+        scans.append(name)
         return real(self, name)
 
     monkeypatch.setattr(Live, "_view", view)
@@ -201,7 +201,7 @@ def test_those_who_ask_together_share_one_look(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.gather(*(shown.live.catch_up() for _ in range(8)))
 
     asyncio.run(together())
-    assert looks == ["n1"]
+    assert scans == ["n1"]
 
 
 # ---- pods that wait
@@ -235,7 +235,7 @@ def test_who_waits_is_news_only_when_more_than_time_went_by() -> None:
     later = shown.since(revision)
     assert (later["revision"], "pending" in later) == (revision, False)
     assert shown.whole()["pending"][0]["refused_s"] > answer["pending"][0]["refused_s"]
-    shown.world.gone("a")
+    shown.world.deleted("a")
     answer = shown.since(revision)
     assert (answer["pending"], answer["pending_count"], answer["nodes"]) == ([], 0, [])
 
@@ -255,9 +255,9 @@ def test_a_waiting_pod_is_shown_with_its_place_in_line_and_one_of_a_gang_with_th
     shown = Shown()
     shown.world.node("n1", 1)
     shown.world.bind("holds", "n1")
-    asked: dict[str, dict[str, Any]] = {"a": {"priority": 2}, "b": {}, "c": {"annotations": {GANG: "g", GANG_MIN: "1"}}}
-    for name, words in asked.items():
-        pod = shown.world.show(name, **words)
+    requested: dict[str, dict[str, Any]] = {"a": {"priority": 2}, "b": {}, "c": {"annotations": {GANG: "g", GANG_MIN: "1"}}}
+    for name, text in requested.items():
+        pod = shown.world.show(name, **text)
         GangFeed(shown.world.scheduler.starts, shown.world.ledger).changed(pod)
         shown.world.filter(name)
     pending = {pod["pod"]: pod for pod in shown.whole()["pending"]}
@@ -281,7 +281,7 @@ def test_nothing_that_is_secret_is_in_it() -> None:
     assert not [word for word in ("c2VjcmV0", "hunter2", "assignment", "signature") if word in text]
 
 
-def test_a_look_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Shown()
     shown.world.node("n1", 1)
     with monkeypatch.context() as broken:

@@ -1,4 +1,4 @@
-"""The page over real HTTP: what a browser gets, what it is told to refuse, who is turned away, and how one waits for news."""
+"""Test the page over real HTTP: the answers, the headers for the browser, refused callers, and waiting for changes."""
 
 import asyncio
 import gzip
@@ -123,7 +123,7 @@ def test_every_answer_keeps_a_browser_from_everything_else() -> None:
             assert policy["default-src"] == "'none'"
             assert policy["frame-ancestors"] == "'none'"
             assert not [
-                word for words in policy.values() for word in words.split() if word not in ("'none'", "'self'", "'script'")
+                word for text in policy.values() for word in text.split() if word not in ("'none'", "'self'", "'script'")
             ]
             assert answer.headers["X-Content-Type-Options"] == "nosniff"
             assert "Set-Cookie" not in answer.headers
@@ -188,7 +188,7 @@ def test_those_who_open_it_together_are_answered_with_one_and_the_same(monkeypat
     play(story)
 
 
-def test_who_waits_is_told_anew_though_nothing_else_is_new() -> None:
+def test_who_waits_is_notified_anew_though_nothing_else_is_new() -> None:
     async def story(one: Http) -> None:
         one.shown.world.bind("holds", "n1")
         one.shown.world.bind("too", "n2")
@@ -275,8 +275,9 @@ def test_a_name_that_someone_made_point_here(host: str, status: int) -> None:
     play(story)
 
 
-def test_only_a_connection_from_here_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The API server's proxy comes from elsewhere and passes on its own name."""
+def test_only_a_connection_from_here_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that only connections from this machine are tested by name: the API server's proxy comes from elsewhere and
+    forwards its own name."""
     monkeypatch.setattr(routes, "_is_loopback", lambda peer: False)
 
     async def story(one: Http) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from central.assignment.model import Part, Taken
-from central.quota.amounts import asked, held, in_words, model_key, parse_amounts, render_amounts
+from central.quota.amounts import as_text, held, model_key, parse_amounts, render_amounts, requested
 from central.request.cpu_memory import CPU, MEMORY
 from central.request.model import ContainerRequest, CpuMemory, DeviceRequest, Role, Share
 from lading.nodedevices import Gpu, MigInstance
@@ -53,11 +53,11 @@ def test_names_of_models_are_names_of_resources() -> None:
     ],
 )
 def test_what_a_pod_that_waits_counts(ask: DeviceRequest, expected: dict[str, int]) -> None:
-    assert asked(ask, NOTHING, MODELS) == expected
+    assert requested(ask, NOTHING, MODELS) == expected
 
 
 def test_cpu_and_memory_beside() -> None:
-    assert asked(pod(gpus(0, vfs=1)), CpuMemory(1500, 2048), {}) == {RESOURCE_RDMA: 1, CPU: 1500, MEMORY: 2048}
+    assert requested(pod(gpus(0, vfs=1)), CpuMemory(1500, 2048), {}) == {RESOURCE_RDMA: 1, CPU: 1500, MEMORY: 2048}
 
 
 def card(uuid: str, model: str, memory_mib: int, mig: tuple[MigInstance, ...] = ()) -> Gpu:
@@ -97,7 +97,7 @@ def test_instances_that_fill_a_card_are_no_more_than_the_card(profile: str) -> N
         slices, gigabytes = (int(part.strip("gb")) for part in profile.split("g.", 1))
         fitting = min(count // slices, card_mib // (gigabytes * 1000))
         if fitting:
-            whole = asked(pod(gpus(fitting), models=("m",), profile=profile), NOTHING, {"m": card_mib})
+            whole = requested(pod(gpus(fitting), models=("m",), profile=profile), NOTHING, {"m": card_mib})
             assert whole[RESOURCE_GPU] <= 1000
 
 
@@ -120,4 +120,4 @@ def test_amounts_are_written_as_they_are_read() -> None:
     ],
 )
 def test_in_words(key: str, amount: int, words: str) -> None:
-    assert in_words(key, amount) == words
+    assert as_text(key, amount) == words

@@ -9,7 +9,7 @@ from central.quota.amounts import unit_of
 from central.quota.checks import QuotaRefusal, check, lendable, turn_key
 from central.quota.model import FLAT, ROOT, Quota, QuotaDialect, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
-from central.quota.runtime import ask_up
+from central.quota.runtime import sum_requests
 from central.quota.tree import build
 from central.request.reasons import OfPod
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
@@ -22,14 +22,14 @@ CARD = 1000
 def snapshot(
     quotas: list[Quota], total: int, used: Mapping[str, int], waiting: Mapping[str, int] | None = None, fixed: int = 0
 ) -> QuotaSnapshot:
-    """How quotas of cards stand. `waiting`: what pods ask for that hold nothing."""
+    """Return the state of quotas of cards. `waiting`: the requests of pods that hold nothing."""
     tree = build(quotas)
     up: dict[QuotaId, dict[str, int]] = {}
     for name, amount in used.items():
         for step in tree.paths[QuotaId(name)]:
             up[step] = {GPU: up.get(step, {}).get(GPU, 0) + amount * CARD}
     requests = {QuotaId(name): (used.get(name, 0) + (waiting or {}).get(name, 0)) * CARD for name in {*used, *(waiting or {})}}
-    asking = ask_up(tree, GPU, requests)
+    asking = sum_requests(tree, GPU, requests)
     flat_min = sum(one.min.get(GPU, 0) for one in quotas if one.parent == FLAT)
     totals = {ROOT: {GPU: total * CARD}, FLAT: {GPU: flat_min}}
     by_group = {group: amounts[GPU] for group, amounts in totals.items()}
@@ -37,15 +37,15 @@ def snapshot(
         tree=tree,
         used=up,
         fixed={QuotaId(name): {GPU: fixed * CARD} for name in used},
-        asked={GPU: asking.requested},
+        requested={GPU: asking.requested},
         limited={GPU: asking.limited},
         runtime={GPU: divide_down(tree, GPU, by_group, asking.limited, unit_of(GPU))},
         totals=totals,
     )
 
 
-def cards(name: str, least: int = 0, most: int = 16, weight: int = 1, **words: Any) -> Quota:
-    return quota(name, min={GPU: least * CARD}, max={GPU: most * CARD}, weights={GPU: weight * CARD}, **words)
+def cards(name: str, least: int = 0, most: int = 16, weight: int = 1, **text: Any) -> Quota:
+    return quota(name, min={GPU: least * CARD}, max={GPU: most * CARD}, weights={GPU: weight * CARD}, **text)
 
 
 def ask(
@@ -60,7 +60,7 @@ def test_within_its_runtime() -> None:
     assert ask(now, "a", 7) is None  # b asks for nothing
 
 
-def test_the_numbers_are_said() -> None:
+def test_the_numbers_are_reported() -> None:
     now = snapshot([cards("a", 8), cards("b", 8)], 16, {"a": 8, "b": 6}, {"a": 4})
     refused = ask(now, "a", 4)
     assert refused is not None
@@ -95,13 +95,13 @@ def test_pods_that_are_never_preempted_stay_within_the_min() -> None:
 
 def test_a_quota_that_cannot_be_used_refuses_its_pods() -> None:
     now = snapshot([cards("a", 8, 4), cards("top", 0, 5, is_parent=True), cards("b", 0, 5, parent="top")], 16, {})
-    for name, why in {
+    for name, reason in {
         "a": "quota a is refused: min 8 GPUs is more than max 4 GPUs",
         "top": "quota top is divided among other quotas; name one of them in the label of the pod",
     }.items():
         refused = ask(now, name, 1)
         assert refused is not None
-        assert (refused.code, refused.why) == (OfPod.QUOTA_INVALID, why)
+        assert (refused.code, refused.why) == (OfPod.QUOTA_INVALID, reason)
 
 
 def test_no_quota_no_limit() -> None:
@@ -115,7 +115,7 @@ THREE = [cards(name, weight=16) for name in "abc"]
 
 
 def test_gangs_that_are_larger_than_their_share_borrow_by_turns() -> None:
-    """Three quotas, no min, a gang of 8 each, 16 cards: two run, and the third waits for its turn."""
+    """Use three quotas without min, a gang of 8 each, and 16 cards: two gangs run, and the third one waits for its turn."""
     waiting = dict.fromkeys("abc", 8)
     assert ask(snapshot(THREE, 16, {}, waiting), "a", 8, gang=True) is None
     assert ask(snapshot(THREE, 16, {"a": 8}, {"b": 8, "c": 8}), "b", 8, gang=True) is None
@@ -153,7 +153,7 @@ def test_a_gang_does_not_borrow_what_another_is_guaranteed_and_asks_for() -> Non
 
 
 def test_a_gang_borrows_what_lies_idle_also_where_it_is_smaller_than_its_share() -> None:
-    """Three quotas run a gang of 4 each on 16 cards, and may use 6, 5 and 5: one more gang of 4 would use the rest."""
+    """Let three quotas run a gang of 4 each on 16 cards, with runtimes of 6, 5 and 5: one more gang of 4 would use the rest."""
     now = snapshot(THREE, 16, dict.fromkeys("abc", 4), dict.fromkeys("abc", 4))
     assert ask(now, "a", 4, gang=True) is None
     alone = ask(now, "a", 4)
@@ -224,7 +224,7 @@ def flat(namespace: str, least: int, most: int) -> Quota:
     ],
 )
 def test_scheduler_plugins_quotas_borrow_from_one_another(namespace: str, gpus: int, why: str | None) -> None:
-    """The KEP's example: A (4, 6) and B (6, 8); the cluster may be larger."""
+    """Check the KEP's example: A (4, 6) and B (6, 8), in a larger cluster too."""
     now = snapshot([flat("a", 4, 6), flat("b", 6, 8)], 100, {"a/q": 4})
     refused = ask(now, f"{namespace}/q", gpus)
     assert (refused.why if refused else None) == why

@@ -1,4 +1,4 @@
-"""The examples of docs/quotas.md are read as the page says."""
+"""Check the examples of docs/quotas.md."""
 
 import re
 import textwrap
@@ -36,12 +36,12 @@ def tree() -> Tree:
 
 
 def test_the_quotas_of_the_page_make_a_tree() -> None:
-    found = tree()
-    assert not found.problems
-    assert not any(quota.uncounted for quota in found.quotas.values())
-    assert found.paths.keys() == {"vision", "speech", "research", "robots", "vision-dev/quota"}
-    assert found.quotas_of(Owner("vision-dev")) == ("vision", "vision-dev/quota")
-    assert not found.quotas[found.by_namespace["vision-prod"]].is_parent
+    result = tree()
+    assert not result.problems
+    assert not any(quota.uncounted for quota in result.quotas.values())
+    assert result.paths.keys() == {"vision", "speech", "research", "robots", "vision-dev/quota"}
+    assert result.quotas_of(Owner("vision-dev")) == ("vision", "vision-dev/quota")
+    assert not result.quotas[result.by_namespace["vision-prod"]].is_parent
 
 
 def test_the_pod_of_the_page_is_in_its_quota() -> None:
@@ -61,6 +61,6 @@ def test_the_keys_of_the_page_are_those_that_are_read() -> None:
 def test_the_numbers_of_the_page() -> None:
     rows = re.findall(r"^\| (\d+) \| (\d+) and (\d+) \|$", section(PAGE, "## What a quota may use now"), re.MULTILINE)
     assert len(rows) == 3
-    for asks, first, second in rows:
+    for amount, first, second in rows:
         two = [Of(name, 8, 16) for name in "ab"]
-        assert runtimes(16, two, {"a": 16, "b": int(asks)}, RESOURCE_GPU) == {"a": int(first), "b": int(second)}
+        assert runtimes(16, two, {"a": 16, "b": int(amount)}, RESOURCE_GPU) == {"a": int(first), "b": int(second)}

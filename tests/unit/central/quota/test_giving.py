@@ -40,8 +40,8 @@ def gang(
 
 
 def needs(count: int, gpus: int = 1) -> Callable[[Collection[PodUid]], bool]:
-    """So many pods of so many cards each have to go."""
-    return lambda gone: len(gone) * gpus >= count
+    """Return that so many pods of so many cards each have to end."""
+    return lambda deleted: len(deleted) * gpus >= count
 
 
 def give_back(
@@ -49,9 +49,9 @@ def give_back(
 ) -> tuple[Piece, ...]:
     """Choose at once, with an `enough` of one step."""
 
-    def in_a_step(gone: Collection[PodUid]) -> Generator[None, None, bool]:
+    def in_a_step(deleted: Collection[PodUid]) -> Generator[None, None, bool]:
         yield
-        return enough(gone)
+        return enough(deleted)
 
     return result(choosing(now, units, in_a_step))
 
@@ -61,7 +61,7 @@ def going(pieces: tuple[Piece, ...]) -> list[str]:
 
 
 def test_koordinators_example() -> None:
-    """runtime (50, 0); p1 to p4 by priority 10, 9, 8, 7: p2 and p4 go."""
+    """Check Koordinator's example: runtime (50, 0), p1 to p4 with priorities 10, 9, 8 and 7: p2 and p4 end."""
     tree = build([quota("q", max={CPU: 100, MEMORY: 100})])
     now = QuotaSnapshot(
         tree=tree,
@@ -78,15 +78,15 @@ def test_koordinators_example() -> None:
         for (name, (cpu, memory)), priority in zip(amounts.items(), (10, 9, 8, 7), strict=True)
     ]
 
-    def within(gone: Collection[PodUid]) -> bool:
-        left = [amounts[name] for name in amounts if name not in gone]
+    def within(deleted: Collection[PodUid]) -> bool:
+        left = [amounts[name] for name in amounts if name not in deleted]
         return sum(cpu for cpu, _ in left) <= 50 and sum(memory for _, memory in left) <= 0
 
     assert going(give_back(now, units, within)) == ["p2", "p4"]
 
 
 def lent() -> QuotaSnapshot:
-    """16 cards, min 8 and max 16 each: a runs 4 gangs of 4, b waits for 6. a may use 10."""
+    """Lend 16 cards of two quotas with min 8 and max 16: a runs four gangs of 4, b waits for 6, and a may use 10."""
     return snapshot([cards("a", 8), cards("b", 8)], 16, {"a": 16}, {"b": 6})
 
 
@@ -104,7 +104,7 @@ def test_as_many_whole_gangs_as_the_waiting_one_needs() -> None:
 def test_no_pod_goes_where_all_that_may_go_is_not_enough() -> None:
     units = [gang("g", 4, started=n) for n in range(4)]
     assert give_back(lent(), units, needs(9)) == ()  # the third gang would be of what a may use
-    assert give_back(lent(), units, lambda gone: False) == ()
+    assert give_back(lent(), units, lambda deleted: False) == ()
 
 
 def test_surplus_members_go_before_whole_gangs_and_the_youngest_first() -> None:
@@ -116,10 +116,10 @@ def test_surplus_members_go_before_whole_gangs_and_the_youngest_first() -> None:
 def test_what_is_not_needed_is_put_back_the_most_important_first() -> None:
     units = [gang(name, 1, priority=priority, gpus=gpus) for name, priority, gpus in (("a", 1, 1), ("b", 2, 1), ("c", 3, 4))]
     size = {"a0": 1, "b0": 1, "c0": 4}
-    assert going(give_back(lent(), units, lambda gone: sum(size[name] for name in gone) >= 4)) == ["c0"]
+    assert going(give_back(lent(), units, lambda deleted: sum(size[name] for name in deleted) >= 4)) == ["c0"]
 
-    def with_either(gone: Collection[PodUid]) -> bool:
-        return "c0" in gone and not {"a0", "b0"}.isdisjoint(gone)
+    def with_either(deleted: Collection[PodUid]) -> bool:
+        return "c0" in deleted and not {"a0", "b0"}.isdisjoint(deleted)
 
     assert going(give_back(lent(), units, with_either)) == ["a0", "c0"]
 
@@ -146,4 +146,4 @@ def test_scheduler_plugins_quotas_keep_their_min() -> None:
     now = snapshot([flat("a", 4, 6), flat("b", 6, 8)], 10, {"a/q": 6}, {"b/q": 6})
     units = [gang("a", 1, team="a/q", started=n) for n in range(6)]
     assert beyond(now, now.tree.quotas[QuotaId("a/q")]) == {GPU: 2000}
-    assert len(give_back(now, units, lambda gone: len(gone) >= 1)) == 1
+    assert len(give_back(now, units, lambda deleted: len(deleted) >= 1)) == 1

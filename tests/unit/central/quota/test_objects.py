@@ -1,4 +1,4 @@
-"""Both kinds of ElasticQuota as the API server has them."""
+"""Test both kinds of ElasticQuota as the API server stores them."""
 
 import msgspec
 import pytest
@@ -37,31 +37,31 @@ def read(text: str, dialect: QuotaDialect = QuotaDialect.KOORDINATOR) -> Quota:
 
 
 def test_koordinators() -> None:
-    found = read(KOORDINATOR)
-    assert (found.id, found.parent, found.tree) == ("vision", "research", "gpu-pool")
-    assert (found.is_parent, found.lends, found.namespaces) == (True, False, ("vision-dev", "vision-prod"))
-    assert found.min == {RESOURCE_GPU: 4000, CPU: 64_000, MEMORY: 256 * 1024}
-    assert found.max == {
+    result = read(KOORDINATOR)
+    assert (result.id, result.parent, result.tree) == ("vision", "research", "gpu-pool")
+    assert (result.is_parent, result.lends, result.namespaces) == (True, False, ("vision-dev", "vision-prod"))
+    assert result.min == {RESOURCE_GPU: 4000, CPU: 64_000, MEMORY: 256 * 1024}
+    assert result.max == {
         RESOURCE_GPU: 10_000,
         "gpu.lading.dev/NVIDIA-H100-80GB-HBM3": 2500,
         RESOURCE_RDMA: 8,
         CPU: 100_500,
         MEMORY: 1024 * 1024,
     }
-    assert found.uncounted == ("pods",)
-    assert (found.weight_of(RESOURCE_GPU), found.weight_of(CPU)) == (3000, 40_000)
-    assert found.weight_of(MEMORY) == found.max[MEMORY]  # the default
+    assert result.uncounted == ("pods",)
+    assert (result.weight_of(RESOURCE_GPU), result.weight_of(CPU)) == (3000, 40_000)
+    assert result.weight_of(MEMORY) == result.max[MEMORY]  # the default
 
 
 def test_scheduler_plugins() -> None:
-    found = read(KOORDINATOR, QuotaDialect.SCHEDULER_PLUGINS)
-    assert (found.id, found.parent, found.is_parent, found.lends) == ("quotas/vision", FLAT, False, True)
-    assert found.weight_of(RESOURCE_GPU) == found.min[RESOURCE_GPU]
+    result = read(KOORDINATOR, QuotaDialect.SCHEDULER_PLUGINS)
+    assert (result.id, result.parent, result.is_parent, result.lends) == ("quotas/vision", FLAT, False, True)
+    assert result.weight_of(RESOURCE_GPU) == result.min[RESOURCE_GPU]
 
 
 def test_an_object_with_nothing() -> None:
-    found = read("metadata: {name: a, namespace: b}")
-    assert (found.parent, found.min, found.max, found.lends, found.problem) == (ROOT, {}, {}, True, "")
+    result = read("metadata: {name: a, namespace: b}")
+    assert (result.parent, result.min, result.max, result.lends, result.problem) == (ROOT, {}, {}, True, "")
 
 
 def rooted(annotations: str) -> str:
@@ -76,13 +76,13 @@ metadata:
 def test_the_root_of_a_tree_of_its_own() -> None:
     total = '\'{"cpu": "10", "lading.dev/gpu": 8}\''
     out = "'{\"lading.dev/gpu\": 1}'"
-    found = read(
+    result = read(
         rooted(
             f"{{quota.scheduling.koordinator.sh/total-resource: {total}, "
             f"quota.scheduling.koordinator.sh/unschedulable-resource: {out}}}"
         )
     )
-    assert found.total == {CPU: 10_000, RESOURCE_GPU: 7000}
+    assert result.total == {CPU: 10_000, RESOURCE_GPU: 7000}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ TEN = [f"borrower-{number}" for number in range(10)]
 
 
 def scaled(siblings: list[Sibling], scale: int) -> list[Sibling]:
-    return [one._replace(weight=one.weight * scale, asks=one.asks * scale, min=one.min * scale) for one in siblings]
+    return [one._replace(weight=one.weight * scale, amount=one.amount * scale, min=one.min * scale) for one in siblings]
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def scaled(siblings: list[Sibling], scale: int) -> list[Sibling]:
 )
 @pytest.mark.parametrize(("scale", "unit"), [(1, 1), (1000, 1000)])
 def test_what_siblings_divide(total: int, siblings: list[Sibling], expected: list[int], scale: int, unit: int) -> None:
-    found = divide(total * scale, scaled(siblings, scale), unit=unit)
-    assert list(found.values()) == [amount * scale for amount in expected]
+    result = divide(total * scale, scaled(siblings, scale), unit=unit)
+    assert list(result.values()) == [amount * scale for amount in expected]
 
 
 @pytest.mark.parametrize("reversed_order", [False, True])
@@ -37,10 +37,10 @@ def test_4_units_that_proportions_leave_go_to_the_first_by_name(reversed_order: 
     mins = [8] * 8 + [7] * 2
     borrowers = [Sibling(name, 1, 100, least) for name, least in zip(TEN, mins, strict=True)]
     siblings = [Sibling("donor", 1, 0, 3), *borrowers]
-    found = divide(81, siblings[::-1] if reversed_order else siblings)
-    assert found["donor"] == 0
-    assert [found[name] for name in TEN] == [9, 9, 9, 8, 8, 8, 8, 8, 7, 7]
-    assert sum(found.values()) == 81
+    result = divide(81, siblings[::-1] if reversed_order else siblings)
+    assert result["donor"] == 0
+    assert [result[name] for name in TEN] == [9, 9, 9, 8, 8, 8, 8, 8, 7, 7]
+    assert sum(result.values()) == 81
 
 
 KEEPS = [
@@ -63,7 +63,7 @@ CARDS = [Of("a", 8, 16, 16), Of("b", 8, 16, 16)]
 
 
 @pytest.mark.parametrize(
-    ("total", "quotas", "asks", "expected"),
+    ("total", "quotas", "amount", "expected"),
     [
         pytest.param(100, KEEPS, {}, {"root60": 60, "c1": 20, "c2": 20}, id="7-keeps"),
         pytest.param(100, KEEPS, {"c1": 40}, {"root60": 60, "c1": 40, "c2": 20}, id="7-keeps-40"),
@@ -86,22 +86,22 @@ CARDS = [Of("a", 8, 16, 16), Of("b", 8, 16, 16)]
         pytest.param(16, CARDS, {"a": 16, "b": 12}, {"a": 8, "b": 8}, id="14-both"),
     ],
 )
-def test_what_a_tree_divides(total: int, quotas: list[Of], asks: dict[str, int], expected: dict[str, int]) -> None:
-    assert runtimes(total, quotas, asks, RESOURCE_GPU) == expected
-    in_cards = runtimes(total, quotas, asks, RESOURCE_GPU, 1000, 1000)
+def test_what_a_tree_divides(total: int, quotas: list[Of], amount: dict[str, int], expected: dict[str, int]) -> None:
+    assert runtimes(total, quotas, amount, RESOURCE_GPU) == expected
+    in_cards = runtimes(total, quotas, amount, RESOURCE_GPU, 1000, 1000)
     assert in_cards == {name: amount * 1000 for name, amount in expected.items()}
 
 
 def test_9_mins_that_are_more_than_there_is_are_reduced_in_proportion() -> None:
-    asks = dict.fromkeys("abc", 200)
-    assert runtimes(200, P, asks, CPU, 1000) == {"p": 200_000, "a": 66_667, "b": 66_667, "c": 66_666}
+    amount = dict.fromkeys("abc", 200)
+    assert runtimes(200, P, amount, CPU, 1000) == {"p": 200_000, "a": 66_667, "b": 66_667, "c": 66_666}
 
 
 def test_cards_stay_whole_where_all_amounts_are() -> None:
     three = [Of(name, 0, 16, 1) for name in "abc"]
-    asks = dict.fromkeys("abc", 8)
-    assert runtimes(16, three, asks, RESOURCE_GPU, 1000, 1000) == {"a": 6000, "b": 5000, "c": 5000}
-    assert runtimes(16, three, asks, CPU, 1000) == {"a": 5334, "b": 5333, "c": 5333}
+    amount = dict.fromkeys("abc", 8)
+    assert runtimes(16, three, amount, RESOURCE_GPU, 1000, 1000) == {"a": 6000, "b": 5000, "c": 5000}
+    assert runtimes(16, three, amount, CPU, 1000) == {"a": 5334, "b": 5333, "c": 5333}
 
 
 def test_a_quota_without_the_resource_in_its_max_has_no_runtime() -> None:

@@ -1,4 +1,4 @@
-"""Contradictory quotas are refused in words, and a pod finds its quota."""
+"""Test contradictory quotas, which are refused with a message, and which quota a pod has."""
 
 import random
 
@@ -136,7 +136,7 @@ def test_koordinators_object_of_the_whole_cluster_is_not_a_quota() -> None:
 
 
 def test_a_tree_has_a_limited_depth() -> None:
-    """Each quota below the last level is refused, whichever is read first, and none of the levels above it is."""
+    """Check that each quota below the last level is refused, in any order of reading, and no quota above."""
     chain = [quota("q0", max=MAX, is_parent=True)]
     chain += [quota(f"q{n}", parent=f"q{n - 1}", max=MAX, is_parent=True) for n in range(1, 3000)]
     for quotas in (chain, chain[::-1]):

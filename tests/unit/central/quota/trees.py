@@ -1,21 +1,21 @@
-"""Trees of quotas of one resource, as tests write them, and their runtime in a unit of the test's choice."""
+"""Build trees of quotas of one resource, as tests write them, and their runtime in a unit that the test chooses."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from central.quota.model import ROOT, Amounts, Quota, QuotaDialect, QuotaId
-from central.quota.runtime import ask_up, divide, sibling
+from central.quota.runtime import divide, sibling, sum_requests
 from central.quota.tree import Tree, build
 
 
-def quota(name: str, *, parent: str = ROOT, **words: object) -> Quota:
+def quota(name: str, *, parent: str = ROOT, **text: object) -> Quota:
     made = Quota(id=QuotaId(name), dialect=QuotaDialect.KOORDINATOR, namespace="quotas", name=name, parent=QuotaId(parent))
-    return replace(made, **words)  # type: ignore[arg-type]
+    return replace(made, **text)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Of:
-    """A quota of one resource."""
+    """Represent a quota of one resource."""
 
     name: str
     min: int = 0
@@ -61,8 +61,8 @@ def divide_down(
 
 
 def runtimes(
-    total: int, quotas: Iterable[Of], asks: Mapping[str, int], key: str, scale: int = 1, unit: int = 1
+    total: int, quotas: Iterable[Of], amounts: Mapping[str, int], key: str, scale: int = 1, unit: int = 1
 ) -> dict[str, int]:
     tree = tree_of(quotas, key, scale)
-    limited = ask_up(tree, key, {QuotaId(name): amount * scale for name, amount in asks.items()}).limited
+    limited = sum_requests(tree, key, {QuotaId(name): amount * scale for name, amount in amounts.items()}).limited
     return {str(name): amount for name, amount in divide_down(tree, key, {ROOT: total * scale}, limited, unit).items()}

@@ -1,4 +1,4 @@
-"""Rooms as columns: rows that come, change, go, and are used again."""
+"""Test free capacities as columns: rows that are added, changed, removed and reused."""
 
 import itertools
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.unit.central.ledger.facts import READY, report, share, uid
 
 
 def sized(one: NodeCapacity, cpu_milli: int = 8000, memory_mib: int = 4096) -> NodeCapacity:
-    return replace(one, cpu_milli=cpu_milli, memory_mib=memory_mib, resources_known=True)
+    return replace(one, cpu_milli=cpu_milli, memory_mib=memory_mib, resources_reported=True)
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,15 @@ def test_what_is_left_once_a_part_is_taken_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "milli"), [((1000, 250, None), 250), ((1000, 251, 30), 300), ((3000, 1, None), 1), ((1000, None, 7), 70)]
+    ("requested", "milli"), [((1000, 250, None), 250), ((1000, 251, 30), 300), ((3000, 1, None), 1), ((1000, None, 7), 70)]
 )
-def test_what_a_share_takes(asked: tuple[int, int | None, int | None], milli: int) -> None:
-    assert milli_requested(*asked) == milli
+def test_what_a_share_takes(requested: tuple[int, int | None, int | None], milli: int) -> None:
+    assert milli_requested(*requested) == milli
 
 
-@pytest.mark.parametrize("asked", [(1000, 1001, None), (0, 1, None)])
-def test_a_share_that_no_such_card_has(asked: tuple[int, int | None, int | None]) -> None:
-    assert milli_requested(*asked) > 1000
+@pytest.mark.parametrize("requested", [(1000, 1001, None), (0, 1, None)])
+def test_a_share_that_no_such_card_has(requested: tuple[int, int | None, int | None]) -> None:
+    assert milli_requested(*requested) > 1000
 
 
 def test_a_node_that_goes_leaves_its_row_to_the_next() -> None:
@@ -102,7 +102,9 @@ def test_places_of_pods_and_what_is_free_of_a_model() -> None:
     places = [columns.places(gpus, (), NO_CPU_MEMORY) for gpus in (1, 2, 4)]
     assert places == [7, 3, 1]
     assert [columns.places(1, (model,), NO_CPU_MEMORY) for model in (MODEL, "other", "none")] == [6, 1, 0]
-    assert [columns.places(2, (), CpuMemory(*asked)) for asked in ((4000, 0), (4001, 0), (8001, 0), (0, 9000), (0, 9001))] == [
+    assert [
+        columns.places(2, (), CpuMemory(*requested)) for requested in ((4000, 0), (4001, 0), (8001, 0), (0, 9000), (0, 9001))
+    ] == [
         3,
         1,
         0,
@@ -113,7 +115,7 @@ def test_places_of_pods_and_what_is_free_of_a_model() -> None:
     assert free == [7500, 6500, 1000, 7500, 0]
 
 
-def test_load_is_told_by_itself() -> None:
+def test_load_is_reported_by_itself() -> None:
     columns = Columns()
     columns.put(sized(capacity(card(0))))
     tick = columns.tick
@@ -154,7 +156,7 @@ def test_columns_keep_up_with_a_ledger() -> None:
 
 
 def test_what_could_not_be_taken_over_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault in the middle leaves nothing out for good."""
+    """Check that a fault in the middle loses no row."""
     capacities = [("n1", capacity(card(0), name="n1")), ("n2", capacity(card(0), name="n2"))]
     followed = Followed(Columns(), lambda version: (capacities if version < 1 else [], 1), lambda version: ([], 0))
     put = Columns.put
@@ -170,7 +172,7 @@ def test_what_could_not_be_taken_over_is_tried_again(monkeypatch: pytest.MonkeyP
 
 
 def test_a_node_that_always_fails_stops_few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node is read again after 1, 2, 4 … catch-ups, and at least every MOST_WAIT."""
+    """Check that the node is read again after 1, 2, 4 … updates, and at least after each MOST_WAIT."""
     capacities = [("n1", capacity(card(0), name="n1")), ("n2", capacity(card(0), name="n2"))]
     followed = Followed(Columns(), lambda version: (capacities if version < 1 else [], 1), lambda version: ([], 0))
     put = Columns.put
@@ -187,9 +189,9 @@ def test_a_node_that_always_fails_stops_few_questions(monkeypatch: pytest.Monkey
             assert followed.catch_up().row_of.keys() == {"n2"}
         except RuntimeError:
             failed.append(number)
-    apart = [after - before for before, after in itertools.pairwise(failed)]
-    assert apart[:4] == [1, 2, 4, 8]
-    assert apart[-2:] == [MOST_WAIT, MOST_WAIT]
+    intervals = [after - before for before, after in itertools.pairwise(failed)]
+    assert intervals[:4] == [1, 2, 4, 8]
+    assert intervals[-2:] == [MOST_WAIT, MOST_WAIT]
 
 
 def test_an_absurd_card_is_a_card() -> None:

@@ -20,8 +20,8 @@ demands = st.dictionaries(st.integers(1, WHOLE), st.integers(1, 50), min_size=1,
     ],
 )
 def test_prices_that_are_known(demand: dict[int, float], worth: dict[int, float]) -> None:
-    found = worth_of_rests(demand)
-    assert {rest: pytest.approx(found[rest]) for rest in worth} == worth
+    result = worth_of_rests(demand)
+    assert {rest: pytest.approx(result[rest]) for rest in worth} == worth
 
 
 def test_where_no_one_asks_only_whole_cards_are_worth_anything() -> None:
@@ -33,8 +33,9 @@ def test_where_no_one_asks_only_whole_cards_are_worth_anything() -> None:
 
 @given(demands)
 def test_prices_are_those_of_the_fewest_cards(demand: dict[int, float]) -> None:
-    """Feasible duals: no card is worth more than itself, and what is left of two is worth no more together apart. Then their
-    total is at most the fewest cards; it is at least what the shares are large, and at most one size a card."""
+    """Check that the prices are a feasible dual solution: no card is worth more than itself, and the remainder of two cards is
+    worth no more in parts. Their total is then at most the fewest cards, at least the total size of the shares, and at most one
+    size a card."""
     worth = worth_of_rests(demand)
     assert worth[0] == 0
     assert worth[WHOLE] == pytest.approx(1)

@@ -22,13 +22,13 @@ def free(*cards: int, vfs: tuple[int, ...] = tuple(range(16)), name: str = "n1")
     return eight_gpus(held_cards={*range(8)} - {*cards}, held_vfs={*range(16)} - {*vfs}, name=name)
 
 
-def judge(one: NodeCapacity, asked: DeviceRequest, brief: bool = False) -> Score | Missing:
-    found = fit(one, asked, policy=Policy.BINPACK)
-    return found.missing if isinstance(found, NoFit) else score_placed(one, asked, found, policy=Policy.BINPACK)
+def judge(one: NodeCapacity, requested: DeviceRequest, brief: bool = False) -> Score | Missing:
+    result = fit(one, requested, policy=Policy.BINPACK)
+    return result.missing if isinstance(result, NoFit) else score_placed(one, requested, result, policy=Policy.BINPACK)
 
 
 @pytest.mark.parametrize(
-    ("asked", "class_of"),
+    ("requested", "class_of"),
     [
         (request(whole("c")), class_in_any_order),
         (request(share("c", 100)), class_in_any_order),
@@ -41,9 +41,9 @@ def judge(one: NodeCapacity, asked: DeviceRequest, brief: bool = False) -> Score
     ],
 )
 def test_where_devices_sit_matters_to_who_has_several_or_must_have_them_near(
-    asked: DeviceRequest, class_of: Equivalence
+    requested: DeviceRequest, class_of: Equivalence
 ) -> None:
-    assert equivalence_for(read_demand(asked, Policy.BINPACK)) is class_of
+    assert equivalence_for(read_demand(requested, Policy.BINPACK)) is class_of
 
 
 def test_the_same_number_of_cards_elsewhere() -> None:
@@ -59,19 +59,19 @@ def test_the_same_number_of_cards_elsewhere() -> None:
 def test_alike_rooms_have_one_verdict_and_score() -> None:
     asks = (request(whole("c", 2), scope=Scope.SWITCH), request(whole("c", 2)), request(whole("c", vfs=1)))
     capacities = [free(*cards, vfs=vfs) for cards in combinations(range(5), 2) for vfs in ((0,), (4,), (0, 4))]
-    for asked in asks:
+    for requested in asks:
         verdicts: dict[object, set[Score | Missing]] = {}
         for one in capacities:
-            verdicts.setdefault(equivalence_for(read_demand(asked, Policy.BINPACK))(one), set()).add(judge(one, asked))
-        assert all(len(found) == 1 for found in verdicts.values())
+            verdicts.setdefault(equivalence_for(read_demand(requested, Policy.BINPACK))(one), set()).add(judge(one, requested))
+        assert all(len(verdict) == 1 for verdict in verdicts.values())
 
 
-def judged(verdicts: Verdicts, asked: DeviceRequest) -> CachedVerdicts:
-    exhaust(verdicts.judging(asked))
-    return verdicts.of(asked)
+def judged(verdicts: Verdicts, requested: DeviceRequest) -> CachedVerdicts:
+    exhaust(verdicts.judging(requested))
+    return verdicts.of(requested)
 
 
-def test_verdicts_tell_apart_what_matters_to_their_ask() -> None:
+def test_verdicts_tell_separate_what_matters_to_their_ask() -> None:
     capacities = [free(0, 2, name="apart"), free(0, 1, name="together"), free(4, 5, name="elsewhere")]
 
     def since(version: int) -> tuple[list[tuple[str, NodeCapacity | None]], int]:
@@ -79,18 +79,18 @@ def test_verdicts_tell_apart_what_matters_to_their_ask() -> None:
 
     verdicts = Verdicts(since, lambda version: ([], version), policy=Policy.BINPACK)
     within = judged(verdicts, request(whole("c", 2), scope=Scope.SWITCH))
-    assert {name for name, why in within.reasons.items() if not why} == {"together", "elsewhere"}
+    assert {name for name, reason in within.reasons.items() if not reason} == {"together", "elsewhere"}
     assert judged(verdicts, request(whole("c", 2))).best(NO_CPU_MEMORY, [one.name for one in capacities]) == "elsewhere"
     assert judged(verdicts, request(whole("c"))).best(NO_CPU_MEMORY, [one.name for one in capacities]) == "apart"
 
 
 def test_the_nearest_devices_come_first_under_every_policy() -> None:
-    asked = request(whole("c", vfs=1))
+    requested = request(whole("c", vfs=1))
     near, far = free(0, vfs=(0, 1)), free(0, 1, 2, vfs=(12,))
     for policy in Policy:
         scores = []
         for one in (near, far):
-            placed = fit(one, asked, policy=policy)
+            placed = fit(one, requested, policy=policy)
             assert isinstance(placed, Placement)
-            scores.append(score_placed(one, asked, placed, policy=policy))
+            scores.append(score_placed(one, requested, placed, policy=policy))
         assert scores[0] > scores[1]

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from central.rank.forecast import APART, HALF_LIFE, LOOK_FIRST, LOOK_PODS, OURS, PRIOR_PODS, Forecast, Source
+from central.rank.forecast import FIRST_UPDATE, HALF_LIFE, MIN_CHANGE, OURS, PRIOR_PODS, UPDATE_PODS, Forecast, Source
 from central.rank.workload import MASS, PodKind, kind_of, workload_of
 from central.request.model import CpuMemory, Shape
 from lading.vocabulary import PodUid
@@ -13,7 +13,7 @@ PRIOR = {PodKind(gpus=8): 1.0}
 
 
 def come(forecast: Forecast, shape: Shape, count: int) -> list[int]:
-    """After how many of these pods there was a new workload."""
+    """Return after how many of these pods there was a new workload."""
     first = forecast.learned
     return [n for n in range(1, count + 1) if forecast.arrived(PodUid(f"uid-{first + n}"), shape)]
 
@@ -31,27 +31,27 @@ def test_before_anything_came_there_is_a_workload() -> None:
 
 def test_what_comes_is_learned_from_the_first_pods_on() -> None:
     forecast = Forecast()
-    assert come(forecast, ONE, LOOK_FIRST) == [LOOK_FIRST]
+    assert come(forecast, ONE, FIRST_UPDATE) == [FIRST_UPDATE]
     assert mass(forecast, ONE) > 0.6
-    assert come(forecast, HALF, 10 * LOOK_FIRST)
+    assert come(forecast, HALF, 10 * FIRST_UPDATE)
     assert mass(forecast, HALF) > mass(forecast, ONE)
 
 
 def test_a_pod_counts_once() -> None:
     forecast = Forecast()
-    assert not any(forecast.arrived(PodUid("uid-1"), ONE) for _ in range(3 * LOOK_FIRST))
+    assert not any(forecast.arrived(PodUid("uid-1"), ONE) for _ in range(3 * FIRST_UPDATE))
     assert forecast.learned == 1
 
 
 def test_a_new_workload_comes_more_and_more_seldom_and_while_it_is_another() -> None:
     forecast = Forecast()
-    looks = come(forecast, ONE, 5 * LOOK_PODS)
-    between = [after - before for before, after in pairwise(looks)]
-    assert looks[0] == LOOK_FIRST
+    scans = come(forecast, ONE, 5 * UPDATE_PODS)
+    between = [after - before for before, after in pairwise(scans)]
+    assert scans[0] == FIRST_UPDATE
     assert between == sorted(between)
-    assert looks[-1] < LOOK_PODS  # from then on nothing is another
-    looks = come(forecast, HALF, 5 * LOOK_PODS)
-    assert {after - before for before, after in pairwise(looks)} == {LOOK_PODS}
+    assert scans[-1] < UPDATE_PODS  # from then on nothing is another
+    scans = come(forecast, HALF, 5 * UPDATE_PODS)
+    assert {after - before for before, after in pairwise(scans)} == {UPDATE_PODS}
 
 
 def test_the_older_the_less() -> None:
@@ -65,16 +65,16 @@ def test_the_older_the_less() -> None:
 
 def test_a_prior_counts_as_pods_that_came_before() -> None:
     forecast, eight = Forecast(PRIOR), Shape(request=request(whole("c", 8)))
-    come(forecast, ONE, 8 * LOOK_FIRST)
-    assert abs(mass(forecast, eight) - PRIOR_PODS / (PRIOR_PODS + 8 * LOOK_FIRST)) < 0.05
+    come(forecast, ONE, 8 * FIRST_UPDATE)
+    assert abs(mass(forecast, eight) - PRIOR_PODS / (PRIOR_PODS + 8 * FIRST_UPDATE)) < 0.05
     come(forecast, ONE, 10 * HALF_LIFE)
-    assert mass(forecast, eight) < APART
+    assert mass(forecast, eight) < MIN_CHANGE
 
 
 def test_few_pods_that_ask_for_many_cards_make_another_workload() -> None:
-    """Every twentieth pod is another than before, and these ask for a third of the cards."""
+    """Make every twentieth pod a new kind: these pods request a third of the cards."""
     forecast, eight = Forecast({kind_of(ONE): 1.0}), Shape(request=request(whole("c", 8)))
-    for number in range(64 * LOOK_FIRST):
+    for number in range(64 * FIRST_UPDATE):
         come(forecast, ONE if number % 20 else eight, 1)
     assert mass(forecast, eight) > 0.03
 

@@ -45,7 +45,8 @@ def test_a_half_goes_beside_a_half() -> None:
 
 
 def test_a_rest_that_no_one_fills_is_lost() -> None:
-    """40 % of a card of which half is left leave 10 %, for which no one asks; of 70 % they leave what 30 % fill."""
+    """Check that 40 % of a half-free card leave 10 %, which no pod requests, and that 70 % leave 30 %, which other pods
+    fill."""
     thirds = {PodKind(cpu_memory=CORES, core_percent=30): 3.0, PodKind(cpu_memory=CORES, core_percent=50): 2.0}
     assert score(thirds, [500, 700], [500, 300]) > score(thirds, [500, 700], [100, 700])
 
@@ -57,7 +58,7 @@ def test_cards_that_are_wanted_together_are_kept_together() -> None:
 
 
 def test_cpu_for_the_cards_that_are_left_counts() -> None:
-    """The pod takes the same of the cards; once it leaves cpu for the other one, once hardly any."""
+    """Compare a pod that leaves cpu for the other card with one that leaves hardly any; both take the same of the cards."""
     one = {PodKind(cpu_memory=CpuMemory(32_000, 8192), gpus=1): 1.0}
     assert score(one, [FULL, FULL], [0, FULL], cpu_milli=30_000) > score(one, [FULL, FULL], [0, FULL], cpu_milli=60_000)
 

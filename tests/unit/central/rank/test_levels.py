@@ -1,4 +1,4 @@
-"""Between nodes, under every policy: GPUs that are linked, or one partition, come before what a policy prefers."""
+"""Test the choice between nodes under every policy: linked GPUs, or one partition, come before the policy's preference."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -26,13 +26,13 @@ class Nodes:
     def _since(self, version: int) -> tuple[list[tuple[str, NodeCapacity | None]], int]:
         return [(one.name, one) for one in self.capacities[max(version, 0) :]], len(self.capacities)
 
-    def best(self, asked: DeviceRequest, requests: CpuMemory = NO_CPU_MEMORY) -> str | None:
-        exhaust(self._verdicts.judging(asked))
-        return self._verdicts.best(Shape(request=asked, cpu_memory=requests), [one.name for one in self.capacities])
+    def best(self, requested: DeviceRequest, requests: CpuMemory = NO_CPU_MEMORY) -> str | None:
+        exhaust(self._verdicts.judging(requested))
+        return self._verdicts.best(Shape(request=requested, cpu_memory=requests), [one.name for one in self.capacities])
 
 
 def apart(number: int, *, linked_to: int | None = None, taken: bool = False) -> CardCapacity:
-    """A card on a switch and a NUMA node of its own."""
+    """Return a card on a switch and a NUMA node of its own."""
     one = held(number, switch=2 * number) if taken else card(number, switch=2 * number)
     links = () if linked_to is None else (NvLink(count=4, to=gpu_uuid(linked_to)),)
     return replace(one, gpu=msgspec.structs.replace(one.gpu, links=links, module_id=number + 1))
@@ -47,7 +47,7 @@ def linked(name: str) -> NodeCapacity:
 
 
 def parted(name: str, free: Collection[int]) -> NodeCapacity:
-    """Four cards on one NVSwitch. Partitions: the first and the third card, the second and the fourth."""
+    """Return four cards on one NVSwitch, with the first and third, and the second and fourth, in one partition."""
     cards = [apart(number, taken=number not in free) for number in range(4)]
     cards = [replace(one, gpu=msgspec.structs.replace(one.gpu, links=(NvLink(count=18),))) for one in cards]
     partitions = Partition(id=0, modules=(1, 3)), Partition(id=1, modules=(2, 4))
@@ -63,7 +63,7 @@ def test_a_linked_pair_comes_before_another_one(policy: Policy) -> None:
 
 @every_policy
 def test_a_node_that_came_later_is_no_closer_than_it_is(policy: Policy) -> None:
-    """It has equal cards, and other links between them."""
+    """Add a node with equal cards and other links between them."""
     nodes = Nodes(policy, linked("n3"))
     for one in (unlinked("n2"), unlinked("n1")):
         nodes.capacities.append(one)

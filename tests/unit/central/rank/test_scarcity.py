@@ -1,11 +1,11 @@
-"""How much the pods count for which few places are left."""
+"""Test the weight of pods for which few places are left."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
 
-from central.rank.scarcity import LEAST, MOST, MOST_TOLD, RAREST, PodGroupKind, WorkloadGroups, differ
+from central.rank.scarcity import LEAST, MAX_GROUPED, MOST, RAREST, PodGroupKind, WorkloadGroups, differ
 from central.rank.workload import PodKind, workload_of
 from central.request.model import NO_CPU_MEMORY, CpuMemory
 
@@ -58,11 +58,13 @@ def test_pods_that_only_few_nodes_can_take_count_by_the_places_there() -> None:
     assert factors == {EIGHT: pytest.approx(LEAST * 0.9), rare: pytest.approx(2.0 * 1.5, rel=1e-3), PodGroupKind(1): 1.0}
 
 
-def test_only_the_most_frequent_kinds_are_told_apart_by_what_else_they_ask_for() -> None:
-    kinds = {PodKind(gpus=2, cpu_memory=CpuMemory(1000 * number, 0)): 1000.0 - number for number in range(1, MOST_TOLD + 9)}
+def test_only_the_most_frequent_kinds_are_distinguished_by_what_else_they_ask_for() -> None:
+    kinds = {PodKind(gpus=2, cpu_memory=CpuMemory(1000 * number, 0)): 1000.0 - number for number in range(1, MAX_GROUPED + 9)}
     groups = WorkloadGroups(workload_of(kinds)).of_kind
-    assert groups[:MOST_TOLD] == [PodGroupKind(2, cpu_memory=CpuMemory(1000 * number, 0)) for number in range(1, MOST_TOLD + 1)]
-    assert groups[MOST_TOLD:] == [PodGroupKind(2, cpu_memory=NO_CPU_MEMORY)] * 8
+    assert groups[:MAX_GROUPED] == [
+        PodGroupKind(2, cpu_memory=CpuMemory(1000 * number, 0)) for number in range(1, MAX_GROUPED + 1)
+    ]
+    assert groups[MAX_GROUPED:] == [PodGroupKind(2, cpu_memory=NO_CPU_MEMORY)] * 8
 
 
 @pytest.mark.parametrize(("of_model", "expected"), [(100.0, 1.0), (25.0, 4.0), (0.0, RAREST), (1.5, RAREST)])
@@ -77,7 +79,7 @@ def test_where_nothing_is_free_no_model_is_scarcer_than_others() -> None:
     assert WorkloadGroups(workload).weigh(Left(0, of_models={("A",): 0.0})) == {PodGroupKind(1, ("A",)): 1.0}
 
 
-def test_apart_is_more_than_twice_or_less_than_half_of_it() -> None:
+def test_separate_is_more_than_twice_or_less_than_half_of_it() -> None:
     assert not differ({EIGHT: 1.0, FEW: 0.5}, {EIGHT: 1.9, FEW: 0.3})
     assert differ({EIGHT: 1.0, FEW: 0.5}, {EIGHT: 1.0, FEW: 1.1})
     assert differ({EIGHT: 1.0, FEW: 1.1}, {EIGHT: 1.0, FEW: 0.5})

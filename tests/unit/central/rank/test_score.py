@@ -20,16 +20,16 @@ def test_binpack_takes_the_fullest() -> None:
 
 
 def test_binpack_counts_the_pod_itself() -> None:
-    """A node of one card would be full with it."""
+    """Check a node of one card, which the pod would fill."""
     order = ranked(request(whole("a")), Policy.BINPACK, large=eight_gpus(held_cards=range(4)), small=capacity(card(0)))
     assert order == ["small", "large"]
 
 
-@pytest.mark.parametrize("asked", [share("a", 60), share("a", 1, 60)], ids=["memory", "compute"])
-def test_it_counts_the_pods_share(asked: ContainerRequest) -> None:
+@pytest.mark.parametrize("requested", [share("a", 60), share("a", 1, 60)], ids=["memory", "compute"])
+def test_it_counts_the_pods_share(requested: ContainerRequest) -> None:
     half = card(0, usable_mib=100, free_mib=50, free_core=50)
     small, large = capacity(card(0, usable_mib=100)), capacity(half, card(1, usable_mib=100))
-    assert ranked(request(asked), Policy.BINPACK, large=large, small=small) == ["small", "large"]
+    assert ranked(request(requested), Policy.BINPACK, large=large, small=small) == ["small", "large"]
 
 
 def test_it_counts_what_the_pod_takes_at_one_time() -> None:
@@ -80,7 +80,7 @@ def test_unusable_cards_count_neither_as_full_nor_as_empty() -> None:
 
 
 def test_a_node_without_a_usable_card_has_a_score() -> None:
-    """Rooms are scored without being asked whether they fit."""
+    """Check that a node gets a score even if the pod does not fit there."""
     for policy in Policy:
         assert score(capacity(), request(whole("a")), policy=policy)
 

@@ -1,4 +1,4 @@
-"""The columns, kept and caught up, judge and score nodes as the exact search on every one of them does."""
+"""Test that the cached columns, after an update, judge and score nodes as the exact search does on each node."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -72,7 +72,7 @@ LIMITS = Limits()
 
 
 class Capacities:
-    """The rooms of a cluster, as the ledger shows them."""
+    """Return the capacities of a cluster as the ledger shows them."""
 
     def __init__(self) -> None:
         self.now: dict[str, NodeCapacity] = {}
@@ -92,16 +92,16 @@ class Capacities:
             version=len(self.changes),
             cpu_milli=cpu_milli,
             memory_mib=65_536,
-            resources_known=True,
+            resources_reported=True,
             partitions=PARTITIONS if parted else (),
             isolations=OFFERED if isolated else (),
         )
 
-    def put_parted(self, *words: Any) -> None:
-        self.put(*words, parted=True)
+    def put_parted(self, *text: Any) -> None:
+        self.put(*text, parted=True)
 
-    def put_isolated(self, *words: Any) -> None:
-        self.put(*words, isolated=True)
+    def put_isolated(self, *text: Any) -> None:
+        self.put(*text, isolated=True)
 
     def load(self, name: str, cpu_milli: int) -> None:
         if name in self.now:
@@ -157,9 +157,9 @@ def best_score(counting: Counting, one: NodeCapacity, shape: Shape) -> int:
     return max(scores)
 
 
-def _cards(asked: DeviceRequest) -> int:
+def _cards(requested: DeviceRequest) -> int:
     """Return the number of cards of which the first container has a share."""
-    return asked.containers[0].share.cards if asked.containers[0].share else 0
+    return requested.containers[0].share.cards if requested.containers[0].share else 0
 
 
 def best_by_looking(counting: Counting, capacities: Capacities, shape: Shape, among: Collection[str]) -> str | None:
@@ -168,13 +168,13 @@ def best_by_looking(counting: Counting, capacities: Capacities, shape: Shape, am
         placed = place(one, shape.request)
         if one.name in among and isinstance(placed, Placement):
             enough = one.cpu_milli >= shape.cpu_memory.cpu_milli and one.memory_mib >= shape.cpu_memory.memory_mib
-            apart = placed.apart if enough else NEXT_TO
+            apart = placed.distances if enough else NEXT_TO
             ranked.append((not enough, apart, -best_score(counting, one, shape) if enough else 0, one.name))
     return min(ranked)[-1] if ranked else None
 
 
 def judged(counted: Verdicts, request: DeviceRequest, *, steps: int | None = None) -> CachedVerdicts:
-    """With so many nodes judged, of those that only the exact search can judge; None: with all."""
+    """Limit how many nodes that need the exact search are judged; None: all."""
     verdicts = counted.of(request)
     exhaust(islice(verdicts.judging(), steps))
     return verdicts
@@ -186,7 +186,7 @@ def best(counted: Verdicts, shape: Shape, among: Collection[str]) -> str | None:
 
 
 def card_of(counted: Verdicts, capacity: NodeCapacity, shape: Shape) -> str:
-    """The card that a share gets."""
+    """Return the card that a share gets."""
     placed = counted.place(capacity, shape)
     assert isinstance(placed, Placement)
     ((gpu,),) = (one.gpus for one in placed.containers.values())
@@ -199,7 +199,7 @@ kinds = st.sampled_from(["put", "put_parted", "put_isolated"])
 puts = st.tuples(kinds, names, st.lists(st.integers(0, len(CARDS) - 1), max_size=4).map(tuple), cpu, st.integers(0, 1))
 changes = st.one_of(puts, puts, st.tuples(st.just("load"), names, cpu), st.tuples(st.just("remove"), names))
 shapes = st.builds(
-    lambda asked, milli: Shape(request=asked, cpu_memory=CpuMemory(milli, 1024)),
+    lambda requested, milli: Shape(request=requested, cpu_memory=CpuMemory(milli, 1024)),
     st.sampled_from(ASKS),
     st.sampled_from([0, 4000, 16_000]),
 )
@@ -210,21 +210,21 @@ shapes = st.builds(
 def test_caught_up_they_say_what_the_exact_search_says(
     steps: list[tuple[list[tuple[Any, ...]], Shape, set[str]]],
 ) -> None:
-    """The same scoring scores both: it reads the cluster only now and then (`Fragmentation`)."""
+    """Score with the same scoring, which reads the cluster only now and then (`Fragmentation`)."""
     capacities, cached = Capacities(), dict[DeviceRequest, ScoredVerdicts]()
     counting = Counting(capacities.followed(), partial(Fragmentation, WORKLOAD))
-    for told, shape, among in steps:
-        for kind, *words in told:
-            getattr(capacities, kind)(*words)
+    for notified, shape, among in steps:
+        for kind, *text in notified:
+            getattr(capacities, kind)(*text)
         exact = {name: place(one, shape.request) for name, one in capacities.now.items()}
         verdicts = cached.setdefault(shape.request, ScoredVerdicts(shape.request, counting, limits=LIMITS))
         verdicts.catch_up()
         exhaust(islice(verdicts.judging(), 1))
         assert all(isinstance(exact[name], Placement) for name in verdicts.fits)
         exhaust(verdicts.judging())
-        assert set(verdicts.fits) == {name for name, found in exact.items() if isinstance(found, Placement)}
+        assert set(verdicts.fits) == {name for name, result in exact.items() if isinstance(result, Placement)}
         assert verdicts.reasons == {
-            name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in exact.items()
+            name: result.missing.shown if isinstance(result, NoFit) else "" for name, result in exact.items()
         }
         for names in (sorted(among), list(capacities.now)):
             assert verdicts.best(shape.cpu_memory, names) == best_by_looking(counting, capacities, shape, names)
@@ -271,8 +271,8 @@ def test_what_is_not_one_share_is_placed_by_the_search() -> None:
     capacities = Capacities()
     capacities.put("n1", (0, 0), 64_000, 1)
     one, counted = capacities.now["n1"], capacities.verdicts()
-    for asked in (ASKS[0], ASKS[1], ASKS[4], ASKS[5]):
-        assert counted.place(one, Shape(request=asked, cpu_memory=ALL)) == place(one, asked)
+    for requested in (ASKS[0], ASKS[1], ASKS[4], ASKS[5]):
+        assert counted.place(one, Shape(request=requested, cpu_memory=ALL)) == place(one, requested)
 
 
 def test_only_what_changed_is_scored_again_until_the_workload_is_another() -> None:

@@ -1,4 +1,4 @@
-"""Cached verdicts of the exact search, caught up, are those of a search on every node."""
+"""Test that cached verdicts of the exact search, after an update, equal a search on every node."""
 
 from collections.abc import Collection, Iterable
 from itertools import islice
@@ -21,19 +21,19 @@ ASKS = (request(whole("c")), request(whole("c", 2)), request(share("c", 40_000))
 CARDS = (card(0), card(1), card(0, free_mib=30_000), card(1, free_mib=50_000), card(0, unhealthy="Xid 79"))
 
 
-def judge(capacity: NodeCapacity, asked: DeviceRequest) -> Score | Missing:
-    found = fit(capacity, asked, policy=Policy.BINPACK)
-    return found.missing if isinstance(found, NoFit) else score_placed(capacity, asked, found, policy=Policy.BINPACK)
+def judge(capacity: NodeCapacity, requested: DeviceRequest) -> Score | Missing:
+    result = fit(capacity, requested, policy=Policy.BINPACK)
+    return result.missing if isinstance(result, NoFit) else score_placed(capacity, requested, result, policy=Policy.BINPACK)
 
 
 def verdicts_of(capacities: "Capacities") -> Verdicts:
     return Verdicts(capacities.since, lambda version: ([], version), policy=Policy.BINPACK)
 
 
-def judged(verdicts: Verdicts, asked: DeviceRequest) -> CachedVerdicts:
-    """On all nodes."""
-    exhaust(verdicts.judging(asked))
-    return verdicts.of(asked)
+def judged(verdicts: Verdicts, requested: DeviceRequest) -> CachedVerdicts:
+    """Judge the request on all nodes."""
+    exhaust(verdicts.judging(requested))
+    return verdicts.of(requested)
 
 
 def best(kept: CachedVerdicts, among: Collection[str]) -> str | None:
@@ -41,7 +41,7 @@ def best(kept: CachedVerdicts, among: Collection[str]) -> str | None:
 
 
 class Capacities:
-    """The rooms of a cluster, as the ledger shows them."""
+    """Return the capacities of a cluster as the ledger shows them."""
 
     def __init__(self) -> None:
         self.capacities: dict[str, NodeCapacity] = {}
@@ -68,23 +68,23 @@ change = st.tuples(names, st.none() | st.sets(st.integers(0, len(CARDS) - 1)))
 
 
 @given(st.lists(st.tuples(change, st.sampled_from(ASKS), st.sets(names)), max_size=30))
-def test_caught_up_it_says_what_a_look_at_all_says(
+def test_caught_up_it_says_what_a_check_all_says(
     steps: list[tuple[tuple[str, set[int] | None], DeviceRequest, set[str]]],
 ) -> None:
     capacities = Capacities()
     cache = verdicts_of(capacities)
-    for (name, cards), asked, among in steps:
+    for (name, cards), requested, among in steps:
         if cards is None:
             capacities.remove(name)
         else:
             capacities.put(name, cards)
-        verdicts = {one.name: judge(one, asked) for one in capacities.capacities.values()}
+        verdicts = {one.name: judge(one, requested) for one in capacities.capacities.values()}
         scores = {node: verdict for node, verdict in verdicts.items() if not isinstance(verdict, Missing)}
-        partly = cache.of(asked)
+        partly = cache.of(requested)
         exhaust(islice(partly.judging(), 1))
         assert partly.fits.items() <= scores.items()
         assert partly.complete is (Missing.NOT_REACHED.shown not in partly.reasons.values())
-        kept = judged(cache, asked)
+        kept = judged(cache, requested)
         assert kept.fits == scores
         shown = {node: verdict.shown if isinstance(verdict, Missing) else "" for node, verdict in verdicts.items()}
         assert kept.reasons == shown
@@ -93,13 +93,13 @@ def test_caught_up_it_says_what_a_look_at_all_says(
 
 
 def test_the_best_of_few_among_many() -> None:
-    """Beyond so many better ones all that are asked about are looked at: the same answer."""
+    """Check that the answer is the same when many better nodes exist, and all named nodes are judged."""
     capacities = Capacities()
     names = [f"n{number:03d}" for number in range(4 * PASSED_OVER)]
     for name in names:
         capacities.put(name, {0, 1} if name < names[3 * PASSED_OVER] else {2, 3})
-    asked = ASKS[2]
-    kept = judged(verdicts_of(capacities), asked)
+    requested = ASKS[2]
+    kept = judged(verdicts_of(capacities), requested)
     fuller, emptier = names[3 * PASSED_OVER :], names[: 3 * PASSED_OVER]
     assert best(kept, names) == fuller[0]
     assert best(kept, emptier[::-1]) == emptier[0]
@@ -107,7 +107,7 @@ def test_the_best_of_few_among_many() -> None:
     assert best(kept, ["elsewhere"]) is None
 
 
-def test_only_what_changed_is_looked_at_again() -> None:
+def test_only_what_changed_is_checked_again() -> None:
     capacities = Capacities()
     cache = verdicts_of(capacities)
     for number in range(50):

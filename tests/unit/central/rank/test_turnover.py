@@ -1,4 +1,4 @@
-"""The part of what is placed that makes up for pods that end, as it is learned from counts."""
+"""Test the estimate of how many placed pods replace ended ones, from counts."""
 
 from itertools import pairwise
 
@@ -8,48 +8,48 @@ from central.rank.forecast import STEPS, TurnoverShare
 
 def shares(*counts: tuple[int, int], learns: bool = True) -> list[float]:
     turnover = TurnoverShare(learns=learns)
-    found = []
+    result = []
     for bound, ended in counts:
-        turnover.look(Turnover(bound, ended))
-        found.append(turnover.share)
-    return found
+        turnover.scan(Turnover(bound, ended))
+        result.append(turnover.share)
+    return result
 
 
 def test_a_cluster_is_expected_to_run_already() -> None:
     assert shares((0, 0)) == [1.0]
 
 
-def test_pods_that_were_there_before_the_first_look_do_not_count() -> None:
+def test_pods_that_were_there_before_the_first_scan_do_not_count() -> None:
     assert shares((20_000, 0), (20_000, 0)) == [1.0, 1.0]
     assert shares((20_000, 0), (20_100, 100)) == [1.0, 1.0]
 
 
 def test_a_cluster_that_is_filled_has_none_after_some_hundred_pods() -> None:
-    found = shares(*((bound, 0) for bound in range(0, 1000, 10)))
-    assert all(before >= after for before, after in pairwise(found))
-    assert found[0] == 1.0
-    assert found[-1] == 0.0
+    result = shares(*((bound, 0) for bound in range(0, 1000, 10)))
+    assert all(before >= after for before, after in pairwise(result))
+    assert result[0] == 1.0
+    assert result[-1] == 0.0
 
 
 def test_it_rises_again_when_pods_end() -> None:
     filling = [(bound, 0) for bound in range(0, 2001, 10)]
     turning = [(2000 + more, more) for more in range(0, 5001, 10)]
-    found = shares(*filling, *turning)
-    assert found[len(filling) - 1] == 0.0
-    assert found[-1] == 1.0
+    result = shares(*filling, *turning)
+    assert result[len(filling) - 1] == 0.0
+    assert result[-1] == 1.0
 
 
 def test_a_share_between_two_steps_stays_as_it_is() -> None:
-    """Each change costs a new score of all nodes."""
-    found = shares(*((number, number // 8 * 7) for number in range(0, 20_000, 8)))
-    assert len(set(found)) == 1
+    """Check a small change, because each change costs a new score of all nodes."""
+    result = shares(*((number, number // 8 * 7) for number in range(0, 20_000, 8)))
+    assert len(set(result)) == 1
 
 
-def test_a_new_share_is_told_once() -> None:
+def test_a_new_share_is_reported_once() -> None:
     turnover = TurnoverShare()
-    turnover.look(Turnover())
-    assert turnover.look(Turnover(bound=1000))
-    assert not turnover.look(Turnover(bound=1000))
+    turnover.scan(Turnover())
+    assert turnover.scan(Turnover(bound=1000))
+    assert not turnover.scan(Turnover(bound=1000))
     assert turnover.steps in range(STEPS)
 
 

@@ -42,7 +42,7 @@ def unusable(columns: Columns, kind: PodKind) -> int:
 def test_of_two_whole_cards_and_a_quarter(kind: PodKind, milli: int) -> None:
     cards = card(0), card(1), card(2, free_mib=QUARTER, free_core=25, containers=1), held(3), mig_card(4, "1g.10gb")
     one = capacity(*cards, card(5, unhealthy="Xid 79"))
-    columns, _ = columns_of((replace(one, cpu_milli=8000, memory_mib=1000, resources_known=True),))
+    columns, _ = columns_of((replace(one, cpu_milli=8000, memory_mib=1000, resources_reported=True),))
     assert read_free(columns).total_milli == 2250
     assert unusable(columns, kind) == milli
 
@@ -58,7 +58,7 @@ kinds = st.builds(
 
 @settings(max_examples=repeats(60, long=600))
 @given(some_capacities, kinds)
-def test_by_a_look_at_each_card(capacities: tuple[NodeCapacity, ...], kind: PodKind) -> None:
+def test_by_a_check_each_card(capacities: tuple[NodeCapacity, ...], kind: PodKind) -> None:
     columns, _ = columns_of(capacities)
     assert unusable(columns, kind) == (0 if kind.cpu_only else sum(_lost(one, kind) for one in capacities))
 

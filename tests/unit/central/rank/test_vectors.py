@@ -1,4 +1,4 @@
-"""Counting in columns says of each node what the exact fit says of it."""
+"""Test that counting in columns gives the verdicts of the exact fit."""
 
 from dataclasses import replace
 
@@ -50,10 +50,10 @@ def some_capacity(draw: st.DrawFn, name: str) -> NodeCapacity:
     cards = [draw(some_card(number)) for number in range(draw(st.integers(0, 4)))]
     missing = draw(st.sampled_from(["", "", "", "", "reported", "reconciled", "reachable", "booted"]))
     cpu, memory = draw(st.integers(0, 64_000)), draw(st.integers(0, 256_000))
-    words = [missing != flag for flag in ("reported", "reconciled", "reachable", "booted")]
-    one = capacity(*cards, name=name, reported=words[0], reconciled=words[1], reachable=words[2], rebooted=not words[3])
+    text = [missing != flag for flag in ("reported", "reconciled", "reachable", "booted")]
+    one = capacity(*cards, name=name, reported=text[0], reconciled=text[1], reachable=text[2], rebooted=not text[3])
     isolations = draw(st.sampled_from(OFFERED))
-    return replace(one, cpu_milli=cpu, memory_mib=memory, resources_known=True, isolations=isolations)
+    return replace(one, cpu_milli=cpu, memory_mib=memory, resources_reported=True, isolations=isolations)
 
 
 some_capacities = st.integers(1, 5).flatmap(lambda count: st.tuples(*[some_capacity(f"n{number}") for number in range(count)]))
@@ -78,38 +78,38 @@ def columns_of(capacities: tuple[NodeCapacity, ...]) -> tuple[Columns, Ints]:
     return columns, np.arange(len(capacities))
 
 
-def wish(asked: DeviceRequest) -> Wish:
-    found = wish_of(asked)
-    assert found is not None
-    return found
+def wish(requested: DeviceRequest) -> Wish:
+    result = wish_of(requested)
+    assert result is not None
+    return result
 
 
 @settings(max_examples=repeats(40, long=1_000))
 @given(some_capacities, simple_asks)
-def test_who_fits_and_why_the_others_do_not(capacities: tuple[NodeCapacity, ...], asked: DeviceRequest) -> None:
+def test_who_fits_and_why_the_others_do_not(capacities: tuple[NodeCapacity, ...], requested: DeviceRequest) -> None:
     columns, rows = columns_of(capacities)
-    counted = [REASONS[number] for number in fits(columns, rows, wish(asked)).missing]
-    exact = [fit(one, asked, policy=Policy.FRAGMENTATION) for one in capacities]
+    counted = [REASONS[number] for number in fits(columns, rows, wish(requested)).missing]
+    exact = [fit(one, requested, policy=Policy.FRAGMENTATION) for one in capacities]
     assert counted == [one.missing if isinstance(one, NoFit) else None for one in exact]
 
 
 @settings(max_examples=repeats(40, long=1_000))
 @given(some_capacities, simple_asks)
 def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(
-    capacities: tuple[NodeCapacity, ...], asked: DeviceRequest
+    capacities: tuple[NodeCapacity, ...], requested: DeviceRequest
 ) -> None:
     columns, rows = columns_of(capacities)
-    found = fits(columns, rows, wish(asked))
-    fitting = rows[found.missing == 0]
-    made = choices(columns, fitting, found.cards[found.missing == 0], wish(asked))
+    result = fits(columns, rows, wish(requested))
+    fitting = rows[result.missing == 0]
+    made = choices(columns, fitting, result.cards[result.missing == 0], wish(requested))
     after = left_after(columns, fitting, made, np.array([[1000], [2048]]))
     assert after.left[0].tolist() == [capacities[row].cpu_milli - 1000 for row in fitting[made.of]]
     counted = {(int(row), tuple(sorted(free))) for row, free in zip(fitting[made.of], after.free.tolist(), strict=True)}
     exact = set()
     for row in fitting.tolist():
-        alone = [(one,) for one in capacities[row].cards] if not wish(asked).cards else [capacities[row].cards]
+        alone = [(one,) for one in capacities[row].cards] if not wish(requested).cards else [capacities[row].cards]
         for cards in alone:
-            placed = fit(replace(capacities[row], cards=cards), asked, policy=Policy.FRAGMENTATION)
+            placed = fit(replace(capacities[row], cards=cards), requested, policy=Policy.FRAGMENTATION)
             if isinstance(placed, Placement):
                 left = [left_of(one, placed.taken.gpus.get(one.gpu.uuid)) for one in capacities[row].cards]
                 exact.add((row, tuple(sorted([*left, *[0] * (columns.slots - len(left))]))))
@@ -117,7 +117,7 @@ def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         request(whole("c", vfs=1)),
         request(rdma("c")),
@@ -129,13 +129,13 @@ def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(
         DeviceRequest(containers=(whole("c"),), mig_profile="1g.10gb"),
     ],
 )
-def test_what_more_is_asked_for_is_not_counted(asked: DeviceRequest) -> None:
-    assert wish_of(asked) is None
+def test_what_more_is_asked_for_is_not_counted(requested: DeviceRequest) -> None:
+    assert wish_of(requested) is None
 
 
 def test_a_pod_without_devices_fits_and_leaves_the_cards_as_they_are() -> None:
     columns, rows = columns_of((capacity(card(0), held(1)), capacity(name="n2", reported=False), capacity(held(0), name="n3")))
-    found = fits(columns, rows, wish(DeviceRequest(containers=())))
-    assert (found.missing == 0).tolist() == [True, False, True]
-    made = choices(columns, rows[[0, 2]], found.cards[[0, 2]], wish(DeviceRequest(containers=())))
+    result = fits(columns, rows, wish(DeviceRequest(containers=())))
+    assert (result.missing == 0).tolist() == [True, False, True]
+    made = choices(columns, rows[[0, 2]], result.cards[[0, 2]], wish(DeviceRequest(containers=())))
     assert (made.of.tolist(), made.free.tolist()) == ([0, 1], [[1000, 0], [0, 0]])

@@ -1,4 +1,4 @@
-"""Pods to expect, from a file or by their shapes."""
+"""Test expected pods, read from a file or counted by their shapes."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ SOME = CpuMemory(4000, 8192)
 
 
 @pytest.mark.parametrize(
-    ("asked", "kind"),
+    ("requested", "kind"),
     [
         (request(whole("c", 2), gpu_model="A|B", policy=Policy.SPREAD), PodKind(cpu_memory=SOME, gpus=2, models=("A", "B"))),
         (request(whole("c"), whole("d", 2)), PodKind(cpu_memory=SOME, gpus=3)),
@@ -27,8 +27,8 @@ SOME = CpuMemory(4000, 8192)
         (DeviceRequest(containers=()), PodKind(cpu_memory=SOME)),
     ],
 )
-def test_kinds_tell_apart_what_a_node_has_to(asked: DeviceRequest, kind: PodKind) -> None:
-    assert kind_of(Shape(request=asked, cpu_memory=SOME)) == kind
+def test_kinds_tell_separate_what_a_node_has_to(requested: DeviceRequest, kind: PodKind) -> None:
+    assert kind_of(Shape(request=requested, cpu_memory=SOME)) == kind
 
 
 def test_masses_are_proportions_whatever_the_order() -> None:

@@ -1,4 +1,4 @@
-"""The tables say what the sums over all kinds of pods say."""
+"""Test that the tables equal the sums over all kinds of pods."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def usable_by(pod: PodKind, cpu: int, memory: int, kind: Kind, free: list[int]) 
 
 
 def factor_of(group: PodGroupKind) -> float:
-    """Any would do."""
+    """Return the factor of a group, any of which would do."""
     return 0.5 + group.gpus / 4 + len(group.models) + group.cpu_memory.cpu_milli / 64_000
 
 
@@ -86,7 +86,7 @@ def test_usable_is_what_pods_drawn_at_random_could_use(
 
 
 def test_where_pods_end_models_count_by_how_few_cards_they_have_and_not_by_what_is_free() -> None:
-    """A tenth of the pods wants the fifth of all cards that are of one model."""
+    """Let a tenth of the pods request one model, which a fifth of all cards are of."""
     workload = workload_of({PodKind(gpus=1): 9.0, PodKind(gpus=1, models=("B",)): 1.0})
     node = states((64_000, 262_144, 2, [FULL, 0, 0, 0]))
     usable = tables_of(workload, turnover=1.0).usable(node)[0]
@@ -103,8 +103,8 @@ def test_fed_is_for_how_many_cards_cpu_and_memory_last(
         wanted = need(pod, KINDS[number])
         if wanted and (pod.gpus or wanted <= FULL):
             for part, left in enumerate((cpu, memory)):
-                asked = pod.cpu_memory[part]
-                summed[part] += mass * min(sum(free), left * wanted / asked if asked else sum(free))
+                requested = pod.cpu_memory[part]
+                summed[part] += mass * min(sum(free), left * wanted / requested if requested else sum(free))
     by_cpu, by_memory = tables_of(workload).fed(states(node))
     assert [*by_cpu, *by_memory] == pytest.approx(summed, rel=1e-3, abs=MASS)
 

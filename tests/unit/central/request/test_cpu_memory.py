@@ -14,55 +14,55 @@ Json = dict[str, Any]
 
 def container(cpu: Any = None, memory: Any = None, *, limits: Json | None = None, always: bool = False) -> Json:
     requests = {name: amount for name, amount in (("cpu", cpu), ("memory", memory)) if amount is not None}
-    said: Json = {"name": "c", "resources": {"requests": requests, "limits": limits or {}}}
-    return said | ({"restartPolicy": "Always"} if always else {})
+    text: Json = {"name": "c", "resources": {"requests": requests, "limits": limits or {}}}
+    return text | ({"restartPolicy": "Always"} if always else {})
 
 
-def asked(*apps: Json, inits: tuple[Json, ...] = (), **spec: Any) -> CpuMemory:
+def requested(*apps: Json, inits: tuple[Json, ...] = (), **spec: Any) -> CpuMemory:
     body = {"metadata": {}, "spec": {"containers": list(apps), "initContainers": list(inits), **spec}}
     return cpu_memory_of(msgspec.convert(body, Pod))
 
 
 def test_containers_add_up_and_the_sum_is_rounded_up() -> None:
-    assert asked(container("500m", "1Gi"), container("1", "1")) == CpuMemory(1500, 1025)
-    assert asked(container("100u", "1"), container("100u", "1")) == CpuMemory(1, 1)
+    assert requested(container("500m", "1Gi"), container("1", "1")) == CpuMemory(1500, 1025)
+    assert requested(container("100u", "1"), container("100u", "1")) == CpuMemory(1, 1)
 
 
 def test_init_containers_take_turns() -> None:
-    assert asked(container("1", "1Gi"), inits=(container("3", "1Mi"), container("2", "2Gi"))) == CpuMemory(3000, 2048)
-    assert asked(container("4", "4Gi"), inits=(container("3", "1Gi"),)) == CpuMemory(4000, 4096)
+    assert requested(container("1", "1Gi"), inits=(container("3", "1Mi"), container("2", "2Gi"))) == CpuMemory(3000, 2048)
+    assert requested(container("4", "4Gi"), inits=(container("3", "1Gi"),)) == CpuMemory(4000, 4096)
 
 
 def test_sidecars_run_with_all_that_comes_after_them() -> None:
     sidecar = container("1", "1Gi", always=True)
-    assert asked(container("2", "2Gi"), inits=(sidecar,)) == CpuMemory(3000, 3072)
-    assert asked(container("2", "2Gi"), inits=(sidecar, container("4", "1Gi"))) == CpuMemory(5000, 3072)
-    assert asked(container("2", "2Gi"), inits=(container("4", "1Gi"), sidecar)) == CpuMemory(4000, 3072)
+    assert requested(container("2", "2Gi"), inits=(sidecar,)) == CpuMemory(3000, 3072)
+    assert requested(container("2", "2Gi"), inits=(sidecar, container("4", "1Gi"))) == CpuMemory(5000, 3072)
+    assert requested(container("2", "2Gi"), inits=(container("4", "1Gi"), sidecar)) == CpuMemory(4000, 3072)
 
 
 def test_the_pods_own_amount_comes_first_and_overhead_on_top() -> None:
     own, overhead = {"requests": {"cpu": "8"}}, {"cpu": "250m", "memory": "120Mi"}
-    assert asked(container("1", "1Gi"), resources=own, overhead=overhead) == CpuMemory(8250, 1144)
+    assert requested(container("1", "1Gi"), resources=own, overhead=overhead) == CpuMemory(8250, 1144)
 
 
 def test_a_limit_alone_is_a_request() -> None:
-    assert asked(container(limits={"cpu": "2", "memory": "1Gi"})) == CpuMemory(2000, 1024)
-    assert asked(container("1", limits={"cpu": "2"})) == CpuMemory(1000, 0)
+    assert requested(container(limits={"cpu": "2", "memory": "1Gi"})) == CpuMemory(2000, 1024)
+    assert requested(container("1", limits={"cpu": "2"})) == CpuMemory(1000, 0)
 
 
 @pytest.mark.parametrize("amount", ["", "a lot", "1.5.5", "-3", "1e999", "9" * 60, 0.25, 7])
 def test_foreign_amounts_break_nothing(amount: str | float) -> None:
-    cpu_milli, memory_mib = asked(container(amount, amount), container("1", "1Mi"))
+    cpu_milli, memory_mib = requested(container(amount, amount), container("1", "1Mi"))
     assert 1000 <= cpu_milli < 2**61
     assert 1 <= memory_mib < 2**61
 
 
 def test_no_pod_asks_for_more_than_columns_of_numbers_can_hold() -> None:
-    assert asked(*[container("1P", "1E")] * 20) == CpuMemory(MOST, MOST)
+    assert requested(*[container("1P", "1E")] * 20) == CpuMemory(MOST, MOST)
 
 
 def test_what_is_no_quantity_counts_as_nothing() -> None:
-    assert asked(container("a lot", "-3"), container("1", "1Mi")) == CpuMemory(1000, 1)
+    assert requested(container("a lot", "-3"), container("1", "1Mi")) == CpuMemory(1000, 1)
 
 
 def test_allocatable_is_rounded_down() -> None:

@@ -1,4 +1,4 @@
-"""Cards that another system gave to a pod are not free here, named or not."""
+"""Test cards that another system gave to a pod: they are not free, whether or not they are named."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,7 @@ def test_a_pod_does_not_fit_where_another_system_has_the_cards() -> None:
     made.show("theirs", {"nvidia.com/gpu": "3"}, node="n1")
     made.show("a", {"lading.dev/gpu": "2"})
     assert made.filter("a").fitting == []
-    made.gone("theirs")
+    made.deleted("theirs")
     assert made.filter("a").fitting == ["n1"]
 
 
@@ -83,7 +83,7 @@ def test_the_order_in_which_pod_and_node_come_makes_no_difference(order: Sequenc
 
 @pytest.mark.parametrize("offered", [{}, {"nvidia.com/gpu": "0"}, {"aliyun.com/gpu-count": "8"}])
 def test_a_resource_that_the_node_does_not_offer_takes_nothing(offered: Mapping[str, str]) -> None:
-    """Kubelet admits such a pod; any user can create it, and bind it with spec.nodeName."""
+    """Check a pod with such a resource: kubelet admits it, and any user can create it and bind it with spec.nodeName."""
     made = world(offered=offered)
     made.show("forged", {"nvidia.com/gpu": "3"}, node="n1", annotations=SYSTEMS["hami"][1])
     assert free(made) == [0, 1, 2, 3]
@@ -125,7 +125,7 @@ def test_what_is_held_here_is_marked_last() -> None:
     made.bind("a", "n1")
     made.show("theirs", {"nvidia.com/gpu": "1"}, node="n1")
     assert free(made) == []
-    made.gone("a")
+    made.deleted("a")
     assert len(free(made)) == 1
 
 

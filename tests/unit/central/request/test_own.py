@@ -37,7 +37,7 @@ def container(name: str, limits: dict[str, Amount] | None = None, **more: Any) -
 
 
 def ours(amounts: dict[str, Amount]) -> dict[str, Amount]:
-    """`gpu` is lading.dev/gpu; a name with a slash, or of the node's own, is as it is."""
+    """Return the resource's full name: `gpu` is lading.dev/gpu; a name with a slash, or a native one, stays as it is."""
     return {name if "/" in name or name in {"cpu", "memory"} else f"lading.dev/{name}": amounts[name] for name in amounts}
 
 
@@ -50,8 +50,8 @@ def ours_text(annotations: dict[str, str]) -> dict[str, str]:
     return {key if "/" in key else f"lading.dev/{key}": value for key, value in annotations.items()}
 
 
-def asked(limits: dict[str, Amount], **annotations: str) -> DeviceRequest:
-    """The ask of a pod with one container."""
+def requested(limits: dict[str, Amount], **annotations: str) -> DeviceRequest:
+    """Return the request of a pod with one container."""
     result = parse_request(
         pod(container("c", limits), annotations={key.replace("_", "-"): v for key, v in annotations.items()})
     )
@@ -60,7 +60,7 @@ def asked(limits: dict[str, Amount], **annotations: str) -> DeviceRequest:
 
 
 def one(limits: dict[str, Amount]) -> ContainerRequest:
-    (only,) = asked(limits).containers
+    (only,) = requested(limits).containers
     return only
 
 
@@ -186,7 +186,7 @@ def test_a_share_of_each_of_several_cards() -> None:
     most = one({"gpu": MAX_SHARED, "gpu-core": 30}).share
     assert most == Share(core_percent=30, cards=MAX_SHARED)
     bad(pod(container("c", {"gpu": MAX_SHARED + 1, "gpu-core": 30})), "lading.dev/gpu of container c", f"1 to {MAX_SHARED}")
-    assert asked({"gpu": 2, "gpu-core": 30}, share_exclusion="x").sharing is not None
+    assert requested({"gpu": 2, "gpu-core": 30}, share_exclusion="x").sharing is not None
     for gpus, is_refused in ((1, False), (2, True)):
         one_card = pod(container("c", {"gpu": gpus, "gpu-core": 30}), annotations={"share-affinity": "x"})
         assert isinstance(parse_request(one_card), MalformedRequest) is is_refused
@@ -212,22 +212,22 @@ def test_a_resource_that_does_not_exist(name: str) -> None:
 
 
 def test_annotations_refine() -> None:
-    plain = asked({"gpu": 1, "rdma": 1})
+    plain = requested({"gpu": 1, "rdma": 1})
     assert (plain.policy, plain.gpu_models, plain.rdma_policy, plain.scope) == (None, (), RdmaPolicy.NEAREST, Scope.ANY)
-    assert asked({"rdma": 1}, policy="binpack").policy is Policy.BINPACK
-    assert asked({"rdma": 1}, policy="spread").policy is Policy.SPREAD
-    assert asked({"rdma": 1}, rdma_policy="count").rdma_policy is RdmaPolicy.COUNT
-    assert asked({"rdma": 1}, rdma_policy="nearest").rdma_policy is RdmaPolicy.NEAREST
-    assert asked({"rdma": 1}, rdma_policy="per-pf").rdma_policy is RdmaPolicy.PER_PF
-    assert asked({"gpu": 1, "rdma": 1}, rdma_policy="per-switch").rdma_policy is RdmaPolicy.PER_SWITCH
+    assert requested({"rdma": 1}, policy="binpack").policy is Policy.BINPACK
+    assert requested({"rdma": 1}, policy="spread").policy is Policy.SPREAD
+    assert requested({"rdma": 1}, rdma_policy="count").rdma_policy is RdmaPolicy.COUNT
+    assert requested({"rdma": 1}, rdma_policy="nearest").rdma_policy is RdmaPolicy.NEAREST
+    assert requested({"rdma": 1}, rdma_policy="per-pf").rdma_policy is RdmaPolicy.PER_PF
+    assert requested({"gpu": 1, "rdma": 1}, rdma_policy="per-switch").rdma_policy is RdmaPolicy.PER_SWITCH
     for scope in Scope:
-        assert asked({"gpu": 1}, topology=scope.value).scope is scope
+        assert requested({"gpu": 1}, topology=scope.value).scope is scope
     assert plain.partition is None
-    assert asked({"gpu": 1}, nvswitch_partition="honor").partition is PartitionPolicy.HONOR
-    assert asked({"gpu": 1}, nvswitch_partition="prefer").partition is PartitionPolicy.PREFER
-    assert asked({"gpu-core": 1}, gpu_model=" NVIDIA H100 ").gpu_models == ("NVIDIA H100",)
+    assert requested({"gpu": 1}, nvswitch_partition="honor").partition is PartitionPolicy.HONOR
+    assert requested({"gpu": 1}, nvswitch_partition="prefer").partition is PartitionPolicy.PREFER
+    assert requested({"gpu-core": 1}, gpu_model=" NVIDIA H100 ").gpu_models == ("NVIDIA H100",)
     for alternatives in ("V100M32|V100M16", " V100M16, V100M32 ", "V100M16|V100M32,V100M16"):
-        assert asked({"gpu": 1}, gpu_model=alternatives).gpu_models == ("V100M16", "V100M32")
+        assert requested({"gpu": 1}, gpu_model=alternatives).gpu_models == ("V100M16", "V100M32")
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_an_annotation_that_does_not_exist_is_refused_with_the_nearest_that_does
     bad(pod(container("c", {"gpu-core": 30}), annotations={written: "x"}), f"lading.dev/{written}", f"lading.dev/{meant}")
 
 
-def test_annotations_of_other_systems_are_not_looked_at() -> None:
+def test_annotations_of_other_systems_are_not_checked() -> None:
     with_gpu = container("c", {"gpu": 1})
     other = pod(with_gpu)
     annotated = msgspec.structs.replace(other.metadata, annotations={"example.com/toplogy": "switch"})
@@ -298,9 +298,9 @@ def test_annotations_of_other_systems_are_not_looked_at() -> None:
 
 def test_with_whom_a_share_is_shared() -> None:
     share: dict[str, Amount] = {"gpu-core": "30"}
-    assert asked(share).sharing is None
-    assert asked(share, share_affinity="team-a").sharing == Sharing(namespace="n", affinity="team-a")
-    three = asked(share, share_affinity="x", share_anti_affinity="Y_2.b", share_exclusion="a" * 63).sharing
+    assert requested(share).sharing is None
+    assert requested(share, share_affinity="team-a").sharing == Sharing(namespace="n", affinity="team-a")
+    three = requested(share, share_affinity="x", share_anti_affinity="Y_2.b", share_exclusion="a" * 63).sharing
     assert three == Sharing(namespace="n", affinity="x", anti_affinity="Y_2.b", exclusion="a" * 63)
     mixed = pod(container("a", {"gpu": 1}), container("b", share), annotations={"share-exclusion": "x"})
     assert isinstance(parse_request(mixed), DeviceRequest)
@@ -322,16 +322,16 @@ def test_a_sharing_label_without_a_share(rule: str, limits: dict[str, Amount]) -
 
 
 def test_an_isolation_of_the_shares() -> None:
-    assert asked({"gpu-core": "30"}).isolation is None
+    assert requested({"gpu-core": "30"}).isolation is None
     for name in IsolationName:  # whether there is a node that offers it is not asked here
-        assert asked({"gpu-core": "30"}, isolation=name).isolation is name
+        assert requested({"gpu-core": "30"}, isolation=name).isolation is name
     mixed = pod(container("a", {"gpu": 1}), container("b", {"gpu-memory": "1Gi"}), annotations={"isolation": "tokens"})
     assert isinstance(parse_request(mixed), DeviceRequest)
 
 
 def test_mps_gives_a_container_one_card() -> None:
     two: dict[str, Amount] = {"gpu": 2, "gpu-memory": "1Gi"}
-    assert asked(two, isolation="tokens").isolation is IsolationName.TOKENS
+    assert requested(two, isolation="tokens").isolation is IsolationName.TOKENS
     bad(pod(container("c", two), annotations={"isolation": "mps"}), "lading.dev/isolation", "container c", "lading.dev/gpu: 1")
 
 
@@ -361,7 +361,7 @@ def test_a_limit_for_all_shares_and_one_for_a_container() -> None:
 
 
 def test_pods_that_differ_in_the_limit_ask_for_different_things() -> None:
-    assert asked({"gpu-core": "30"}, gpu_core_limit="60") != asked({"gpu-core": "30"}, gpu_core_limit="61")
+    assert requested({"gpu-core": "30"}, gpu_core_limit="60") != requested({"gpu-core": "30"}, gpu_core_limit="61")
 
 
 @pytest.mark.parametrize("key", ["gpu-core-limit", "gpu-core-limit.c"])
@@ -402,13 +402,13 @@ def test_a_limit_for_a_container_that_has_no_share() -> None:
 
 def test_a_profile_makes_gpus_instances() -> None:
     for written in ("1g.10gb", "3g.40gb", "1c.2g.20gb", "1g.10gb+me", "1g.24gb-me", " 1g.5gb "):
-        assert asked({"gpu": "2"}, mig_profile=written).mig_profile == written.strip()
-    assert asked({"gpu": "2"}).mig_profile == ""
-    assert asked({"gpu": "2"}, mig_profile="1g.10gb").containers == (ContainerRequest(name="c", gpus=2),)
+        assert requested({"gpu": "2"}, mig_profile=written).mig_profile == written.strip()
+    assert requested({"gpu": "2"}).mig_profile == ""
+    assert requested({"gpu": "2"}, mig_profile="1g.10gb").containers == (ContainerRequest(name="c", gpus=2),)
 
 
 @pytest.mark.parametrize("written", ["", "1g", "10gb", "1g.10GB", "mig-1g.10gb", "1g.10gb.me", "0g.10gb", "1g.10gb,2g.20gb"])
-def test_what_is_no_profile_is_told_with_one_that_is(written: str) -> None:
+def test_what_is_no_profile_is_reported_with_one_that_is(written: str) -> None:
     bad(pod(container("c", {"gpu": "1"}), annotations={"mig-profile": written}), "mig-profile", repr(written), "1g.10gb")
 
 

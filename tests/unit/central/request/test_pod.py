@@ -27,7 +27,7 @@ def test_a_pod_as_kube_scheduler_sends_it() -> None:
 
 
 def test_every_field_is_read() -> None:
-    """Under the name that Kubernetes gives it."""
+    """Check every field under the name that Kubernetes gives it."""
     pod = msgspec.json.decode(
         b"""{"metadata": {"deletionTimestamp": "2026-11-20T23:05:51Z", "creationTimestamp": null},
              "spec": {"nodeName": "n1", "priority": -5, "preemptionPolicy": "Never",

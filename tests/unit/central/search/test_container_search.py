@@ -17,21 +17,21 @@ from tests.fakes.capacities import capacity, card, request, share, whole
 def choose(
     pod: DeviceRequest, *cards: CardCapacity, policy: Policy = Policy.BINPACK, steps: int = 1000
 ) -> Mapping[str, Sequence[int]] | None:
-    """Card numbers by container."""
+    """Return the chosen card numbers by container."""
     demand = read_demand(pod, policy)
     numbers = {one.gpu.uuid: n for n, one in enumerate(cards)}
     layout = lay_out(capacity(*cards), vfs=False)
     given = [Card(cards[index], demand.phases, number) for number, index in enumerate(layout.cards)]
-    found = search_containers(
+    containers = search_containers(
         SearchDevices(layout.topology, given, 0, FreeVfs(), places_of(layout.topology, demand)), demand, policy, steps=steps
     )
-    if found is None:
+    if containers is None:
         return None
-    return {one.wanted.container: [numbers[card.gpu.uuid] for card in one.cards] for one in found}
+    return {one.wanted.container: [numbers[card.gpu.uuid] for card in one.cards] for one in containers}
 
 
 def test_a_choice_that_leaves_no_room_for_the_next_is_taken_back() -> None:
-    """Best fit puts the 5 on the card with 6, where only the 6 would have fitted beside the 4."""
+    """Check that best fit is corrected: it puts the 5 on the card with 6, where only the 6 fits beside the 4."""
     pod = request(share("a", 5), share("b", 4), share("c", 6))
     assert choose(pod, card(0, usable_mib=9), card(1, usable_mib=6)) == {"c": [1], "a": [0], "b": [0]}
     pod = request(share("a", 6), share("b", 4), share("c", 3), share("d", 3))
@@ -44,7 +44,7 @@ def test_a_whole_card_is_not_the_only_one_that_is_large_enough_for_a_share() -> 
 
 
 def test_which_card_is_whole_is_part_of_what_was_tried() -> None:
-    """With the large card whole, the second share fails, not the first."""
+    """Use a large card: if it is taken whole, the second share fails, not the first."""
     pod = request(whole("a"), share("b", 6), share("c", 4))
     assert choose(pod, card(0, usable_mib=10), card(1, usable_mib=8)) == {"a": [1], "b": [0], "c": [0]}
 
@@ -61,7 +61,8 @@ def test_a_sidecar_leaves_room_for_the_init_container_that_runs_beside_it() -> N
 
 
 def test_alike_cards_are_one_to_the_search() -> None:
-    """Sixteen equal cards, eight shares of more than half a card, and one whole card too many: without that 16^8 ways."""
+    """Search sixteen equal cards for eight shares of more than half a card and one whole card too many: without equal cards
+    there were 16^8 ways."""
     pod = request(*(share(f"s{n}", 6 + n % 2) for n in range(8)), whole("w", 9))
     assert choose(pod, *(card(n, usable_mib=10) for n in range(16)), steps=20) is None
 
@@ -84,19 +85,19 @@ def test_alike_cards_are_one_to_the_search() -> None:
 def test_cards_that_differ_in_one_thing_are_not_alike(
     cards: Sequence[CardCapacity], shares: Sequence[tuple[int | None, int]], policy: Policy
 ) -> None:
-    """Nothing but the right choice, which is not the preferred one, fills the cards."""
+    """Use cards that differ in one property each: only one choice, which is not the preferred one, fills them."""
     pod = request(*(share(str(n), mib, core or None) for n, (mib, core) in enumerate(shares)))
     assert choose(pod, *cards, policy=policy) is not None
 
 
 def test_a_state_that_failed_is_not_searched_again() -> None:
-    """Nine equal shares for four cards of two each: 2520 orders in which to find out."""
+    """Place nine equal shares on four cards of two each: there are 2520 orders in which to fail."""
     pod = request(*(share(str(n), 5) for n in range(9)))
     assert choose(pod, *(card(n, usable_mib=10 + n) for n in range(4)), steps=400) is None
 
 
 def test_a_search_without_end_is_ended() -> None:
-    """Twenty different shares that would fill eight cards, if they could be cut."""
+    """Place twenty different shares that would fill eight cards if they could be divided."""
     sizes = [1000 + 97 * n * n % 1013 for n in range(20)]
     pod = request(*(share(f"s{n}", size) for n, size in enumerate(sizes)))
     cards = [card(n, usable_mib=sum(sizes) // 8 + 1) for n in range(8)]

@@ -1,4 +1,4 @@
-"""The words name what a person needs: amounts, the nearest card, its state."""
+"""Test the text of a refusal: amounts, the nearest card, and its state."""
 
 from dataclasses import replace
 
@@ -102,8 +102,8 @@ def test_the_nearest_miss(where: NodeCapacity, pod: DeviceRequest, expected: Mis
     assert [part for part in named if part not in text] == []
 
 
-def test_what_is_not_in_the_way_is_not_told() -> None:
-    """No partition has three GPUs, and no switch; a VF on each switch there is."""
+def test_what_is_not_in_the_way_is_not_reported() -> None:
+    """Check that only the cause is named: no partition has three GPUs, and no switch does; a VF exists on each switch."""
     where = replace(eight_gpus(), partitions=(Partition(id=0, modules=(1, 2)),))
     pod = request(whole("a", 3, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH, scope=Scope.SWITCH, partition=PartitionPolicy.HONOR)
     text = explain(where, pod, Missing.NO_PARTITION, policy=Policy.BINPACK)
@@ -121,7 +121,7 @@ def test_a_search_that_was_ended_names_its_bound() -> None:
 
 
 def test_a_search_for_one_container_that_was_ended_names_another_bound() -> None:
-    """No container is in another one's way here."""
+    """Check the bound that is named if a single container's search ends."""
     text = explain(
         capacity(card(0)), request(whole("a", 9)), Missing.SETS_ENDED, policy=Policy.BINPACK, limits=Limits(search_steps=77)
     )

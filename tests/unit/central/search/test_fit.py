@@ -12,31 +12,31 @@ from tests.fakes.capacities import capacity, card, eight_gpus, gpu_bdf, gpu_uuid
 def place(
     where: NodeCapacity, pod: DeviceRequest, *, policy: Policy = Policy.BINPACK, limits: Limits | None = None
 ) -> Placement:
-    found = fit(where, pod, policy=policy, limits=limits or Limits())
-    assert isinstance(found, Placement), found
-    return found
+    result = fit(where, pod, policy=policy, limits=limits or Limits())
+    assert isinstance(result, Placement), result
+    return result
 
 
 def missing(where: NodeCapacity, pod: DeviceRequest) -> Missing:
-    found = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(found, NoFit), found
-    return found.missing
+    result = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(result, NoFit), result
+    return result.missing
 
 
 def test_whole_cards_and_vfs() -> None:
-    found = place(eight_gpus(), request(whole("train", 2, vfs=1)))
-    train = found.containers["train"]
+    result = place(eight_gpus(), request(whole("train", 2, vfs=1)))
+    train = result.containers["train"]
     assert train.gpus == tuple(PlacedGpu(uuid=gpu_uuid(n), bdf=gpu_bdf(n)) for n in (0, 1))
-    assert found.taken.gpus == {gpu_uuid(0): Part(whole=True), gpu_uuid(1): Part(whole=True)}
-    assert found.taken.vfs == {vf_bdf(0)}
+    assert result.taken.gpus == {gpu_uuid(0): Part(whole=True), gpu_uuid(1): Part(whole=True)}
+    assert result.taken.vfs == {vf_bdf(0)}
 
 
 @pytest.mark.parametrize(
-    ("asked", "memory_mib", "core_percent"),
+    ("requested", "memory_mib", "core_percent"),
     [(share("a", 8138), 8138, None), (share("a", 8138, 30), 8138, 30), (share("a", core_percent=33), 26973, 33)],
 )
-def test_a_share_is_placed_with_its_amounts(asked: ContainerRequest, memory_mib: int, core_percent: int | None) -> None:
-    [gpu] = place(capacity(card(0, usable_mib=81737)), request(asked)).containers["a"].gpus
+def test_a_share_is_placed_with_its_amounts(requested: ContainerRequest, memory_mib: int, core_percent: int | None) -> None:
+    [gpu] = place(capacity(card(0, usable_mib=81737)), request(requested)).containers["a"].gpus
     assert (gpu.memory_mib, gpu.core_percent) == (memory_mib, core_percent)
     assert not gpu.whole
 
@@ -65,15 +65,15 @@ def test_gpushares_example_of_three_nodes() -> None:
 
 def test_the_shares_of_a_pod_add_up() -> None:
     where = capacity(card(0, usable_mib=100))
-    found = place(where, request(share("a", 60, 50), share("b", 40, 50)))
-    assert found.taken.gpus == {gpu_uuid(0): Part(memory_mib=100, core_percent=100)}
+    result = place(where, request(share("a", 60, 50), share("b", 40, 50)))
+    assert result.taken.gpus == {gpu_uuid(0): Part(memory_mib=100, core_percent=100)}
     assert missing(where, request(share("a", 60), share("b", 41))) is Missing.NODE_TOO_SMALL
     assert missing(where, request(share("a", 1, 60), share("b", 1, 41))) is Missing.NODE_TOO_SMALL
 
 
-def test_whole_cards_and_shares_of_one_pod_are_apart() -> None:
-    found = place(capacity(card(0), card(1)), request(whole("a"), share("b", 10)))
-    assert found.containers["a"].gpus[0].uuid != found.containers["b"].gpus[0].uuid
+def test_whole_cards_and_shares_of_one_pod_are_separate() -> None:
+    result = place(capacity(card(0), card(1)), request(whole("a"), share("b", 10)))
+    assert result.containers["a"].gpus[0].uuid != result.containers["b"].gpus[0].uuid
     assert missing(capacity(card(0), held(1)), request(whole("a"), share("b", 10))) is Missing.SHARES_DO_NOT_FIT
     assert missing(capacity(card(0)), request(whole("a"), share("b", 10))) is Missing.NODE_TOO_SMALL
     assert missing(capacity(card(0), card(1, usable=False)), request(whole("a"), share("b", 10))) is Missing.UNHEALTHY
@@ -81,27 +81,27 @@ def test_whole_cards_and_shares_of_one_pod_are_apart() -> None:
 
 def test_init_containers_take_turns_on_what_the_app_has() -> None:
     pod = request(whole("one", role=Role.INIT), share("two", 50000, role=Role.INIT), whole("app", 2))
-    found = place(eight_gpus(), pod)
-    assert {uuid: part.whole for uuid, part in found.taken.gpus.items()} == {gpu_uuid(0): True, gpu_uuid(1): True}
+    result = place(eight_gpus(), pod)
+    assert {uuid: part.whole for uuid, part in result.taken.gpus.items()} == {gpu_uuid(0): True, gpu_uuid(1): True}
 
 
 def test_an_init_container_takes_more_only_where_the_apps_do_not_suffice() -> None:
-    found = place(eight_gpus(), request(whole("init", 3, role=Role.INIT), whole("app", 2)))
-    init, app = ({gpu.uuid for gpu in found.containers[name].gpus} for name in ("init", "app"))
+    result = place(eight_gpus(), request(whole("init", 3, role=Role.INIT), whole("app", 2)))
+    init, app = ({gpu.uuid for gpu in result.containers[name].gpus} for name in ("init", "app"))
     assert app < init
-    assert set(found.taken.gpus) == init
+    assert set(result.taken.gpus) == init
 
 
 def test_a_larger_init_share_raises_what_the_pod_takes_of_the_card() -> None:
-    found = place(capacity(card(0), card(1)), request(share("init", 300, 10, role=Role.INIT), share("app", 200, 20)))
-    assert found.taken.gpus == {gpu_uuid(0): Part(memory_mib=300, core_percent=20)}
+    result = place(capacity(card(0), card(1)), request(share("init", 300, 10, role=Role.INIT), share("app", 200, 20)))
+    assert result.taken.gpus == {gpu_uuid(0): Part(memory_mib=300, core_percent=20)}
 
 
 def test_a_sidecar_shares_no_whole_card_with_what_runs_beside_it() -> None:
     pod = request(whole("sidecar", role=Role.SIDECAR), whole("init", role=Role.INIT), whole("app"))
     assert missing(capacity(card(0)), pod) is Missing.TOO_FEW_GPUS
-    found = place(capacity(card(0), card(1)), pod)
-    assert found.containers["init"].gpus == found.containers["app"].gpus != found.containers["sidecar"].gpus
+    result = place(capacity(card(0), card(1)), pod)
+    assert result.containers["init"].gpus == result.containers["app"].gpus != result.containers["sidecar"].gpus
 
 
 def test_an_init_container_before_the_sidecar_may_have_its_card() -> None:
@@ -112,8 +112,8 @@ def test_an_init_container_before_the_sidecar_may_have_its_card() -> None:
 def test_over_commit_by_count() -> None:
     limits = Limits(spread_containers_per_card=2)
     where = capacity(card(0, usable_mib=100), card(1, usable_mib=100, free_mib=50, free_core=50))
-    found = place(where, request(whole("a", 2), policy=Policy.SPREAD), limits=limits)
-    assert found.taken.gpus == {gpu_uuid(n): Part(memory_mib=50, core_percent=50) for n in (0, 1)}
+    result = place(where, request(whole("a", 2), policy=Policy.SPREAD), limits=limits)
+    assert result.taken.gpus == {gpu_uuid(n): Part(memory_mib=50, core_percent=50) for n in (0, 1)}
     assert isinstance(fit(where, request(whole("a", 2)), policy=Policy.BINPACK, limits=limits), NoFit)
 
 
@@ -159,18 +159,18 @@ def test_what_is_missing(where: NodeCapacity, pod: DeviceRequest, expected: Miss
     assert missing(where, pod) is expected
 
 
-def test_a_search_that_was_ended_is_said() -> None:
+def test_a_search_that_was_ended_is_reported() -> None:
     pod = request(share("a", 6), share("b", 5), share("c", 4), share("d", 3))
     where = capacity(card(0, usable_mib=9), card(1, usable_mib=9))
     assert isinstance(fit(where, pod, policy=Policy.BINPACK), Placement)
     assert fit(where, pod, policy=Policy.BINPACK, limits=Limits(search_steps=1)) == NoFit(missing=Missing.SEARCH_ENDED)
 
 
-def test_that_it_can_never_fit_is_not_said_after_half_a_search() -> None:
+def test_that_it_can_never_fit_is_not_reported_after_half_a_search() -> None:
     pod = request(share("a", 6), share("b", 5), share("c", 4), share("d", 3))
     where = capacity(card(0, usable_mib=9, free_mib=6), card(1, usable_mib=9, free_mib=5))
-    found = fit(where, pod, policy=Policy.BINPACK, limits=Limits(search_steps=2))  # on the empty node it needs three
-    assert found == NoFit(missing=Missing.SHARES_DO_NOT_FIT)
+    result = fit(where, pod, policy=Policy.BINPACK, limits=Limits(search_steps=2))  # on the empty node it needs three
+    assert result == NoFit(missing=Missing.SHARES_DO_NOT_FIT)
 
 
 def test_the_pods_own_policy_counts_before_the_clusters() -> None:

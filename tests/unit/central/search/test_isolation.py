@@ -1,4 +1,4 @@
-"""On one node: which cards the isolation leaves, what the assignment says of it, and why there is none."""
+"""Test isolations on one node: which cards remain, what the assignment has, and why there is none."""
 
 from dataclasses import replace
 
@@ -24,8 +24,8 @@ def shared(number: int, *isolations: str, free_mib: int = HALF) -> CardCapacity:
 
 
 def cards(where: NodeCapacity, pod: DeviceRequest, policy: Policy = Policy.BINPACK) -> set[GpuUuid] | Missing:
-    found = fit(where, pod, policy=policy)
-    return found.missing if isinstance(found, NoFit) else set(found.taken.gpus)
+    result = fit(where, pod, policy=policy)
+    return result.missing if isinstance(result, NoFit) else set(result.taken.gpus)
 
 
 def one(isolation: IsolationName | None = None, mib: int = 1000) -> DeviceRequest:
@@ -33,7 +33,7 @@ def one(isolation: IsolationName | None = None, mib: int = 1000) -> DeviceReques
 
 
 @pytest.mark.parametrize(
-    ("offered", "asked", "on", "joins"),
+    ("offered", "requested", "on", "joins"),
     [
         ((), None, (), True),
         ((), None, (TOKENS,), False),  # granted before the node's configuration changed
@@ -54,26 +54,26 @@ def one(isolation: IsolationName | None = None, mib: int = 1000) -> DeviceReques
 )
 @pytest.mark.parametrize("policy", Policy)
 def test_a_share_joins_shares_with_its_isolation(
-    offered: tuple[IsolationName, ...], asked: IsolationName | None, on: tuple[str, ...], joins: bool, policy: Policy
+    offered: tuple[IsolationName, ...], requested: IsolationName | None, on: tuple[str, ...], joins: bool, policy: Policy
 ) -> None:
     alone = capacity(shared(0, *on), isolations=offered)
-    assert cards(alone, one(asked), policy) == ({gpu_uuid(0)} if joins else Missing.OTHER_ISOLATION)
+    assert cards(alone, one(requested), policy) == ({gpu_uuid(0)} if joins else Missing.OTHER_ISOLATION)
     beside = capacity(shared(0, *on), card(1), isolations=offered)
-    assert cards(beside, one(asked, HALF + 1), policy) == {gpu_uuid(1)}
+    assert cards(beside, one(requested, HALF + 1), policy) == {gpu_uuid(1)}
     if not joins:
-        assert cards(beside, one(asked), policy) == {gpu_uuid(1)}
+        assert cards(beside, one(requested), policy) == {gpu_uuid(1)}
 
 
 @pytest.mark.parametrize(
-    ("offered", "asked"), [((), TOKENS), ((NONE, TOKENS), MPS), ((TOKENS,), NONE), ((TOKENS,), IsolationName.HAMI_CORE)]
+    ("offered", "requested"), [((), TOKENS), ((NONE, TOKENS), MPS), ((TOKENS,), NONE), ((TOKENS,), IsolationName.HAMI_CORE)]
 )
-def test_a_node_that_does_not_offer_it_never_fits(offered: tuple[IsolationName, ...], asked: IsolationName) -> None:
+def test_a_node_that_does_not_offer_it_never_fits(offered: tuple[IsolationName, ...], requested: IsolationName) -> None:
     where = capacity(card(0), isolations=offered)
-    assert cards(where, one(asked)) is Missing.NO_ISOLATION
+    assert cards(where, one(requested)) is Missing.NO_ISOLATION
     assert Missing.NO_ISOLATION.shown not in MAY_FIT_LATER
     assert Missing.OTHER_ISOLATION.shown in MAY_FIT_LATER
-    text = explain(where, one(asked), Missing.NO_ISOLATION, policy=Policy.BINPACK)
-    assert all(name in text for name in (asked, *(offered or (NONE,))))
+    text = explain(where, one(requested), Missing.NO_ISOLATION, policy=Policy.BINPACK)
+    assert all(name in text for name in (requested, *(offered or (NONE,))))
 
 
 def test_what_would_not_fit_with_any_isolation_has_that_reason() -> None:
@@ -97,13 +97,13 @@ def test_labels_and_isolation_each_have_their_reason() -> None:
 
 
 def placed(where: NodeCapacity, pod: DeviceRequest, limits: Limits | None = None, policy: Policy = Policy.BINPACK) -> Placement:
-    found = fit(where, pod, policy=policy, limits=limits or Limits())
-    assert isinstance(found, Placement), found
-    return found
+    result = fit(where, pod, policy=policy, limits=limits or Limits())
+    assert isinstance(result, Placement), result
+    return result
 
 
 @pytest.mark.parametrize(
-    ("offered", "asked", "written", "taken"),
+    ("offered", "requested", "written", "taken"),
     [
         ((), None, None, ()),
         ((), NONE, None, ()),
@@ -116,32 +116,32 @@ def placed(where: NodeCapacity, pod: DeviceRequest, limits: Limits | None = None
 @pytest.mark.parametrize("free", [1, 2])
 def test_the_assignment_names_it_where_the_node_has_a_choice(
     offered: tuple[IsolationName, ...],
-    asked: IsolationName | None,
+    requested: IsolationName | None,
     written: IsolationName | None,
     taken: tuple[str, ...],
     free: int,
 ) -> None:
     limited = ContainerRequest(name="b", share=Share(core_percent=10, core_limit_percent=60))
     cards = [card(number) for number in range(free)]
-    found = placed(capacity(*cards, isolations=offered), request(share("a", 1000), limited, isolation=asked))
-    gpus = {name: container.gpus[0] for name, container in found.containers.items()}
+    result = placed(capacity(*cards, isolations=offered), request(share("a", 1000), limited, isolation=requested))
+    gpus = {name: container.gpus[0] for name, container in result.containers.items()}
     assert {name: (gpu.isolation, gpu.core_limit_percent) for name, gpu in gpus.items()} == {
         "a": (written, None),
         "b": (written, 60),
     }
-    assert {part.isolation for part in found.taken.gpus.values()} == {taken}
+    assert {part.isolation for part in result.taken.gpus.values()} == {taken}
 
 
 def test_a_whole_card_has_none() -> None:
-    found = placed(capacity(card(0), card(1), isolations=(TOKENS,)), request(whole("a"), share("b", 10)))
-    assert found.containers["a"].gpus[0].isolation is None
-    assert sorted(part.isolation for part in found.taken.gpus.values()) == [(), (TOKENS,)]
+    result = placed(capacity(card(0), card(1), isolations=(TOKENS,)), request(whole("a"), share("b", 10)))
+    assert result.containers["a"].gpus[0].isolation is None
+    assert sorted(part.isolation for part in result.taken.gpus.values()) == [(), (TOKENS,)]
 
 
 def test_a_card_that_is_divided_by_count_has_the_nodes_default() -> None:
     limits = Limits(spread_containers_per_card=3)
-    found = placed(capacity(shared(0), card(1), isolations=(TOKENS,)), request(whole("a")), limits, Policy.SPREAD)
-    assert [(gpu.uuid, gpu.isolation) for gpu in found.containers["a"].gpus] == [(gpu_uuid(1), TOKENS)]
+    result = placed(capacity(shared(0), card(1), isolations=(TOKENS,)), request(whole("a")), limits, Policy.SPREAD)
+    assert [(gpu.uuid, gpu.isolation) for gpu in result.containers["a"].gpus] == [(gpu_uuid(1), TOKENS)]
 
 
 def test_no_more_containers_than_can_take_turns_share_a_card() -> None:
@@ -164,17 +164,17 @@ def test_an_init_container_may_have_whole_what_a_share_has_later() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offered", "asked", "named"),
+    ("offered", "requested", "named"),
     [
         ((NONE, TOKENS), TOKENS, ["is tokens;", "of 2 GPUs", "2 are"]),
         ((TOKENS, NONE), None, ["is tokens, the default of the node;", "of 2 GPUs", "2 are"]),
     ],
 )
 def test_the_words_name_the_isolation_and_count_the_cards(
-    offered: tuple[IsolationName, ...], asked: IsolationName | None, named: list[str]
+    offered: tuple[IsolationName, ...], requested: IsolationName | None, named: list[str]
 ) -> None:
     where = capacity(shared(0), shared(1), held(2), isolations=offered)
-    text = explain(where, one(asked), Missing.OTHER_ISOLATION, policy=Policy.BINPACK)
+    text = explain(where, one(requested), Missing.OTHER_ISOLATION, policy=Policy.BINPACK)
     assert [part for part in named if part not in text] == []
 
 

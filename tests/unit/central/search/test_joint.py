@@ -1,4 +1,4 @@
-"""Cards and VFs of one container together: what a scheduler that chooses one after the other gets wrong."""
+"""Test cards and VFs of one container together, in cases where a choice one after the other fails."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ NODES: Final = Path(__file__).parents[4] / "simnode/nodedevices"
 
 
 def node(name: str, *, held_cards: Collection[int] = (), held_vfs: Collection[int] = ()) -> NodeCapacity:
-    """A shipped profile; cards by module id where it has any, else by place, from 1; VFs by place, from 0."""
+    """Return a shipped profile; cards by module id or else by place, from 1; VFs by place, from 0."""
     status = msgspec.json.decode((NODES / f"{name}.json").read_bytes(), type=Status)
     cards = []
     for number, gpu in enumerate(status.gpus, start=1):
@@ -39,22 +39,22 @@ def node(name: str, *, held_cards: Collection[int] = (), held_vfs: Collection[in
 
 
 def switch_of(path: Sequence[str]) -> str:
-    """MN-2A's root ports have one switch each."""
+    """Return the switch: MN-2A's root ports have one switch each."""
     return path[1]
 
 
-def switches(where: NodeCapacity, found: Placement, container: str = "a") -> list[str]:
+def switches(where: NodeCapacity, placement: Placement, container: str = "a") -> list[str]:
     """Return the switches of the container's GPUs and VFs, in their order."""
-    placed = found.containers[container]
+    placed = placement.containers[container]
     of_gpu = {one.gpu.uuid: switch_of(one.gpu.place.path) for one in where.cards}
     of_vf = {one.vf.bdf: switch_of(one.pf.place.path) for one in where.vfs}
     return [*(of_gpu[gpu.uuid] for gpu in placed.gpus), *(of_vf[one.bdf] for one in placed.vfs)]
 
 
 def place(where: NodeCapacity, pod: DeviceRequest) -> Placement:
-    found = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(found, Placement), found
-    return found
+    result = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(result, Placement), result
+    return result
 
 
 def modules(where: NodeCapacity, pod: DeviceRequest) -> set[int | None]:
@@ -63,18 +63,18 @@ def modules(where: NodeCapacity, pod: DeviceRequest) -> set[int | None]:
 
 
 def missing(where: NodeCapacity, pod: DeviceRequest) -> Missing:
-    found = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(found, NoFit), found
-    return found.missing
+    result = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(result, NoFit), result
+    return result.missing
 
 
-def after(where: NodeCapacity, found: Placement) -> NodeCapacity:
-    """With what was placed held."""
+def after(where: NodeCapacity, placement: Placement) -> NodeCapacity:
+    """Return the node with the placed devices held."""
     cards = [
-        replace(one, pods=1, containers=1, free_mib=0, free_core=0) if one.gpu.uuid in found.taken.gpus else one
+        replace(one, pods=1, containers=1, free_mib=0, free_core=0) if one.gpu.uuid in placement.taken.gpus else one
         for one in where.cards
     ]
-    vfs = [replace(one, free=False) if one.vf.bdf in found.taken.vfs else one for one in where.vfs]
+    vfs = [replace(one, free=False) if one.vf.bdf in placement.taken.vfs else one for one in where.vfs]
     return replace(where, cards=tuple(cards), vfs=tuple(vfs))
 
 
@@ -82,7 +82,7 @@ def after(where: NodeCapacity, found: Placement) -> NodeCapacity:
 
 
 def states_of_mn2a() -> Iterator[tuple[set[int], set[int]]]:
-    """Every set of held cards, with VFs or none left on each switch: whatever order of pods led there."""
+    """Yield every set of held cards, with or without free VFs on each switch: each can result from some order of pods."""
     for cards, full in product(product([False, True], repeat=8), product([False, True], repeat=4)):
         if not all(cards) and not all(full):
             of_full = {16 // 4 * switch + number for switch in range(4) if full[switch] for number in range(4)}
@@ -92,7 +92,7 @@ def states_of_mn2a() -> Iterator[tuple[set[int], set[int]]]:
 @pytest.mark.parametrize("name", ["mn2a", "mn2a-one-bridge"])
 @pytest.mark.long
 def test_a_gpu_and_its_nic_are_on_one_switch_until_no_switch_has_both_free(name: str) -> None:
-    """The case of PFN: 10.5 GB/s there, 3.5 GB/s on a detour."""
+    """Check PFN's case: 10.5 GB/s on one switch, 3.5 GB/s on a detour."""
     pod = request(whole("a", vfs=1))
     where = node(name)
     places = [switch_of(one.gpu.place.path) for one in where.cards]
@@ -113,10 +113,10 @@ def test_a_node_is_filled_with_pods_of_one_switch_each_and_nothing_is_given_twic
     where = node("mn2a")
     given: list[PciAddress] = []
     for _ in range(8):
-        found = place(where, request(whole("a", vfs=2)))
-        assert len(set(switches(where, found))) == 1
-        given += [*(gpu.bdf for gpu in found.containers["a"].gpus), *(one.bdf for one in found.containers["a"].vfs)]
-        where = after(where, found)
+        result = place(where, request(whole("a", vfs=2)))
+        assert len(set(switches(where, result))) == 1
+        given += [*(gpu.bdf for gpu in result.containers["a"].gpus), *(one.bdf for one in result.containers["a"].vfs)]
+        where = after(where, result)
     assert len(set(given)) == len(given) == 8 * 3
     assert missing(where, request(whole("a", vfs=2))) is Missing.TOO_FEW_FREE_GPUS
 
@@ -132,15 +132,15 @@ def test_two_switches_below_one_host_bridge_are_two() -> None:
 
 
 def cascaded(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = ()) -> NodeCapacity:
-    """Below one root port a switch with two behind it: cards 0 and 3 behind the one, 1 and 2 behind the other, and a PF of two
-    VFs behind each, that of the lower address behind the other. VFs 0 and 1 are of that one."""
+    """Return a switch below one root port with two switches behind it: cards 0 and 3 on the one, 1 and 2 on the other, and a PF
+    of two VFs on each; the PF of the lower address, with VFs 0 and 1, is on the other."""
     cards = [held(n) if n in held_cards else card(n, switch=0, behind=[n in {1, 2}]) for n in range(4)]
     pfs = [port(n, switch=0, behind=[n == 0]) for n in range(2)]
     return capacity(*cards, vfs=[vf(n % 2, pf=pfs[n // 2], held=n in held_vfs) for n in range(4)])
 
 
-def given(found: Placement) -> tuple[list[PciAddress], list[PciAddress]]:
-    placed = found.containers["a"]
+def given(placement: Placement) -> tuple[list[PciAddress], list[PciAddress]]:
+    placed = placement.containers["a"]
     return sorted(gpu.bdf for gpu in placed.gpus), sorted(one.bdf for one in placed.vfs)
 
 
@@ -149,7 +149,7 @@ def test_of_cascaded_switches_the_nic_of_the_cards_own() -> None:
     assert given(place(cascaded(held_cards={0, 3}), request(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
     assert given(place(cascaded(held_vfs={2, 3}), request(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
     farther = place(cascaded(held_cards={1, 2}, held_vfs={2, 3}), request(whole("a", vfs=1)))
-    assert (given(farther), farther.apart.distance) == (([gpu_bdf(0)], [vf_bdf(0, pf=0)]), Distance.SWITCHES)
+    assert (given(farther), farther.distances.distance) == (([gpu_bdf(0)], [vf_bdf(0, pf=0)]), Distance.SWITCHES)
 
 
 def test_of_cascaded_switches_two_cards_of_one() -> None:
@@ -169,13 +169,13 @@ def test_to_a_scope_and_to_vfs_on_each_switch_cascaded_ones_are_one() -> None:
 def test_a_dgx_a100_has_four_switches_although_each_is_a_cascade() -> None:
     where = node("dgx-a100")
     assert len(set(switches(where, place(where, request(whole("a", 2, vfs=4), scope=Scope.SWITCH))))) == 1
-    found = place(where, request(whole("a", 4, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH))
-    assert len(found.containers["a"].vfs) == len(set(switches(where, found))) == 2
+    result = place(where, request(whole("a", 4, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH))
+    assert len(result.containers["a"].vfs) == len(set(switches(where, result))) == 2
     assert missing(where, request(whole("a", 3), scope=Scope.SWITCH)) is Missing.NOT_WITHIN_SCOPE
 
 
 def test_gpus_are_chosen_by_which_vfs_are_free() -> None:
-    """The switch of the first two GPUs has no VF left, the second's has one."""
+    """Leave no VF on the switch of the first two GPUs, and one on the next switch."""
     where = node("mn2a", held_vfs={0, 1, 2, 3, 4, 5, 6})
     assert len(set(switches(where, place(where, request(whole("a", vfs=1)))))) == 1
     assert len(set(switches(where, place(where, request(whole("a", 2, vfs=2)))))) == 1
@@ -220,14 +220,16 @@ def test_a_node_without_partitions_has_none_to_honor() -> None:
 
 
 def test_the_cluster_may_honor_partitions() -> None:
-    found = fit(node("dgx-h100"), request(whole("a", 3)), policy=Policy.BINPACK, limits=Limits(partition=PartitionPolicy.HONOR))
-    assert found == NoFit(missing=Missing.NO_PARTITION)
+    result = fit(
+        node("dgx-h100"), request(whole("a", 3)), policy=Policy.BINPACK, limits=Limits(partition=PartitionPolicy.HONOR)
+    )
+    assert result == NoFit(missing=Missing.NO_PARTITION)
 
 
 def test_two_containers_with_a_partition_each() -> None:
     pod = request(whole("a", 4), whole("b", 2), whole("c", 2), partition=PartitionPolicy.HONOR)
-    found = place(node("dgx-h100"), pod)
-    assert len(found.taken.gpus) == 8
+    result = place(node("dgx-h100"), pod)
+    assert len(result.taken.gpus) == 8
     assert missing(node("dgx-h100", held_cards={8}), pod) is Missing.TOO_FEW_FREE_GPUS
 
 
@@ -246,37 +248,37 @@ def test_a_vf_on_each_switch_that_has_a_gpu() -> None:
 
 def test_cards_below_a_switch_without_enough_vfs_are_not_taken() -> None:
     where = node("mn2a", held_vfs={0, 1, 2})  # the first switch has one left
-    found = place(where, request(whole("a", vfs=2), rdma_policy=RdmaPolicy.PER_SWITCH))
-    assert switches(where, found)[0] == switch_of(where.cards[2].gpu.place.path)
+    result = place(where, request(whole("a", vfs=2), rdma_policy=RdmaPolicy.PER_SWITCH))
+    assert switches(where, result)[0] == switch_of(where.cards[2].gpu.place.path)
 
 
 def test_vfs_of_every_pf() -> None:
     where = node("mn2a", held_vfs={0, 5})
-    found = place(where, request(whole("a", vfs=2), rdma_policy=RdmaPolicy.PER_PF))
-    assert len(found.containers["a"].vfs) == 8
-    assert {one.pf for one in found.containers["a"].vfs} == {one.pf.bdf for one in where.vfs}
+    result = place(where, request(whole("a", vfs=2), rdma_policy=RdmaPolicy.PER_PF))
+    assert len(result.containers["a"].vfs) == 8
+    assert {one.pf for one in result.containers["a"].vfs} == {one.pf.bdf for one in where.vfs}
     assert place(where, request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF)).containers["a"].vfs
 
 
 def test_a_pf_of_which_nothing_may_be_given_is_not_one_of_every_pf() -> None:
     where = capacity(vfs=[vf(0, pf=0), vf(0, pf=1, usable=False), vf(1, pf=2)])
-    found = place(where, request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF))
-    assert found.taken.vfs == {vf_bdf(0, pf=0), vf_bdf(1, pf=2)}
+    result = place(where, request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF))
+    assert result.taken.vfs == {vf_bdf(0, pf=0), vf_bdf(1, pf=2)}
 
 
 def test_several_vfs_of_one_pf_rather_than_one_from_afar() -> None:
-    found = place(eight_gpus(held_cards={0, 1, 2, 3, 4, 5, 7}), request(whole("a", vfs=3)))
-    assert [one.bdf for one in found.containers["a"].vfs] == [vf_bdf(n, pf=3) for n in range(3)]
+    result = place(eight_gpus(held_cards={0, 1, 2, 3, 4, 5, 7}), request(whole("a", vfs=3)))
+    assert [one.bdf for one in result.containers["a"].vfs] == [vf_bdf(n, pf=3) for n in range(3)]
 
 
 @pytest.mark.parametrize(
     ("gpus", "vfs", "of_each_pf"), [(4, 4, [2, 2]), (2, 4, [4]), (4, 2, [1, 1]), (3, 2, [1, 1]), (2, 3, [3]), (4, 6, [3, 3])]
 )
 def test_pairs_are_shared_out_evenly(gpus: int, vfs: int, of_each_pf: list[int]) -> None:
-    found = place(eight_gpus(), request(whole("a", gpus, vfs=vfs)))
-    pfs = [one.pf for one in found.containers["a"].vfs]
+    result = place(eight_gpus(), request(whole("a", gpus, vfs=vfs)))
+    pfs = [one.pf for one in result.containers["a"].vfs]
     assert [pfs.count(pf) for pf in sorted(set(pfs))] == of_each_pf
-    assert found.apart.distance == 0
+    assert result.distances.distance == 0
 
 
 # ---- a required scope, and what is missing
@@ -340,29 +342,29 @@ def test_what_is_within_a_scope(where: NodeCapacity, pod: DeviceRequest, expecte
         assert missing(where, pod) is expected
 
 
-def test_everything_of_a_container_is_within_the_scope_and_containers_may_be_apart() -> None:
+def test_everything_of_a_container_is_within_the_scope_and_containers_may_be_separate() -> None:
     where = eight_gpus(held_cards={0, 2})
-    found = place(where, request(whole("a", 2, vfs=3), whole("b", vfs=2), scope=Scope.SWITCH))
-    assert {len(set(switches(where, found, name))) for name in "ab"} == {1}
+    result = place(where, request(whole("a", 2, vfs=3), whole("b", vfs=2), scope=Scope.SWITCH))
+    assert {len(set(switches(where, result, name))) for name in "ab"} == {1}
 
 
 # ---- containers in turn
 
 
 def test_a_container_leaves_the_only_switch_that_would_do_to_the_next() -> None:
-    """Alone it would be on the first switch, which has more VFs left."""
+    """Check that the container leaves the first switch, which has more VFs and which it would take alone."""
     where = eight_gpus(held_cards={2, 3, 6, 7}, held_vfs={8, 9, 10})
     first = request(whole("a", vfs=1), scope=Scope.SWITCH)
     assert switches(where, place(where, first))[0] == switch_of(where.cards[0].gpu.place.path)
-    found = place(where, request(*first.containers, whole("b", 2, vfs=3), scope=Scope.SWITCH))
-    assert switches(where, found, "b")[0] == switch_of(where.cards[0].gpu.place.path)
+    result = place(where, request(*first.containers, whole("b", 2, vfs=3), scope=Scope.SWITCH))
+    assert switches(where, result, "b")[0] == switch_of(where.cards[0].gpu.place.path)
 
 
 def test_and_takes_the_next_best_itself() -> None:
     """Check that the switch whose PF has more VFs left is chosen, although another switch has the lower address."""
     where = eight_gpus(held_cards={6, 7}, held_vfs={4, 5, 6, 8, 9})
-    found = place(where, request(whole("a", vfs=1), whole("b", 2, vfs=3), scope=Scope.SWITCH))
-    assert [switches(where, found, name)[0] for name in "ab"] == [switch_of(where.cards[n].gpu.place.path) for n in (4, 0)]
+    result = place(where, request(whole("a", vfs=1), whole("b", 2, vfs=3), scope=Scope.SWITCH))
+    assert [switches(where, result, name)[0] for name in "ab"] == [switch_of(where.cards[n].gpu.place.path) for n in (4, 0)]
 
 
 def test_vfs_alone_leave_the_only_switch_that_would_do_too() -> None:
@@ -374,15 +376,15 @@ def test_vfs_alone_leave_the_only_switch_that_would_do_too() -> None:
 def test_an_init_container_uses_the_devices_of_the_app_again() -> None:
     where = eight_gpus()
     pod = request(whole("init", 2, vfs=2, role=Role.INIT), whole("a", 2, vfs=1), scope=Scope.SWITCH)
-    found = place(where, pod)
-    assert (len(found.taken.gpus), len(found.taken.vfs)) == (2, 2)
+    result = place(where, pod)
+    assert (len(result.taken.gpus), len(result.taken.vfs)) == (2, 2)
 
 
 def test_it_takes_a_new_vf_rather_than_a_new_gpu() -> None:
     where = eight_gpus(held_vfs={1, 2, 3})
     pod = request(whole("init", vfs=1, role=Role.INIT), whole("a"), rdma("net"), scope=Scope.SWITCH)
-    found = place(where, pod)
-    assert len(found.taken.gpus) == 1
+    result = place(where, pod)
+    assert len(result.taken.gpus) == 1
 
 
 # ---- shares
@@ -404,19 +406,19 @@ def test_several_shares_within_a_scope() -> None:
     where = capacity(card(0, free_mib=9000, containers=1), card(1), card(2, free_core=50), card(3, free_core=50))
     limits = Limits(spread_containers_per_card=2)
     pod = request(whole("a", 2, vfs=0), scope=Scope.SWITCH, policy=Policy.SPREAD)
-    found = fit(where, pod, policy=Policy.BINPACK, limits=limits)
-    assert isinstance(found, Placement)
-    assert [gpu.bdf for gpu in found.containers["a"].gpus] == [where.cards[n].gpu.bdf for n in (2, 3)]
+    result = fit(where, pod, policy=Policy.BINPACK, limits=limits)
+    assert isinstance(result, Placement)
+    assert [gpu.bdf for gpu in result.containers["a"].gpus] == [where.cards[n].gpu.bdf for n in (2, 3)]
 
 
 # ---- how good it is
 
 
 def test_a_placement_says_how_close_it_is() -> None:
-    assert place(eight_gpus(), request(whole("a", vfs=1))).apart == NEXT_TO
+    assert place(eight_gpus(), request(whole("a", vfs=1))).distances == NEXT_TO
     near, far = place(eight_gpus(), request(whole("a", 2))), place(eight_gpus(), request(whole("a", 5)))
-    assert near.apart.link < far.apart.link
-    assert place(eight_gpus(held_vfs=range(4)), request(whole("a", 7, vfs=7))).apart.distance > 0
+    assert near.distances.link < far.distances.link
+    assert place(eight_gpus(held_vfs=range(4)), request(whole("a", 7, vfs=7))).distances.distance > 0
 
 
 # A node that is too large to look at everything
@@ -438,38 +440,40 @@ def test_of_too_many_sets_the_best_of_some_is_taken() -> None:
 
 
 @pytest.mark.usefixtures("one_set")
-def test_what_was_not_found_among_some_is_not_said_to_be_nowhere() -> None:
+def test_what_was_not_found_among_some_is_not_reported_to_be_nowhere() -> None:
     where = capacity(card(0, switch=0), card(1, switch=1), card(2, switch=2), card(3, switch=2))
-    found = fit(where, request(whole("init", role=Role.INIT), whole("a", 2)), policy=Policy.BINPACK)
-    assert found == NoFit(missing=Missing.SETS_ENDED)
+    result = fit(where, request(whole("init", role=Role.INIT), whole("a", 2)), policy=Policy.BINPACK)
+    assert result == NoFit(missing=Missing.SETS_ENDED)
 
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sets of cards that a search looked at."""
-    seen: list[int] = []
+    """Count the sets of cards that a search judged."""
+    observed: list[int] = []
     judge = joint._Search._judge
 
     def counted(self: joint._Search, cards: int, *args: Any) -> None:
-        seen.append(cards)
+        observed.append(cards)
         judge(self, cards, *args)
 
     monkeypatch.setattr(joint._Search, "_judge", counted)
     joint.find.cache_clear()
-    return seen
+    return observed
 
 
 def test_why_a_pod_does_not_fit_asks_for_any_choice_and_not_for_the_best(judged: list[int]) -> None:
     where = sixteen(lambda switch, number: switch % 2 == 0)
-    found = fit(where, request(whole("a", 9, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH), policy=Policy.BINPACK)
-    assert found == NoFit(missing=Missing.TOO_FEW_FREE_VFS_OF_SWITCH)
+    result = fit(where, request(whole("a", 9, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH), policy=Policy.BINPACK)
+    assert result == NoFit(missing=Missing.TOO_FEW_FREE_VFS_OF_SWITCH)
     assert len(judged) < 100
 
 
 def test_a_place_with_too_few_free_vfs_is_not_searched(judged: list[int]) -> None:
-    """All GPUs are on a socket with four free VFs; eight more are elsewhere."""
+    """Place all GPUs on a socket with four free VFs; eight more VFs are elsewhere."""
     near = sixteen(lambda switch, number: switch < 4 and number == 0, socket=0)
     away = [vf(number, pf=port(16, switch=16)) for number in range(8)]
-    found = fit(replace(near, vfs=(*near.vfs, *away)), request(whole("a", 8, vfs=8), scope=Scope.SOCKET), policy=Policy.BINPACK)
-    assert found == NoFit(missing=Missing.NOT_FREE_WITHIN_SCOPE)
+    result = fit(
+        replace(near, vfs=(*near.vfs, *away)), request(whole("a", 8, vfs=8), scope=Scope.SOCKET), policy=Policy.BINPACK
+    )
+    assert result == NoFit(missing=Missing.NOT_FREE_WITHIN_SCOPE)
     assert len(judged) < 100

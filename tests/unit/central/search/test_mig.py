@@ -1,4 +1,4 @@
-"""MIG instances as devices of their own. Card n has instances by slot; slot s is the s-th profile."""
+"""Test MIG instances as devices. Card n has instances by slot; slot s has the s-th profile."""
 
 from dataclasses import replace
 
@@ -29,23 +29,23 @@ def instances(
 
 
 def given_to(where: NodeCapacity, pod: DeviceRequest, policy: Policy = Policy.BINPACK) -> dict[str, list[str]]:
-    """MIG UUIDs by container."""
-    found = fit(where, pod, policy=policy)
-    assert isinstance(found, Placement), found
-    return {name: [gpu.mig_uuid for gpu in placed.gpus] for name, placed in found.containers.items()}
+    """Return the MIG UUIDs by container."""
+    result = fit(where, pod, policy=policy)
+    assert isinstance(result, Placement), result
+    return {name: [gpu.mig_uuid for gpu in placed.gpus] for name, placed in result.containers.items()}
 
 
 def missing(where: NodeCapacity, pod: DeviceRequest) -> Missing:
-    found = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(found, NoFit), found
-    return found.missing
+    result = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(result, NoFit), result
+    return result.missing
 
 
 def test_an_instance_is_given_with_its_card() -> None:
-    found = fit(capacity(card(0), mig_card(1, LARGE, SMALL)), instances(whole("a")), policy=Policy.BINPACK)
-    assert isinstance(found, Placement)
-    assert found.containers["a"].gpus == (PlacedGpu(uuid=gpu_uuid(1), bdf=gpu_bdf(1), mig_uuid=mig_uuid(1, 1)),)
-    assert found.taken.gpus == {gpu_uuid(1): Part(mig=frozenset({mig_uuid(1, 1)}))}
+    result = fit(capacity(card(0), mig_card(1, LARGE, SMALL)), instances(whole("a")), policy=Policy.BINPACK)
+    assert isinstance(result, Placement)
+    assert result.containers["a"].gpus == (PlacedGpu(uuid=gpu_uuid(1), bdf=gpu_bdf(1), mig_uuid=mig_uuid(1, 1)),)
+    assert result.taken.gpus == {gpu_uuid(1): Part(mig=frozenset({mig_uuid(1, 1)}))}
 
 
 def test_a_card_that_is_in_use_already_comes_first() -> None:
@@ -56,12 +56,13 @@ def test_a_card_that_is_in_use_already_comes_first() -> None:
 
 
 def test_two_instances_and_one_vf_are_on_one_switch() -> None:
-    """One by one the second would go beside another VF, which the container does not get."""
+    """Check a choice of both together: one by one, the second instance would be beside another VF, which the container does not
+    get."""
     cards = mig_card(0, SMALL, switch=0), mig_card(1, SMALL, switch=2), mig_card(2, SMALL, SMALL, switch=2)
     where = capacity(*cards, vfs=[vf(0, pf=port(0, switch=0)), vf(0, pf=port(1, switch=2))])
-    found = fit(where, instances(whole("a", 2, vfs=1)), policy=Policy.BINPACK)
-    assert isinstance(found, Placement)
-    assert found.apart.distance <= Distance.SWITCHES
+    result = fit(where, instances(whole("a", 2, vfs=1)), policy=Policy.BINPACK)
+    assert isinstance(result, Placement)
+    assert result.distances.distance <= Distance.SWITCHES
 
 
 def test_of_equal_cards_the_lowest_address_comes_first() -> None:
@@ -71,9 +72,9 @@ def test_of_equal_cards_the_lowest_address_comes_first() -> None:
 def test_containers_of_one_phase_have_different_ones_and_init_containers_use_them_again() -> None:
     where = capacity(mig_card(0, SMALL, SMALL, SMALL))
     pod = instances(whole("init", 2, role=Role.INIT), whole("side", role=Role.SIDECAR), whole("a"), whole("b"))
-    found = given_to(where, pod)
-    assert sorted(found["side"] + found["a"] + found["b"]) == [mig_uuid(0, slot) for slot in range(3)]
-    assert set(found["init"]) <= set(found["side"] + found["a"] + found["b"])
+    result = given_to(where, pod)
+    assert sorted(result["side"] + result["a"] + result["b"]) == [mig_uuid(0, slot) for slot in range(3)]
+    assert set(result["init"]) <= set(result["side"] + result["a"] + result["b"])
     assert missing(where, instances(whole("side", role=Role.SIDECAR), whole("init", 3, role=Role.INIT), whole("a"))) is (
         Missing.TOO_FEW_MIG
     )
@@ -82,20 +83,20 @@ def test_containers_of_one_phase_have_different_ones_and_init_containers_use_the
 def test_an_init_container_uses_again_what_the_apps_have_before_what_is_preferred() -> None:
     where = capacity(mig_card(0, SMALL, SMALL, SMALL), mig_card(1, SMALL, SMALL, SMALL))
     pod = instances(whole("init", 2, role=Role.INIT), whole("a"), whole("b"), policy=Policy.SPREAD)
-    found = given_to(where, pod)
-    assert sorted(found["init"]) == sorted(found["a"] + found["b"]) == [mig_uuid(0, 0), mig_uuid(1, 0)]
+    result = given_to(where, pod)
+    assert sorted(result["init"]) == sorted(result["a"] + result["b"]) == [mig_uuid(0, 0), mig_uuid(1, 0)]
 
 
 def test_vfs_are_near_the_card_of_the_instance() -> None:
     ports = [port(0), port(1)]
     vfs = [vf(0, pf=ports[0]), vf(0, pf=ports[1])]
-    found = fit(capacity(card(0), mig_card(2, SMALL), vfs=vfs), instances(whole("a", vfs=1)), policy=Policy.BINPACK)
-    assert isinstance(found, Placement)
-    assert [one.bdf for one in found.containers["a"].vfs] == [vf_bdf(0, pf=1)]
+    result = fit(capacity(card(0), mig_card(2, SMALL), vfs=vfs), instances(whole("a", vfs=1)), policy=Policy.BINPACK)
+    assert isinstance(result, Placement)
+    assert [one.bdf for one in result.containers["a"].vfs] == [vf_bdf(0, pf=1)]
 
 
 def test_each_instance_is_beside_a_vf_of_its_own_where_that_can_be() -> None:
-    """Card 2 has fewer instances left, but its switch has one VF."""
+    """Check that card 2 is not taken only for its fewer remaining instances: its switch has one VF."""
     vfs = [vf(0, pf=port(0)), vf(0, pf=port(1))]
     where = capacity(mig_card(0, *SEVEN), mig_card(2, *SEVEN, held=range(5)), vfs=vfs)
     assert given_to(where, instances(whole("a", 2, vfs=2))) == {"a": [mig_uuid(0, 0), mig_uuid(2, 5)]}
@@ -127,8 +128,8 @@ def test_a_vf_on_each_switch_keeps_off_switches_without_one() -> None:
 
 @pytest.mark.parametrize("counts", [(1, 4), (4, 1)])
 def test_a_container_leaves_the_switch_that_the_next_one_needs(counts: tuple[int, int]) -> None:
-    """Four instances below the one switch, three below the other, and a VF on each: there is one way, and it is not the one
-    that is the best for the smaller container."""
+    """Put four instances below one switch, three below the other, and a VF on each: there is one way, and it is not the best
+    for the smaller container."""
     cards = mig_card(0, SMALL, SMALL, switch=0), mig_card(1, SMALL, SMALL, switch=0), mig_card(2, SMALL, SMALL, SMALL, switch=1)
     where = capacity(*cards, vfs=[vf(0, pf=port(0, switch=0)), vf(0, pf=port(1, switch=1))])
     pod = replace(instances(*(whole(str(n), n, vfs=1) for n in counts)), rdma_policy=RdmaPolicy.PER_SWITCH)
@@ -136,7 +137,7 @@ def test_a_container_leaves_the_switch_that_the_next_one_needs(counts: tuple[int
 
 
 def test_what_it_takes_instead_is_what_is_preferred_there() -> None:
-    """The second container needs all of the first switch."""
+    """Check the first container's second choice, because the second one needs all of the first switch."""
     of_one = (mig_card(number, SMALL, switch=0) for number in range(4))
     where = capacity(*of_one, mig_card(4, SMALL, SMALL, switch=1), mig_card(5, SMALL, SMALL, held={0}, switch=1))
     pod = replace(instances(whole("b"), whole("a", 4)), scope=Scope.SWITCH)
@@ -250,10 +251,10 @@ def test_it_fits_exactly_where_there_are_enough_at_every_moment(
     moments.append([container.name for container in pod.containers if container.role is not Role.INIT])
     counts = {container.name: container.gpus for container in pod.containers}
     most = max(sum(counts[name] for name in names) for names in moments)
-    found = fit(where, pod, policy=policy)
-    assert isinstance(found, Placement) == (most <= len(free))
-    if isinstance(found, Placement):
-        chosen = {name: [gpu.mig_uuid for gpu in placed.gpus] for name, placed in found.containers.items()}
+    result = fit(where, pod, policy=policy)
+    assert isinstance(result, Placement) == (most <= len(free))
+    if isinstance(result, Placement):
+        chosen = {name: [gpu.mig_uuid for gpu in placed.gpus] for name, placed in result.containers.items()}
         assert {name: len(uuids) for name, uuids in chosen.items()} == counts
         assert {uuid for uuids in chosen.values() for uuid in uuids} <= free
         for names in moments:

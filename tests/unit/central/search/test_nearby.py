@@ -1,4 +1,4 @@
-"""The words name the place that comes closest, and by how much it fails."""
+"""Test the text that names the nearest place, and how much is missing there."""
 
 import pytest
 

@@ -12,10 +12,10 @@ from tests.fakes.capacities import capacity, card, eight_gpus, gpu_bdf, gpu_uuid
 
 
 def taken(where: NodeCapacity, pod: DeviceRequest, policy: Policy, container: str = "a", per_card: int = 0) -> list[int]:
-    """Card numbers."""
-    found = fit(where, pod, policy=policy, limits=Limits(spread_containers_per_card=per_card))
-    assert isinstance(found, Placement)
-    return [int(gpu.bdf[5:7], 16) - int(gpu_bdf(0)[5:7], 16) for gpu in found.containers[container].gpus]
+    """Return the taken card numbers."""
+    result = fit(where, pod, policy=policy, limits=Limits(spread_containers_per_card=per_card))
+    assert isinstance(result, Placement)
+    return [int(gpu.bdf[5:7], 16) - int(gpu_bdf(0)[5:7], 16) for gpu in result.containers[container].gpus]
 
 
 def binpack(where: NodeCapacity, pod: DeviceRequest, container: str = "a") -> list[int]:
@@ -43,7 +43,7 @@ def test_a_broken_switch_is_used_up_before_another_is_broken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held_cards", "asked", "expected"),
+    ("held_cards", "requested", "expected"),
     [
         ({0}, 2, [2, 3]),  # not 1 and 2, of two switches
         ({0, 2}, 2, [4, 5]),
@@ -53,12 +53,12 @@ def test_a_broken_switch_is_used_up_before_another_is_broken() -> None:
         ((), 4, [0, 1, 2, 3]),
     ],
 )
-def test_several_cards_come_from_few_switches(held_cards: set[int], asked: int, expected: list[int]) -> None:
-    assert binpack(eight_gpus(held_cards=held_cards), request(whole("a", asked))) == expected
+def test_several_cards_come_from_few_switches(held_cards: set[int], requested: int, expected: list[int]) -> None:
+    assert binpack(eight_gpus(held_cards=held_cards), request(whole("a", requested))) == expected
 
 
 def test_addresses_sort_as_numbers() -> None:
-    """Where topology is not known."""
+    """Sort addresses where the topology is unknown."""
     where = capacity(*(card(n, switch=None) for n in (3, 1, 2)))
     assert binpack(where, request(whole("a", 2))) == [1, 2]
 
@@ -77,7 +77,8 @@ def test_the_pods_own_containers_count_as_load() -> None:
 
 
 def test_the_redis_designs_rule_for_several_cards() -> None:
-    """The least loaded card, then those with the best link to it, NVLink before PCIe. Of cards that are given in part."""
+    """Check the redis design's rule for cards given in part: the least loaded card, then the cards with the best link to it,
+    NVLink before PCIe."""
 
     def cut(where: NodeCapacity) -> list[int]:
         return taken(where, request(whole("a", 2)), Policy.SPREAD, per_card=4)
@@ -90,7 +91,7 @@ def test_the_redis_designs_rule_for_several_cards() -> None:
 
 @pytest.mark.parametrize("policy", Policy)
 def test_whole_cards_go_by_their_links_under_every_policy(policy: Policy) -> None:
-    """All that may be given carry nothing, so that none of them is the least loaded one."""
+    """Check whole cards, which carry no load, so that none is the least loaded one."""
     where = capacity(held(0), card(1), card(2, nvlinks=[NvLink(count=2, to=gpu_uuid(4))]), card(3), card(4), card(5))
     assert taken(where, request(whole("a", 2)), policy) == [2, 4]
 
@@ -98,9 +99,9 @@ def test_whole_cards_go_by_their_links_under_every_policy(policy: Policy) -> Non
 def test_of_equally_linked_cards_the_least_loaded() -> None:
     """Check cards that differ in load only if whole cards are divided."""
     where = capacity(*(card(n, switch=0, free_mib=60000, free_core=75, containers=load) for n, load in enumerate([0, 2, 1])))
-    found = fit(where, request(whole("a", 2)), policy=Policy.SPREAD, limits=Limits(spread_containers_per_card=4))
-    assert isinstance(found, Placement)
-    assert set(found.taken.gpus) == {gpu_uuid(0), gpu_uuid(2)}
+    result = fit(where, request(whole("a", 2)), policy=Policy.SPREAD, limits=Limits(spread_containers_per_card=4))
+    assert isinstance(result, Placement)
+    assert set(result.taken.gpus) == {gpu_uuid(0), gpu_uuid(2)}
 
 
 def test_what_the_pod_takes_anyway_counts_before_the_link() -> None:
@@ -114,7 +115,7 @@ def test_what_the_pod_takes_anyway_counts_before_the_link() -> None:
 
 @pytest.mark.parametrize("policy", Policy)
 def test_an_init_container_uses_the_card_of_the_app(policy: Policy) -> None:
-    """Although another card fits better, or carries less."""
+    """Check that the init container uses the app's card although another one fits better or carries less."""
     where = capacity(card(0, free_mib=500), card(1, free_mib=1000), card(2))
     pod = request(share("init", 400, role=Role.INIT), share("a", 800))
     assert taken(where, pod, policy, "init") == taken(where, pod, policy)

@@ -1,4 +1,4 @@
-"""Equal shares of several cards for one container: different cards, near one another, and why there are not enough."""
+"""Test equal shares of several cards for one container: different cards, near each other, and why there are too few."""
 
 import pytest
 
@@ -13,10 +13,10 @@ from tests.fakes.capacities import capacity, card, gpu_uuid, held, request, shar
 
 
 def cards(where: NodeCapacity, pod: DeviceRequest, policy: Policy) -> list[int] | Missing:
-    found = fit(where, pod, policy=policy)
-    if isinstance(found, NoFit):
-        return found.missing
-    (placed,) = found.containers.values()
+    result = fit(where, pod, policy=policy)
+    if isinstance(result, NoFit):
+        return result.missing
+    (placed,) = result.containers.values()
     return [number for gpu in placed.gpus for number in range(8) if gpu.uuid == gpu_uuid(number)]
 
 
@@ -26,10 +26,10 @@ def linked(number: int, *others: int, free_mib: int) -> CardCapacity:
 
 @pytest.mark.parametrize("policy", Policy)
 def test_each_is_of_another_card_and_of_the_amount(policy: Policy) -> None:
-    found = fit(capacity(card(0), card(1), card(2)), request(share("a", 1000, 30, cards=2)), policy=policy)
-    assert isinstance(found, Placement)
-    assert len(found.taken.gpus) == 2
-    assert {(part.memory_mib, part.core_percent, part.whole) for part in found.taken.gpus.values()} == {(1000, 30, False)}
+    result = fit(capacity(card(0), card(1), card(2)), request(share("a", 1000, 30, cards=2)), policy=policy)
+    assert isinstance(result, Placement)
+    assert len(result.taken.gpus) == 2
+    assert {(part.memory_mib, part.core_percent, part.whole) for part in result.taken.gpus.values()} == {(1000, 30, False)}
 
 
 @pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])

@@ -1,4 +1,4 @@
-"""On one node: which cards labels leave, and that nothing is missed for them."""
+"""Test sharing labels on one node: which cards remain, and that no allowed card is left out."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,15 +23,15 @@ def labels(affinity: str = "", anti: str = "", exclusion: str = "", namespace: s
 
 
 def shared(number: int, *by: Sharing | Labels, free_mib: int = HALF) -> CardCapacity:
-    """Among pods with these labels."""
+    """Return a card among pods with these labels."""
     each: list[Labels] = [one if isinstance(one, tuple) else (one,) for one in by]
     sharers: Sequence[Labels] = sorted(set(each)) if any(each) else ()
     return replace(card(number, free_mib=free_mib), pods=len(by), containers=len(by), sharers=tuple(sharers))
 
 
 def cards(where: NodeCapacity, pod: DeviceRequest, policy: Policy = Policy.BINPACK) -> set[GpuUuid] | Missing:
-    found = fit(where, pod, policy=policy)
-    return found.missing if isinstance(found, NoFit) else set(found.taken.gpus)
+    result = fit(where, pod, policy=policy)
+    return result.missing if isinstance(result, NoFit) else set(result.taken.gpus)
 
 
 def one(sharing: Sharing | None, mib: int = 1000) -> DeviceRequest:
@@ -104,9 +104,9 @@ def test_shares_that_no_one_card_has_room_for_are_kept_off() -> None:
 
 def test_whole_cards_of_the_pod_are_not_of_its_group() -> None:
     where = capacity(card(0), shared(1, labels("x")), card(2))
-    found = fit(where, request(whole("a", 2), share("b", 1000), sharing=labels("x")), policy=Policy.BINPACK)
-    assert isinstance(found, Placement)
-    assert {uuid: bool(part.sharing) for uuid, part in found.taken.gpus.items()} == {
+    result = fit(where, request(whole("a", 2), share("b", 1000), sharing=labels("x")), policy=Policy.BINPACK)
+    assert isinstance(result, Placement)
+    assert {uuid: bool(part.sharing) for uuid, part in result.taken.gpus.items()} == {
         gpu_uuid(0): False,
         gpu_uuid(2): False,
         gpu_uuid(1): True,
@@ -114,7 +114,7 @@ def test_whole_cards_of_the_pod_are_not_of_its_group() -> None:
 
 
 def test_an_init_container_may_have_the_groups_card_to_be_whole() -> None:
-    """Whole before the pod's share is there; no one else is on it then."""
+    """Take the group's card whole before the pod's share is on it, while no other pod is on it."""
     pod = request(whole("prepare", role=Role.INIT), share("a", 1000), sharing=labels("x"))
     assert cards(capacity(card(0)), pod) == {gpu_uuid(0)}
     assert cards(capacity(shared(0, labels("x"))), pod) is Missing.TOO_FEW_FREE_GPUS
@@ -127,7 +127,7 @@ def test_what_would_not_fit_without_labels_has_that_reason() -> None:
     assert cards(capacity(shared(0, X)), request(whole("a"))) is Missing.TOO_FEW_FREE_GPUS
 
 
-def test_the_bound_of_the_search_is_said() -> None:
+def test_the_bound_of_the_search_is_reported() -> None:
     pod = request(*(share(f"c{n}", 1000 + n) for n in range(6)), sharing=labels("x"))
     where = capacity(*(card(n, free_mib=4000 + n) for n in range(8)))
     assert fit(where, pod, policy=Policy.BINPACK, limits=Limits(search_steps=1)) == NoFit(missing=Missing.SEARCH_ENDED)
@@ -137,9 +137,9 @@ def test_over_commit_by_count_is_not_for_pods_with_labels() -> None:
     limits = Limits(spread_containers_per_card=3)
     for sharing, is_whole in ((None, False), (X, True)):
         pod = request(whole("a"), share("b", 10), sharing=sharing)
-        found = fit(capacity(card(0), card(1)), pod, policy=Policy.SPREAD, limits=limits)
-        assert isinstance(found, Placement)
-        assert found.containers["a"].gpus[0].whole is is_whole
+        result = fit(capacity(card(0), card(1)), pod, policy=Policy.SPREAD, limits=limits)
+        assert isinstance(result, Placement)
+        assert result.containers["a"].gpus[0].whole is is_whole
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_over_commit_by_count_is_not_for_pods_with_labels() -> None:
     ],
 )
 def test_the_words_name_the_rule_or_the_groups_card(where: NodeCapacity, pod: DeviceRequest, named: list[str]) -> None:
-    found = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(found, NoFit)
-    assert found.missing in {Missing.KEPT_OFF, Missing.GROUP_FULL}
-    text = explain(where, pod, found.missing, policy=Policy.BINPACK)
+    result = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(result, NoFit)
+    assert result.missing in {Missing.KEPT_OFF, Missing.GROUP_FULL}
+    text = explain(where, pod, result.missing, policy=Policy.BINPACK)
     assert [part for part in named if part not in text] == []

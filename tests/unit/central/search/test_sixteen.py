@@ -1,5 +1,5 @@
-"""The largest node that is searched exactly: sixteen GPUs, each on a switch of its own with a PF of four VFs, all of a kind of
-their own to a search. What is in the way is found by counting, or by choices that come early."""
+"""Test the largest node that is searched exactly: sixteen GPUs, each on a switch with a PF of four VFs and unlike all others.
+Conflicts are found by counting, or by the first choices."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,7 @@ VFS_OF_PF = 4
 
 
 def sixteen(is_free: Callable[[int, int], bool] = lambda switch, number: True, *, socket: int | None = None) -> NodeCapacity:
-    """`is_free`: by switch, and number of the VF there. `socket`: all of it is there."""
+    """Return such a node. `is_free`: by switch, and number of the VF there. `socket`: all devices are on one socket."""
 
     def here(place: Place) -> Place:
         return place if socket is None else msgspec.structs.replace(place, numa=socket, socket=socket)
@@ -35,17 +35,18 @@ def sixteen(is_free: Callable[[int, int], bool] = lambda switch, number: True, *
 
 
 def test_containers_that_need_many_vfs_come_before_those_that_need_few() -> None:
-    """Eight switches have one free VF: c and d need others, which a and b would take first."""
+    """Leave one free VF on each of eight switches: c and d need other switches, which a and b would take first."""
     where = sixteen(lambda switch, number: switch % 2 == 0 or number == 0)
-    asked = {"a": (4, 1), "b": (4, 1), "c": (5, 2), "d": (2, 4)}
-    pod = request(*(whole(name, gpus, vfs=vfs) for name, (gpus, vfs) in asked.items()), rdma_policy=RdmaPolicy.PER_SWITCH)
-    found = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(found, Placement)
-    assert list(found.containers) == list(asked)
+    requested = {"a": (4, 1), "b": (4, 1), "c": (5, 2), "d": (2, 4)}
+    pod = request(*(whole(name, gpus, vfs=vfs) for name, (gpus, vfs) in requested.items()), rdma_policy=RdmaPolicy.PER_SWITCH)
+    result = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(result, Placement)
+    assert list(result.containers) == list(requested)
 
 
 def test_partitions_of_many_gpus_come_before_those_of_few() -> None:
-    """Neighbours by their switch are not those of a partition, and three GPUs are held: the first two partitions of four."""
+    """Hold three GPUs, which are in the first two partitions of four: neighbours by switch are not neighbours in a
+    partition."""
     pairs = [(14, 13), (7, 16), (5, 8), (1, 6), (12, 2), (15, 10), (3, 4), (11, 9)]
     fours = [(*one, *other) for one, other in zip(pairs[::2], pairs[1::2], strict=True)]
     modules = [*((number,) for number in range(1, 17)), *pairs, *fours]

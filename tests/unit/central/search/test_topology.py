@@ -102,7 +102,7 @@ HOST_BRIDGES = [
 
 @st.composite
 def somewhere(draw: st.DrawFn) -> Place:
-    """Anywhere below host bridges of which each has one NUMA node; every length of a path."""
+    """Draw a place below host bridges with one NUMA node each, at any depth."""
     host, numa, socket = draw(st.sampled_from(HOST_BRIDGES))
     below = draw(st.lists(st.sampled_from("ab"), max_size=6))
     return Place(path=draw(st.sampled_from([(host, *below), (host, *below), ()])), numa=numa, socket=socket)
@@ -147,7 +147,7 @@ def test_nodes_that_are_built_alike_have_one_topology() -> None:
     assert lay_out(eight_gpus(), vfs=True).topology is not lay_out(capacity(card(0)), vfs=True).topology
 
 
-def test_partitions_by_module_id_and_not_of_cards_that_are_gone() -> None:
+def test_partitions_by_module_id_and_not_of_cards_that_are_deleted() -> None:
     cards = [with_module(card(n), module) for n, module in enumerate((3, 1, 4))]
     parts = tuple(Partition(id=n, modules=modules) for n, modules in enumerate([(1, 3), (3, 4), (1, 2), (4,)]))
     topology = lay_out(replace(capacity(*cards), partitions=parts), vfs=False).topology

@@ -12,10 +12,10 @@ from tests.fakes.capacities import capacity, card, eight_gpus, pf_bdf, port, rdm
 
 
 def given(where: NodeCapacity, pod: DeviceRequest, container: str = "a") -> Sequence[PciAddress]:
-    found = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(found, Placement)
-    assert found.taken.vfs == {one.bdf for placed in found.containers.values() for one in placed.vfs}
-    return [one.bdf for one in found.containers[container].vfs]
+    result = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(result, Placement)
+    assert result.taken.vfs == {one.bdf for placed in result.containers.values() for one in placed.vfs}
+    return [one.bdf for one in result.containers[container].vfs]
 
 
 def test_the_lowest_free_address() -> None:
@@ -29,7 +29,7 @@ def test_a_vf_of_the_cards_switch() -> None:
 
 
 def test_then_of_its_numa_node() -> None:
-    """Also below another host bridge."""
+    """Check a VF of the same NUMA node below another host bridge."""
     where = eight_gpus(held_cards={0, 1, 2, 3}, held_vfs={8, 9, 10, 11})  # PF 2 has none left, PF 3 is beside it
     assert given(where, request(whole("a", vfs=1))) == [vf_bdf(0, pf=3)]
     elsewhere = structs.replace(port(1), place=Place(path=("pci0000:7f",), numa=0))
@@ -73,6 +73,6 @@ def test_beside_a_sidecar_it_has_others() -> None:
 
 
 def test_each_vf_has_its_pf() -> None:
-    found = fit(capacity(card(0), vfs=[vf(0, pf=port(1))]), request(rdma("a")), policy=Policy.SPREAD)
-    assert isinstance(found, Placement)
-    assert [one.pf for one in found.containers["a"].vfs] == [pf_bdf(1)]
+    result = fit(capacity(card(0), vfs=[vf(0, pf=port(1))]), request(rdma("a")), policy=Policy.SPREAD)
+    assert isinstance(result, Placement)
+    assert [one.pf for one in result.containers["a"].vfs] == [pf_bdf(1)]

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Unreadable
 from central.controllers.informer import BudgetFeed
 from central.ledger.model import PodRecord
@@ -14,10 +14,10 @@ from tests.fakes.kube_objects import NAMESPACE, budget
 
 
 def made(name: str, allowed: int, generation: int = 0, observed: int = 0, **labels: str) -> Budget:
-    found = budget(name, labels, allowed)
-    found["metadata"] |= {"uid": f"uid-{name}", "generation": generation}
-    found["status"]["observedGeneration"] = observed
-    return msgspec.convert(found, Budget)
+    result = budget(name, labels, allowed)
+    result["metadata"] |= {"uid": f"uid-{name}", "generation": generation}
+    result["status"]["observedGeneration"] = observed
+    return msgspec.convert(result, Budget)
 
 
 def record(name: str, *, namespace: str = NAMESPACE, deleting: bool = False, **labels: str) -> PodRecord:

@@ -1,4 +1,4 @@
-"""Reports by node: the newest, without what is not ours, sharing what did not change."""
+"""Test reports by node: only the newest, without foreign fields, with unchanged parts shared."""
 
 import msgspec
 import pytest
@@ -9,8 +9,8 @@ from lading.vocabulary import CORDON
 from tests.fakes.kube_objects import devices, grant
 
 
-def report(name: str, version: int, **words: object) -> NodeDevices:
-    return msgspec.convert(devices(name, 2, 4, version=version, **words), NodeDevices)  # type: ignore[arg-type]
+def report(name: str, version: int, **text: object) -> NodeDevices:
+    return msgspec.convert(devices(name, 2, 4, version=version, **text), NodeDevices)  # type: ignore[arg-type]
 
 
 def changed(reports: Reports, version: int = -1) -> set[str]:
@@ -71,6 +71,6 @@ def test_one_that_goes_is_a_change_once() -> None:
     reports.set(report("n1", 1))
     _, version = reports.changed_since(-1)
     reports.remove("n1")
-    _, gone = reports.changed_since(version)
+    _, deleted = reports.changed_since(version)
     reports.remove("n1")
-    assert (changed(reports, version), changed(reports, gone)) == ({"n1"}, set())
+    assert (changed(reports, version), changed(reports, deleted)) == ({"n1"}, set())

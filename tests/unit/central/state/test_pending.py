@@ -6,9 +6,9 @@ from central.state.pending import Pending, PendingPods, pending_of
 from tests.fakes.kube_objects import decoded, pod, share
 
 
-def pending(name: str, version: int = 1, **words: object) -> Pending:
-    limits = words.pop("limits", {"lading.dev/gpu": "1"})
-    shown = decoded(pod(name, limits, version=version, **words))  # type: ignore[arg-type]
+def pending(name: str, version: int = 1, **text: object) -> Pending:
+    limits = text.pop("limits", {"lading.dev/gpu": "1"})
+    shown = decoded(pod(name, limits, version=version, **text))  # type: ignore[arg-type]
     ask = parse_request(shown)
     assert isinstance(ask, DeviceRequest)
     return pending_of(shown, ask)
@@ -22,10 +22,10 @@ def test_the_newer_version_counts_and_keeps_what_is_known_of_the_pod() -> None:
     pods = PendingPods()
     first = pods.add(pending("a", 2))
     pods.refused(first, 5.0)
-    first.gen, first.woken_in = 3, 4
+    first.gen, first.requeued_in = 3, 4
     newer = pods.add(pending("a", 3))
     assert pods.get(first.uid) is newer
-    assert (newer.gen, newer.refused_at, newer.woken_in, newer.resource_version) == (3, 5.0, 4, "3")
+    assert (newer.gen, newer.refused_at, newer.requeued_in, newer.resource_version) == (3, 5.0, 4, "3")
     assert pods.add(pending("a", 2)) is newer
     assert names(pods, newer.request) == ["a"]
 

@@ -1,4 +1,4 @@
-"""Quotas as they stand: what counts, who is refused, and who may try again."""
+"""Test quotas and their state: what counts, which pods are refused, and which may try again."""
 
 import random
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from central.loop.steps import exhaust
 from central.quota.amounts import model_key
 from central.quota.model import FLAT, LABEL_PREEMPTIBLE, LABEL_QUOTA, ROOT, Quota, QuotaDialect, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
-from central.quota.runtime import ask_up
+from central.quota.runtime import sum_requests
 from central.quota.tree import MOST_LEVELS
 from central.request.reasons import OfPod
 from central.state.quotas import Quotas
@@ -27,8 +27,8 @@ from tests.unit.central.world import World, uid_of
 GPU = RESOURCE_GPU
 
 
-def cards(name: str, least: float = 0, most: float = 100, **words: Any) -> Quota:
-    return quota(name, min={GPU: int(least * 1000)}, max={GPU: int(most * 1000)}, **words)
+def cards(name: str, least: float = 0, most: float = 100, **text: Any) -> Quota:
+    return quota(name, min={GPU: int(least * 1000)}, max={GPU: int(most * 1000)}, **text)
 
 
 def of(team: str, **more: str) -> dict[str, str]:
@@ -40,7 +40,7 @@ def gpus(count: int) -> dict[str, str]:
 
 
 class Teams:
-    """A cluster with quotas, that have been counted."""
+    """Create a cluster with quotas whose pods were counted."""
 
     def __init__(self, *quotas: Quota, nodes: int = 2, cards_each: int = 8, vfs_each: int = 0) -> None:
         self.world = World()
@@ -48,7 +48,7 @@ class Teams:
             self.world.node(f"n{number}", cards_each, vfs_each)
         self.set(*quotas)
         self.waker = Requeuer(self.world.scheduler, self._touch, clock=lambda: self.world.now, log=self.world.records.log)
-        self.woken()
+        self.requeued()
 
     async def _touch(self, pod: object) -> None:
         raise AssertionError
@@ -56,17 +56,17 @@ class Teams:
     def set(self, *quotas: Quota) -> None:
         for one in quotas:
             self.world.quotas.set_quota(f"uid-{one.id}", one)
-        exhaust(self.world.quotas.look())
+        exhaust(self.world.quotas.scan())
 
-    def ask(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> str:
+    def ask(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> str:
         """Filter a pod. Return the text of its refusal, or nothing."""
-        labels = words.pop("labels", {})
-        self.world.show(name, limits, labels=of(team, **labels), **words)
+        labels = text.pop("labels", {})
+        self.world.show(name, limits, labels=of(team, **labels), **text)
         answer = self.world.filter(name)
         return "" if answer.fitting else next(iter({**answer.fails, **answer.never}.values()))
 
-    def run(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, node: str = "n0", **words: Any) -> None:
-        self.world.bind(name, node, limits, labels=of(team, **words.pop("labels", {})), **words)
+    def run(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, node: str = "n0", **text: Any) -> None:
+        self.world.bind(name, node, limits, labels=of(team, **text.pop("labels", {})), **text)
 
     def used(self, team: str, key: str = GPU) -> int:
         snapshot = self.world.quotas.snapshot()
@@ -78,8 +78,8 @@ class Teams:
         assert snapshot is not None
         return snapshot.runtime_of(snapshot.tree.quotas[QuotaId(team)], GPU)
 
-    def woken(self) -> list[str]:
-        return [pod.name for pod in run_simulated(self.waker.look())]
+    def requeued(self) -> list[str]:
+        return [pod.name for pod in run_simulated(self.waker.scan())]
 
 
 # ---- without quotas
@@ -104,10 +104,10 @@ def test_the_first_quota_counts_what_runs_already() -> None:
 def test_the_last_quota_that_goes_lets_all_in() -> None:
     teams = Teams(cards("team", 0, 0))
     assert "1 of 0 GPUs" in teams.ask("a", "team")
-    assert teams.woken() == []
+    assert teams.requeued() == []
     teams.world.quotas.remove_quota(QuotaDialect.KOORDINATOR, "uid-team")
-    exhaust(teams.world.quotas.look())
-    assert teams.woken() == ["a"]
+    exhaust(teams.world.quotas.scan())
+    assert teams.requeued() == ["a"]
     assert teams.ask("a", "team") == ""
 
 
@@ -119,8 +119,8 @@ def test_a_pod_beyond_its_quota_is_refused_on_every_node_for_good() -> None:
     teams.run("a", "team")
     teams.world.show("b", labels=of("team"))
     answer = teams.world.filter("b")
-    why = "quota team: 2 of 1 GPUs: its max (quota-exceeded)"
-    assert (list(answer.fitting), answer.fails, answer.never) == ([], {}, {"n0": why, "n1": why})
+    reason = "quota team: 2 of 1 GPUs: its max (quota-exceeded)"
+    assert (list(answer.fitting), answer.fails, answer.never) == ([], {}, {"n0": reason, "n1": reason})
     pod = teams.world.pending_pod("b")
     assert pod.refused_for is OfPod.QUOTA_EXCEEDED
     assert teams.world.scheduler.counts.refused == {OfPod.QUOTA_EXCEEDED: 1}
@@ -152,13 +152,13 @@ def test_a_quota_that_shrank_meanwhile_refuses_the_binding() -> None:
 
 
 def test_lent_and_taken_back() -> None:
-    """16 cards, a and b with min 8 and max 16 each."""
+    """Lend and take back 16 cards of two quotas with min 8 and max 16."""
     teams = Teams(cards("a", 8, 16), cards("b", 8, 16))
     for number in range(4):
         teams.run(f"a{number}", "a", gpus(3), node=f"n{number % 2}")
     assert (teams.runtime("a"), teams.runtime("b")) == (12_000, 0)
     assert teams.ask("a-first", "a") == ""
-    teams.world.gone("a-first")
+    teams.world.deleted("a-first")
     for number in range(6):
         teams.ask(f"b{number}", "b")
     assert (teams.runtime("a"), teams.runtime("b")) == (10_000, 6000)
@@ -170,7 +170,7 @@ def test_a_pod_that_waits_counts_as_asked_for_before_it_is_placed() -> None:
     teams.world.show("b", gpus(4), labels=of("b"))
     teams.world.show("a", gpus(16), labels=of("a"))
     assert (teams.runtime("a"), teams.runtime("b")) == (12_000, 4000)
-    teams.world.gone("b")
+    teams.world.deleted("b")
     assert teams.runtime("a") == 16_000
 
 
@@ -192,7 +192,7 @@ def test_shares_models_and_vfs() -> None:
 def test_cpu_and_memory_of_pods_with_devices() -> None:
     teams = Teams(quota("team", max={"cpu": 4000, "memory": 1024}))
     teams.world.readiness("n0", True, allocatable={"cpu": "60", "memory": "10Gi"})
-    exhaust(teams.world.quotas.look())
+    exhaust(teams.world.quotas.scan())
     teams.run("a", "team", requests={"cpu": "3", "memory": "512Mi"})
     assert (teams.used("team", "cpu"), teams.used("team", "memory")) == (3000, 512)
     assert "5 of 4 cores" in teams.ask("b", "team", requests={"cpu": "2"})
@@ -202,7 +202,7 @@ def test_cpu_of_nodes_with_devices_is_divided() -> None:
     teams = Teams(quota("team", max={"cpu": 100_000}))
     teams.world.readiness("n0", True, allocatable={"cpu": "6", "memory": "1Gi"})
     teams.world.readiness("no-devices", True, allocatable={"cpu": "60", "memory": "1Gi"})
-    exhaust(teams.world.quotas.look())
+    exhaust(teams.world.quotas.scan())
     snapshot = teams.world.quotas.snapshot()
     assert snapshot is not None
     assert snapshot.totals[ROOT] == {GPU: 16_000, model_key(MODEL): 16_000, "cpu": 6000, "memory": 1024}
@@ -235,13 +235,13 @@ def test_room_in_the_quota_wakes_the_first_in_line_and_no_more_than_fit() -> Non
     for name, priority in {"c": 0, "d": 10, "e": 5}.items():
         teams.ask(name, "team", priority=priority)
     teams.run("x", "other")
-    assert teams.woken() == []
-    teams.world.gone("a")
-    assert teams.woken() == ["d"]
-    assert teams.woken() == []  # once for this room
+    assert teams.requeued() == []
+    teams.world.deleted("a")
+    assert teams.requeued() == ["d"]
+    assert teams.requeued() == []  # once for this room
     assert teams.ask("d", "team") == ""
-    teams.world.gone("b")
-    assert teams.woken() == ["e"]
+    teams.world.deleted("b")
+    assert teams.requeued() == ["e"]
 
 
 def test_devices_that_become_free_wake_no_pod_that_waits_for_its_quota() -> None:
@@ -250,8 +250,8 @@ def test_devices_that_become_free_wake_no_pod_that_waits_for_its_quota() -> None
     teams.run("x", "other")
     assert "2 of 1 GPUs" in teams.ask("b", "team", priority=100)
     assert "too-few-free-gpus" in teams.ask("y", "other")
-    teams.world.gone("x")
-    assert teams.woken() == ["y"]
+    teams.world.deleted("x")
+    assert teams.requeued() == ["y"]
 
 
 def test_a_larger_max_wakes() -> None:
@@ -260,7 +260,7 @@ def test_a_larger_max_wakes() -> None:
     for name in "bcd":
         teams.ask(name, "team")
     teams.set(cards("team", 0, 3))
-    assert teams.woken() == ["b", "c"]
+    assert teams.requeued() == ["b", "c"]
 
 
 def test_runtime_that_grows_wakes() -> None:
@@ -270,9 +270,9 @@ def test_runtime_that_grows_wakes() -> None:
     for number in range(8):
         teams.ask(f"b{number}", "b")
     assert "9 of 8 GPUs" in teams.ask("a-more", "a")
-    teams.woken()
-    teams.world.gone("b7")
-    assert teams.woken() == ["a-more"]
+    teams.requeued()
+    teams.world.deleted("b7")
+    assert teams.requeued() == ["a-more"]
 
 
 def test_a_new_node_wakes() -> None:
@@ -280,17 +280,17 @@ def test_a_new_node_wakes() -> None:
     teams.run("a", "team")
     assert "2 of 1 GPUs: what it may use now" in teams.ask("b", "team")
     teams.world.node("n1", 1)
-    exhaust(teams.world.quotas.look())
-    assert teams.woken() == ["b"]
+    exhaust(teams.world.quotas.scan())
+    assert teams.requeued() == ["b"]
 
 
-def test_a_pod_that_is_gone_is_not_woken() -> None:
+def test_a_pod_that_is_deleted_is_not_requeued() -> None:
     teams = Teams(cards("team", 0, 1))
     teams.run("a", "team")
     teams.ask("b", "team")
-    teams.world.gone("b")
-    teams.world.gone("a")
-    assert teams.woken() == []
+    teams.world.deleted("b")
+    teams.world.deleted("a")
+    assert teams.requeued() == []
 
 
 def test_a_pod_that_changes_still_waits_for_its_quota() -> None:
@@ -300,8 +300,8 @@ def test_a_pod_that_changes_still_waits_for_its_quota() -> None:
     teams.world.show("b", labels=of("team"), priority=3)
     assert teams.world.pending_pod("b").quota is not None
     assert teams.world.pending.refused_requests() == []
-    teams.world.gone("a")
-    assert teams.woken() == ["b"]
+    teams.world.deleted("a")
+    assert teams.requeued() == ["b"]
 
 
 # ---- turns and gangs
@@ -318,10 +318,10 @@ def test_pods_that_are_larger_than_their_share_take_turns() -> None:
     teams.run("a", "a", gpus(8), node="n0")
     teams.run("b", "b", gpus(8), node="n1")
     assert "quota-turn" in teams.ask("c", "c", gpus(8))
-    teams.world.gone("a")
+    teams.world.deleted("a")
     assert "quota-turn" in teams.ask("b2", "b", gpus(8))  # it asks first, and b has 8 cards
     assert "quota-turn" in teams.ask("a2", "a", gpus(8))  # quota a uses as few cards as c, and c waits longer
-    assert teams.woken() == ["c"]
+    assert teams.requeued() == ["c"]
     assert teams.ask("c", "c", gpus(8)) == ""
     assert teams.world.scheduler.counts.refused[OfPod.QUOTA_TURN] == 3
 
@@ -348,12 +348,12 @@ def test_a_question_to_quotas_changes_nothing_until_its_answer_is_recorded() -> 
     waiting = [teams.world.pending_pod("second")]
     refusal = teams.world.quotas.admits(waiting)
     assert refusal is not None
-    teams.world.gone("first")
-    assert teams.woken() == []
+    teams.world.deleted("first")
+    assert teams.requeued() == []
     teams.run("third", "a", gpus(1))
     teams.world.quotas.record(waiting, refusal)
-    teams.world.gone("third")
-    assert teams.woken() == ["second"]
+    teams.world.deleted("third")
+    assert teams.requeued() == ["second"]
 
 
 def test_a_gang_of_two_quotas_is_refused_by_either() -> None:
@@ -381,8 +381,8 @@ def test_the_quota_of_a_namespace() -> None:
     teams = Teams(flat)
     teams.run("a", "")
     assert "quota default/q: 2 of 1 GPUs: the mins of the quotas of all namespaces together" in teams.ask("b", "")
-    teams.world.gone("a")
-    assert teams.woken() == ["b"]
+    teams.world.deleted("a")
+    assert teams.requeued() == ["b"]
 
 
 # ---- the sums
@@ -398,7 +398,7 @@ def test_what_is_kept_is_what_counting_anew_gives() -> None:
         name = f"p{draw.randrange(30)}"
         match draw.randrange(6):
             case 0:
-                teams.world.gone(name)
+                teams.world.deleted(name)
             case 1:
                 teams.set(cards("c", draw.randrange(3), draw.randrange(3, 9)))
             case 2:
@@ -417,8 +417,8 @@ def test_what_is_kept_is_what_counting_anew_gives() -> None:
         assert without_nothing(kept.used) == without_nothing(fresh.used), number
         assert without_nothing(kept.fixed) == without_nothing(fresh.fixed)
         assert kept.runtime == fresh.runtime
-        asked = {quota: kept.asked_of(quota, GPU) for quota in kept.tree.quotas if not kept.tree.groups.get(quota)}
-        limited = ask_up(kept.tree, GPU, asked).limited
+        requested = {quota: kept.requested_of(quota, GPU) for quota in kept.tree.quotas if not kept.tree.groups.get(quota)}
+        limited = sum_requests(kept.tree, GPU, requested).limited
         assert kept.runtime[GPU] == divide_down(kept.tree, GPU, {ROOT: kept.totals[ROOT].get(GPU, 0)}, limited, 1000)
 
 
@@ -428,7 +428,7 @@ def counted_anew(world: World) -> QuotaSnapshot:
     world.pending.changed = changed
     for (_, uid), one in world.quotas.quotas.items():
         anew.set_quota(uid, one)
-    exhaust(anew.look())
+    exhaust(anew.scan())
     snapshot = anew.snapshot()
     assert snapshot is not None
     return snapshot

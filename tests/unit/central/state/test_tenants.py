@@ -1,4 +1,4 @@
-"""The order of pods that wait, fair between namespaces: the one that holds the smaller part of the devices first."""
+"""Test the order of waiting pods, fair between namespaces: the one that holds the smaller part of the devices is first."""
 
 import random
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ def created(age: int) -> str:
     return f"2026-11-21T00:{age // 60:02d}:{age % 60:02d}Z"
 
 
-def waits(world: World, name: str, namespace: str, limits: Mapping[str, str] = WHOLE, *, age: int = 0, **words: Any) -> None:
-    """`age`: seconds after the oldest."""
-    world.show(name, limits, namespace=namespace, created=created(age), **words)
+def waits(world: World, name: str, namespace: str, limits: Mapping[str, str] = WHOLE, *, age: int = 0, **text: Any) -> None:
+    """Let a pod wait. `age`: seconds after the oldest one."""
+    world.show(name, limits, namespace=namespace, created=created(age), **text)
     world.filter(name)
 
 
@@ -41,8 +41,8 @@ def test_the_namespace_with_less_comes_before_an_older_pod_and_after_a_higher_pr
     waits(world, "none", "c", age=10)
     waits(world, "urgent", "a", age=11, priority=5)
     assert in_line(world) == ["urgent", "none", "young", "old"]
-    world.gone("a1")
-    world.gone("a2")
+    world.deleted("a1")
+    world.deleted("a2")
     assert in_line(world) == ["urgent", "old", "none", "young"]
 
 
@@ -73,9 +73,9 @@ def test_room_that_is_kept_for_a_pod_does_not_count_and_what_is_about_to_be_boun
     waits(world, "b", "b", EIGHT, age=1)
     placement = world.scheduler.placement
     world.show("kept", namespace="a")
-    found = placement(world.pending_pod("kept"), "n0")
-    assert found is not None
-    world.ledger.claims.nominate(uid_of("a"), "n0", found.taken, 99.0, world.pending_pod("a").holder, evicts=False)
+    result = placement(world.pending_pod("kept"), "n0")
+    assert result is not None
+    world.ledger.claims.nominate(uid_of("a"), "n0", result.taken, 99.0, world.pending_pod("a").holder, evicts=False)
     assert in_line(world)[0] == "a"
     world.filter("kept")
     assert in_line(world)[0] == "b"
@@ -101,7 +101,7 @@ def test_counted_step_by_step_and_all_at_once_is_the_same() -> None:
     for step in range(150):
         node = f"n{chance.randrange(6)}"
         if bound and chance.random() < 0.4:
-            world.gone(bound.pop(chance.randrange(len(bound))))
+            world.deleted(bound.pop(chance.randrange(len(bound))))
         elif chance.random() < 0.1:
             world.report(node, chance.choice((8, 8, 9)), 8)
         elif world.ledger.capacity(node).cards[0].free:
@@ -126,8 +126,8 @@ def test_a_card_that_is_free_wakes_first_whose_namespace_has_less() -> None:
         raise AssertionError
 
     waker = Requeuer(world.scheduler, touch, clock=lambda: world.now, log=world.records.log)
-    run_simulated(waker.look())
-    world.gone("a1")
-    woken = run_simulated(waker.look())
-    assert woken[0].name == "young"
-    assert [pod.name for pod in woken[1:4]] == ["old0", "old1", "old2"]
+    run_simulated(waker.scan())
+    world.deleted("a1")
+    requeued = run_simulated(waker.scan())
+    assert requeued[0].name == "young"
+    assert [pod.name for pod in requeued[1:4]] == ["old0", "old1", "old2"]

@@ -15,27 +15,27 @@ from tests.unit.central.world import World, uid_of
 
 
 class Node:
-    """One node `n1`, and its report as it learned of last."""
+    """Hold one node `n1` and its latest report."""
 
-    def __init__(self, gpus: int = 2, vf_count: int = 0, **words: Any) -> None:
+    def __init__(self, gpus: int = 2, vf_count: int = 0, **text: Any) -> None:
         self.world = World()
         self.world.readiness("n1", True)
-        self.report = self._tell(devices("n1", gpus, vf_count, version=self.world.next_version(), **words))
+        self.report = self._tell(devices("n1", gpus, vf_count, version=self.world.next_version(), **text))
 
-    def _tell(self, said: Json) -> NodeDevices:
-        report = msgspec.convert(said, NodeDevices)
+    def _tell(self, text: Json) -> NodeDevices:
+        report = msgspec.convert(text, NodeDevices)
         self.world.devices_feed.changed(report)
         return report
 
     def change(self, **status: Any) -> None:
-        """The report again, with these in its status."""
-        said = msgspec.to_builtins(self.report)
-        said["metadata"]["resourceVersion"] = str(self.world.next_version())
-        self.report = self._tell(said | {"status": said["status"] | status})
+        """Change these fields of the report's status."""
+        text = msgspec.to_builtins(self.report)
+        text["metadata"]["resourceVersion"] = str(self.world.next_version())
+        self.report = self._tell(text | {"status": text["status"] | status})
 
-    def change_gpu(self, number: int, **words: Any) -> None:
+    def change_gpu(self, number: int, **text: Any) -> None:
         gpus = list(msgspec.to_builtins(self.report)["status"]["gpus"])
-        gpus[number] |= words
+        gpus[number] |= text
         self.change(gpus=gpus)
 
     @property
@@ -108,7 +108,7 @@ def test_an_unusable_card_says_why_and_keeps_its_holders(said: Json) -> None:
     assert (gpu.cordoned, [one.pod for one in gpu.holders]) == (False, ["train"])
 
 
-def test_a_cordoned_card_is_said_to_be() -> None:
+def test_a_cordoned_card_is_reported_to_be() -> None:
     node = Node(cordon=gpu_uuid("n1", 1))
     ready, cordoned = node.view.gpus
     assert (ready.cordoned, ready.state) == (False, DeviceState.FREE)
@@ -131,7 +131,7 @@ def test_use_is_beside_what_is_held_and_not_added_to_it() -> None:
     assert (used.held_mib, unknown.use) == (0, None)
 
 
-def test_what_a_pod_uses_of_a_card_is_the_sum_of_its_containers_if_each_is_told() -> None:
+def test_what_a_pod_uses_of_a_card_is_the_sum_of_its_containers_if_each_is_notified() -> None:
     node = Node(1)
     for pod in ("a", "b"):
         node.world.bind(pod, "n1", share("8Gi", 30))
@@ -271,9 +271,9 @@ def test_without_a_report_who_holds_something_is_a_problem() -> None:
 
 
 def _reported(profile: str) -> NodeView:
-    said = {"metadata": {"name": "n1"}, "status": msgspec.to_builtins(read_status(profile))}
+    text = {"metadata": {"name": "n1"}, "status": msgspec.to_builtins(read_status(profile))}
     world = World()
-    report = msgspec.convert(said, NodeDevices)
+    report = msgspec.convert(text, NodeDevices)
     world.devices_feed.changed(report)
     return node_view(world.ledger, report, "n1")
 

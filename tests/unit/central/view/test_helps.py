@@ -19,7 +19,7 @@ def helps(made: World, limits: dict[str, str], *names: str) -> list[NodeHelp]:
 
 def sets(help_on: NodeHelp) -> list[list[str]]:
     some = [*combinations(help_on.any_of, help_on.together)] if help_on.any_of else help_on.sets
-    return [[one.pod for one in gone] for gone in some]
+    return [[one.pod for one in deleted] for deleted in some]
 
 
 def test_one_pod_is_enough() -> None:
@@ -95,7 +95,7 @@ def test_who_is_known_by_a_grant_alone() -> None:
     made = World()
     made.node("n1", 1, grants=[grant("uid-x", "n1", 0)])
     (on,) = helps(made, WHOLE)
-    assert [(one.uid, one.pod) for gone in on.sets for one in gone] == [("uid-x", "")]
+    assert [(one.uid, one.pod) for deleted in on.sets for one in deleted] == [("uid-x", "")]
 
 
 def test_any_of_those_who_are_alike() -> None:
@@ -107,7 +107,7 @@ def test_any_of_those_who_are_alike() -> None:
     assert (on.together, len(on.any_of), on.sets) == (2, 20, ())
 
 
-def test_no_more_sets_are_told_than_a_person_reads() -> None:
+def test_no_more_sets_are_reported_than_a_person_reads() -> None:
     """Check that both pods of each card have to end."""
     made = World()
     made.node("n1", 8)
@@ -119,16 +119,16 @@ def test_no_more_sets_are_told_than_a_person_reads() -> None:
 
 def test_beyond_the_tries_one_set_of_which_no_one_can_stay() -> None:
     pods = [PodUid(f"p{number}") for number in range(12)]
-    (gone,) = smallest_sets(pods, lambda some: len(set(some)) >= 7, tries=10)
-    assert len(gone) == 7
+    (deleted,) = smallest_sets(pods, lambda some: len(set(some)) >= 7, tries=10)
+    assert len(deleted) == 7
 
 
 @settings(max_examples=40, deadline=None)
 @given(
     held=st.lists(st.sampled_from([WHOLE, share("30Gi"), share("20Gi", 60), vfs(1), WHOLE | vfs(1)]), max_size=6),
-    asked=st.sampled_from([{"lading.dev/gpu": "2"}, share("70Gi"), WHOLE | vfs(2), vfs(2)]),
+    requested=st.sampled_from([{"lading.dev/gpu": "2"}, share("70Gi"), WHOLE | vfs(2), vfs(2)]),
 )
-def test_the_smallest_of_all_sets(held: list[dict[str, str]], asked: dict[str, str]) -> None:
+def test_the_smallest_of_all_sets(held: list[dict[str, str]], requested: dict[str, str]) -> None:
     made = World()
     made.node("n1", 2, 2)
     for number, limits in enumerate(held):
@@ -136,22 +136,22 @@ def test_the_smallest_of_all_sets(held: list[dict[str, str]], asked: dict[str, s
         if made.filter(f"p{number}", "n1").fitting:
             made.bind(f"p{number}", "n1", limits)
         else:
-            made.gone(f"p{number}")
-    made.show("waits", asked)
+            made.deleted(f"p{number}")
+    made.show("waits", requested)
     pod = made.pending_pod("waits")
     there = [record.uid for record in made.ledger.bound_on("n1")]
 
-    def fits(*gone: PodUid) -> bool:
-        return isinstance(made.scheduler.verdict(pod.request, "n1", made.ledger.without(pod.uid, *gone)), Placement)
+    def fits(*deleted: PodUid) -> bool:
+        return isinstance(made.scheduler.verdict(pod.request, "n1", made.ledger.without(pod.uid, *deleted)), Placement)
 
-    enough = ([gone for gone in combinations(there, size) if fits(*gone)] for size in range(len(there) + 1))
+    enough = ([deleted for deleted in combinations(there, size) if fits(*deleted)] for size in range(len(there) + 1))
     smallest = next(filter(None, enough), [])
-    found = list(find_helps(made.scheduler, pod, ["n1"]))
+    result = list(find_helps(made.scheduler, pod, ["n1"]))
     if smallest == [()]:
-        assert found == []
+        assert result == []
         return
-    ((on),) = found
-    told = {frozenset(map(uid_of, gone)) for gone in sets(on)}
-    assert on.more + len(told) == len(smallest)
-    assert told <= {frozenset(gone) for gone in smallest}
-    assert all(len(gone) == on.together for gone in told)
+    ((on),) = result
+    notified = {frozenset(map(uid_of, deleted)) for deleted in sets(on)}
+    assert on.more + len(notified) == len(smallest)
+    assert notified <= {frozenset(deleted) for deleted in smallest}
+    assert all(len(deleted) == on.together for deleted in notified)

@@ -1,4 +1,4 @@
-"""Moves open room: each pod has a place while all others have theirs, and no more are moved than must be."""
+"""Test moves that free devices: each pod has a place while all others have theirs, and none is moved without need."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,12 +17,12 @@ TWO = {"lading.dev/gpu": "2"}
 
 
 def movable(made: World, *, but: str = "") -> dict[PodUid, Pending]:
-    found = {}
+    result = {}
     for name, shown in made.pods.items():
         ask = parse_request(decoded(shown))
         if shown["spec"].get("nodeName") and name != but and isinstance(ask, DeviceRequest):
-            found[uid_of(name)] = pending_of(decoded(shown), ask)
-    return found
+            result[uid_of(name)] = pending_of(decoded(shown), ask)
+    return result
 
 
 def plan(made: World, *names: str, but: str = "", tries: int = 20_000) -> list[Opening]:
@@ -31,17 +31,17 @@ def plan(made: World, *names: str, but: str = "", tries: int = 20_000) -> list[O
 
 
 def said(opening: Opening) -> tuple[str, list[tuple[str, str]]]:
-    """Where the pod would be, and who would be moved to where."""
+    """Return where the pod would be, and which pods would be moved where."""
     return opening.to.node if opening.to else "", [(move.pod.name, move.to.node) for move in opening.moves]
 
 
-def halves(**words: str) -> World:
-    """Two nodes of two cards, of each of which one is held."""
+def halves(**text: str) -> World:
+    """Create two nodes of two cards, one of which is held on each."""
     made = World()
     for node, name in (("n1", "a"), ("n2", "b")):
         made.node(node, 2)
         made.bind(name, node)
-    made.show("waits", TWO, **words)
+    made.show("waits", TWO, **text)
     return made
 
 
@@ -63,7 +63,7 @@ def test_a_share_moves_to_another_card_of_its_own_node() -> None:
     for name, memory in (("a", "15Gi"), ("b", "70Gi"), ("d", "10Gi"), ("c", "8Gi")):
         made.bind(name, "n1", share(memory))
     for name in ("a", "d"):
-        made.gone(name)
+        made.deleted(name)
     made.show("waits", WHOLE)
     assert [said(one) for one in plan(made, "waits")] == [("n1", [("c", "n1")])]
 
@@ -104,7 +104,7 @@ def test_where_no_one_has_another_place_no_one_is_moved() -> None:
 
 
 def test_plans_hold_at_the_same_time() -> None:
-    """There is one free card elsewhere: it is not promised twice."""
+    """Check that the only free card elsewhere is not used for two plans."""
     made = World()
     for node in ("n1", "n2", "n3"):
         made.node(node, 2)
@@ -117,7 +117,7 @@ def test_plans_hold_at_the_same_time() -> None:
     assert said(second) == ("", [])
 
 
-def test_a_pod_that_ends_already_is_taken_for_gone() -> None:
+def test_a_pod_that_ends_already_is_taken_for_deleted() -> None:
     made = halves()
     annotations = made.pods["a"]["metadata"]["annotations"]
     made.show("a", node="n1", deleting=True, annotations=annotations)
@@ -135,7 +135,7 @@ def test_a_node_without_the_cpu_is_no_place() -> None:
     assert [said(one) for one in plan(made, "waits")] == [("n2", [("b", "n1")])]
 
 
-def test_where_the_tries_end_that_is_said() -> None:
+def test_where_the_tries_end_that_is_reported() -> None:
     made = halves()
     (opening,) = plan(made, "waits", tries=0)
     assert opening.to is None
@@ -148,10 +148,10 @@ _LIMITS = st.sampled_from([WHOLE, TWO, share("50Gi"), share("30Gi", 40), share("
 @settings(max_examples=60, deadline=None)
 @given(
     bound=st.lists(st.tuples(_LIMITS, st.sampled_from(["n1", "n2", "n3"])), max_size=9),
-    asked=st.lists(st.sampled_from([TWO, WHOLE, share("70Gi"), WHOLE | vfs(2)]), min_size=1, max_size=3),
+    requested=st.lists(st.sampled_from([TWO, WHOLE, share("70Gi"), WHOLE | vfs(2)]), min_size=1, max_size=3),
 )
-def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], str]], asked: list[dict[str, str]]) -> None:
-    """All plans together, in another ledger that knows only the pods that stay."""
+def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], str]], requested: list[dict[str, str]]) -> None:
+    """Carry out all plans in another ledger, which has only the pods that stay."""
     made = World()
     for node in ("n1", "n2", "n3"):
         made.node(node, 2, 2)
@@ -160,11 +160,11 @@ def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], st
         if made.filter(f"p{number}", node).fitting:
             made.bind(f"p{number}", node, limits, priority=number % 3)
         else:
-            made.gone(f"p{number}")
-    for number, limits in enumerate(asked):
+            made.deleted(f"p{number}")
+    for number, limits in enumerate(requested):
         made.show(f"w{number}", limits, created=f"2026-11-21T00:00:0{number}Z")
-    openings = plan(made, *(f"w{number}" for number in range(len(asked))))
-    assert [one.pod.name for one in openings] == [f"w{number}" for number in range(len(asked))]
+    openings = plan(made, *(f"w{number}" for number in range(len(requested))))
+    assert [one.pod.name for one in openings] == [f"w{number}" for number in range(len(requested))]
     singles = {one.pod.uid: _single_moves(made, one.pod) for one in openings[:1]}
     moved = [move.record.uid for one in openings for move in one.moves]
     assert len(moved) == len(set(moved))
@@ -183,7 +183,7 @@ def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], st
 
 def _single_moves(made: World, pod: Pending) -> list[PodUid]:
     """Return the pods whose move alone lets the first waiting pod start, by trying each one."""
-    found = []
+    result = []
     for uid, one in movable(made).items():
         record = made.ledger.pod(uid)
         assert record is not None
@@ -192,12 +192,12 @@ def _single_moves(made: World, pod: Pending) -> list[PodUid]:
         if opens and any(
             isinstance(made.scheduler.verdict(one.request, name, made.ledger.without()), Placement) for name in others
         ):
-            found.append(uid)
-    return found
+            result.append(uid)
+    return result
 
 
 def test_no_pod_goes_where_it_may_not() -> None:
     made = halves()
     waiting, rules = [made.pending_pod("waits")], movable(made)
-    found = [one for one in plan_openings(made.scheduler, waiting, rules, allows=lambda pod, node: node == "n1") if one]
-    assert [said(one) for one in found] == [("", [])]
+    result = [one for one in plan_openings(made.scheduler, waiting, rules, allows=lambda pod, node: node == "n1") if one]
+    assert [said(one) for one in result] == [("", [])]

@@ -48,7 +48,7 @@ def holder(
 def card(
     *holders: HolderView, use: tuple[int, int] | None = None, idle: bool = False, mig: tuple[MigView, ...] = ()
 ) -> GpuView:
-    """`use`: MiB and percent."""
+    """Return a card. `use`: MiB and percent."""
     return GpuView(
         uuid="GPU", bdf="0000:01:00.0", index=0, model="M", memory_mib=MIB,
         state=DeviceState.HELD if holders else DeviceState.FREE,
@@ -77,7 +77,7 @@ def test_the_use_of_a_shared_card_is_of_whom_it_is_shared_by() -> None:
     assert (both.gpus, both.gpus_shared, both.used_mib, both.held_mib, both.held_percent) == (1, 0, 5000, 12_288, 50)
 
 
-def test_a_pod_has_the_memory_that_it_uses_of_a_shared_card_where_it_is_told() -> None:
+def test_a_pod_has_the_memory_that_it_uses_of_a_shared_card_where_it_is_notified() -> None:
     shared = card(holder("x/a", 8192, 20, used_mib=4096), holder("x/b", 1024, used_mib=0), holder("y/c", 99), use=(5000, 50))
     views = [node("n1", shared, card(holder("x/a"), use=(70_000, 90)))]
     pods = {pod.pod: pod.holds for pod in view_pods(views)}

@@ -1,4 +1,5 @@
-"""kubelet of K3s and RKE2, in a folder like a node's: where its endpoint is from, and what mends one that is past the proxy."""
+"""Test kubelet of K3s and RKE2, in a folder like a node's: where its endpoint is configured, and which commands put the proxy
+in between."""
 
 import os
 import subprocess
@@ -10,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from doctor.kubelet.distribution import CONTAINERD, Option, flags, kubelet_words, merge
-from doctor.kubelet.kubelet import KubeletSeen, Route, decide_endpoint
+from doctor.kubelet.kubelet import KubeletReading, Route, decide_endpoint
 from doctor.kubelet.read_kubelet import read_kubelet
 from doctor.kubelet.unit import Word
-from doctor.runtime import CgroupDrivers, RuntimeSeen, decide_cgroup_driver
+from doctor.runtime import CgroupDrivers, RuntimeReading, decide_cgroup_driver
 from lading.checks.model import Finding, Verdict
 from lading.errors import ConfigError
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -36,7 +37,7 @@ RKE2_SERVER = ("/usr/local/bin/rke2 server",)
 RKE2_KUBELET = ("/var/lib/rancher/rke2/bin/kubelet", "--node-labels=")
 
 
-def node(root: Path, files: dict[str, str], *processes: Sequence[str]) -> KubeletSeen:
+def node(root: Path, files: dict[str, str], *processes: Sequence[str]) -> KubeletReading:
     """Write the files, and a process for each command line; a K3s or RKE2 without a unit in `files` gets its usual one."""
     pids = {}
     for pid, argv in enumerate(processes, start=100):
@@ -54,13 +55,13 @@ def node(root: Path, files: dict[str, str], *processes: Sequence[str]) -> Kubele
     return read_again(root, pids)
 
 
-def read_again(root: Path, pids: Mapping[str, int], *, ago_s: float = -60) -> KubeletSeen:
+def read_again(root: Path, pids: Mapping[str, int], *, ago_s: float = -60) -> KubeletReading:
     """Read the node with units that were started so many seconds ago, by default after all files were written."""
     return read_kubelet(root, systemctl.show_all(root, pids, started_s=time.monotonic() - ago_s))
 
 
-def judged(seen: KubeletSeen, *, runtime: str = CONTAINERD) -> Finding:
-    return only(decide_endpoint(Route(kubelet=seen, proxy="/run/lading/cri.sock", runtime=runtime)))
+def judged(reading: KubeletReading, *, runtime: str = CONTAINERD) -> Finding:
+    return only(decide_endpoint(Route(kubelet=reading, proxy="/run/lading/cri.sock", runtime=runtime)))
 
 
 @pytest.mark.parametrize(
@@ -87,9 +88,9 @@ def judged(seen: KubeletSeen, *, runtime: str = CONTAINERD) -> Finding:
     ],
 )
 def test_where_the_endpoint_is_from(tmp_path: Path, files: dict[str, str], expected: tuple[str, str]) -> None:
-    found = node(tmp_path, files, SERVER).running
-    assert found is not None
-    assert (found.endpoint.value, found.endpoint.source) == expected
+    result = node(tmp_path, files, SERVER).running
+    assert result is not None
+    assert (result.endpoint.value, result.endpoint.source) == expected
 
 
 CHILD = (*RKE2_KUBELET, f"--{ARG}")
@@ -140,10 +141,10 @@ def test_its_mend_mends(tmp_path: Path, before: str) -> None:
     commands, _, restart = mend.replace("/etc/", f"{tmp_path}/etc/").rpartition("; ")
     assert restart == "systemctl restart k3s"
     subprocess.run(["sh", "-c", commands], check=True)
-    found = read_again(tmp_path, {"k3s.service": 100})
-    assert judged(found).verdict is Verdict.OK
-    assert found.running is not None
-    assert ("--v=2" in [word.text for word in found.running.words]) is bool(before)  # the mend keeps the earlier setting
+    result = read_again(tmp_path, {"k3s.service": 100})
+    assert judged(result).verdict is Verdict.OK
+    assert result.running is not None
+    assert ("--v=2" in [word.text for word in result.running.words]) is bool(before)  # the mend keeps the earlier setting
 
 
 def test_the_runtime_behind_the_proxy_is_the_distributions(tmp_path: Path) -> None:
@@ -156,19 +157,19 @@ def test_the_runtime_behind_the_proxy_is_the_distributions(tmp_path: Path) -> No
 
 
 def test_its_own_setting_turns_off_the_runtime_that_the_proxy_asks(tmp_path: Path) -> None:
-    seen = node(tmp_path, INSTALLED | {CONFIG: f"container-runtime-endpoint: {OURS}"}, SERVER)
-    verdict = judged(seen)
+    reading = node(tmp_path, INSTALLED | {CONFIG: f"container-runtime-endpoint: {OURS}"}, SERVER)
+    verdict = judged(reading)
     assert verdict.verdict is Verdict.FAILED
     assert f"/{CONFIG}" in verdict.what
-    assert judged(seen, runtime="/run/containerd/containerd.sock").verdict is Verdict.OK  # one of the machine's own
+    assert judged(reading, runtime="/run/containerd/containerd.sock").verdict is Verdict.OK  # one of the machine's own
 
 
 def test_a_setting_of_after_its_start_may_not_count_yet(tmp_path: Path) -> None:
     node(tmp_path, INSTALLED | {CONFIG: f"kubelet-arg: [{ARG}]"}, SERVER)
-    seen = read_again(tmp_path, {"k3s.service": 100}, ago_s=100)
-    assert seen.service is not None
-    assert seen.service.changed in {f"/{CONFIG}", f"/{UNIT}"}
-    verdict = judged(seen)
+    reading = read_again(tmp_path, {"k3s.service": 100}, ago_s=100)
+    assert reading.service is not None
+    assert reading.service.changed in {f"/{CONFIG}", f"/{UNIT}"}
+    verdict = judged(reading)
     assert (verdict.verdict, verdict.mend) == (Verdict.WARNING, "systemctl restart k3s")
     for name in (CONFIG, UNIT):
         os.utime(tmp_path / name, (time.time() - 200, time.time() - 200))
@@ -177,13 +178,13 @@ def test_a_setting_of_after_its_start_may_not_count_yet(tmp_path: Path) -> None:
 
 def test_kubelet_itself_knows_whether_a_later_setting_counts(tmp_path: Path) -> None:
     node(tmp_path, INSTALLED | {CONFIG: f"kubelet-arg: [{ARG}]"}, SERVER)
-    seen = read_again(tmp_path, {"k3s.service": 100}, ago_s=100)
-    assert seen.running is not None
+    reading = read_again(tmp_path, {"k3s.service": 100}, ago_s=100)
+    assert reading.running is not None
     for endpoint, verdict in ((OURS, Verdict.OK), (f"unix://{CONTAINERD}", Verdict.FAILED)):
-        running = replace(seen.running, configz={"containerRuntimeEndpoint": endpoint})
-        found = judged(replace(seen, running=running))
-        assert found.verdict is verdict
-        assert found.mend == ("" if verdict is Verdict.OK else "systemctl restart k3s")
+        running = replace(reading.running, configz={"containerRuntimeEndpoint": endpoint})
+        result = judged(replace(reading, running=running))
+        assert result.verdict is verdict
+        assert result.mend == ("" if verdict is Verdict.OK else "systemctl restart k3s")
 
 
 def test_a_unit_with_a_name_of_its_own(tmp_path: Path) -> None:
@@ -206,14 +207,14 @@ def test_the_nodes_name(tmp_path: Path, files: dict[str, str], name: str) -> Non
 
 
 def test_the_cgroup_driver(tmp_path: Path) -> None:
-    runtime = RuntimeSeen(endpoint=Path(CONTAINERD), version=cri.VersionResponse(), status=cri.StatusResponse())
+    runtime = RuntimeReading(endpoint=Path(CONTAINERD), version=cri.VersionResponse(), status=cri.StatusResponse())
     unknown = node(tmp_path, INSTALLED, SERVER)
     verdict = only(decide_cgroup_driver(CgroupDrivers(kubelet=unknown, runtime=runtime)))
     assert verdict.verdict is Verdict.SKIPPED
     assert "k3s" in verdict.what
-    told = node(tmp_path, {WRITTEN: "cgroupDriver: systemd"}, SERVER)
-    assert told.running is not None
-    assert told.running.cgroup_driver.value == "systemd"
+    notified = node(tmp_path, {WRITTEN: "cgroupDriver: systemd"}, SERVER)
+    assert notified.running is not None
+    assert notified.running.cgroup_driver.value == "systemd"
 
 
 def test_a_configuration_that_is_none(tmp_path: Path) -> None:
@@ -233,8 +234,8 @@ def test_files_are_merged() -> None:
 
 
 def test_flags_and_kubelets_words() -> None:
-    words = ["k3s", "agent", "--kubelet-arg=v=2", "--docker", "-d", "/data", "--kubelet-arg", "x+=1"]
-    given = flags([Word(text, "/u") for text in words])
-    found = [(one.key, one.value) for one in given]
-    assert found == [("kubelet-arg", "v=2"), ("docker", "true"), ("data-dir", "/data"), ("kubelet-arg", "x+=1")]
+    message = ["k3s", "agent", "--kubelet-arg=v=2", "--docker", "-d", "/data", "--kubelet-arg", "x+=1"]
+    given = flags([Word(text, "/u") for text in message])
+    result = [(one.key, one.value) for one in given]
+    assert result == [("kubelet-arg", "v=2"), ("docker", "true"), ("data-dir", "/data"), ("kubelet-arg", "x+=1")]
     assert [word.text for word in kubelet_words(given)] == ["--v=2", "--x=1"]

@@ -1,4 +1,5 @@
-"""Where kubelet's endpoint is from, in a folder like a node's; whether pods start past the proxy, and what mends it."""
+"""Test where kubelet's endpoint is configured, in a folder like a node's; whether pods start without the proxy, and which
+commands correct that."""
 
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from doctor.kubelet.kubelet import KubeletSeen, Route, Setting, decide_endpoint, same_socket
+from doctor.kubelet.kubelet import KubeletReading, Route, Setting, decide_endpoint, same_socket
 from doctor.kubelet.read_kubelet import read_kubelet
 from lading.checks.model import Finding, Verdict
 from lading.errors import ConfigError
@@ -39,7 +40,7 @@ DROP_IN = {LADING: f'[Service]\nEnvironment="KUBELET_EXTRA_ARGS={TO_US}"\n'}
 AS_PLANNED = ("/usr/bin/kubelet", "--config=/var/lib/kubelet/config.yaml")
 
 
-def node(root: Path, files: dict[str, str], argv: Iterable[str] = ()) -> KubeletSeen:
+def node(root: Path, files: dict[str, str], argv: Iterable[str] = ()) -> KubeletReading:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -48,7 +49,7 @@ def node(root: Path, files: dict[str, str], argv: Iterable[str] = ()) -> Kubelet
     return read_again(root)
 
 
-def read_again(root: Path) -> KubeletSeen:
+def read_again(root: Path) -> KubeletReading:
     return read_kubelet(root, systemctl.show_all(root, {}))
 
 
@@ -83,9 +84,9 @@ def read_again(root: Path) -> KubeletSeen:
     ],
 )
 def test_where_the_endpoint_is_from(tmp_path: Path, files: dict[str, str], argv: list[str], endpoint: str, source: str) -> None:
-    found = node(tmp_path, files, argv).running
-    assert found is not None
-    assert (found.endpoint.value, found.endpoint.source) == (endpoint, source)
+    result = node(tmp_path, files, argv).running
+    assert result is not None
+    assert (result.endpoint.value, result.endpoint.source) == (endpoint, source)
 
 
 @pytest.mark.parametrize(
@@ -138,9 +139,9 @@ def test_past_the_runtime_where_there_is_no_proxy(
     tmp_path: Path, files: dict[str, str], argv: list[str], states_found: list[Verdict], mend: str
 ) -> None:
     kubelet = node(tmp_path, files, argv)
-    found = [*decide_endpoint(Route(kubelet=kubelet, proxy="/run/lading/cri.sock", runtime=RUNTIMES, direct=True))]
-    assert [one.verdict for one in found] == states_found, found
-    assert mend in found[-1].mend
+    result = [*decide_endpoint(Route(kubelet=kubelet, proxy="/run/lading/cri.sock", runtime=RUNTIMES, direct=True))]
+    assert [one.verdict for one in result] == states_found, result
+    assert mend in result[-1].mend
 
 
 def test_a_unit_of_etc_stands_in_for_that_of_usr(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_a_unit_of_etc_stands_in_for_that_of_usr(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("argv", "verdict"), [([], Verdict.SKIPPED), (["kubelet", TO_US], Verdict.OK)])
-def test_without_systemd_what_cannot_be_known_is_said(tmp_path: Path, argv: list[str], verdict: Verdict) -> None:
+def test_without_systemd_what_cannot_be_known_is_reported(tmp_path: Path, argv: list[str], verdict: Verdict) -> None:
     """Check a node with unit files but without systemd: without the running kubelet's arguments, its endpoint is unknown."""
     node(tmp_path, PACKAGE, argv)
     finding = judged(read_kubelet(tmp_path, None))
@@ -160,26 +161,26 @@ def test_without_systemd_what_cannot_be_known_is_said(tmp_path: Path, argv: list
     assert ("configz" in finding.mend) is (verdict is Verdict.SKIPPED)
 
 
-def judged(seen: KubeletSeen) -> Finding:
-    return only(decide_endpoint(Route(kubelet=seen, proxy="/run/lading/cri.sock", runtime=RUNTIMES)))
+def judged(reading: KubeletReading) -> Finding:
+    return only(decide_endpoint(Route(kubelet=reading, proxy="/run/lading/cri.sock", runtime=RUNTIMES)))
 
 
 @pytest.mark.parametrize(
     ("effective", "source", "verdict"), [(OURS, "its command line", Verdict.OK), (RUNTIMES, "its /configz", Verdict.FAILED)]
 )
 def test_kubelets_own_word_counts_more_than_files(tmp_path: Path, effective: str, source: str, verdict: Verdict) -> None:
-    seen = node(tmp_path, {}, ["kubelet", TO_US])
-    assert seen.running is not None
-    running = replace(seen.running, configz={"containerRuntimeEndpoint": effective})
+    reading = node(tmp_path, {}, ["kubelet", TO_US])
+    assert reading.running is not None
+    running = replace(reading.running, configz={"containerRuntimeEndpoint": effective})
     assert running.endpoint == Setting(value=effective, source=source)
-    assert judged(replace(seen, running=running)).verdict is verdict
+    assert judged(replace(reading, running=running)).verdict is verdict
 
 
 def test_other_settings(tmp_path: Path) -> None:
-    seen = node(tmp_path, PACKAGE, [*AS_PLANNED, "--hostname-override=N1"])
-    assert seen.running is not None
-    assert seen.running.cgroup_driver.value == "systemd"
-    assert seen.command.node_name("vm") == "n1"
+    reading = node(tmp_path, PACKAGE, [*AS_PLANNED, "--hostname-override=N1"])
+    assert reading.running is not None
+    assert reading.running.cgroup_driver.value == "systemd"
+    assert reading.command.node_name("vm") == "n1"
     assert node(tmp_path / "other", {}).command.node_name("VM ") == "vm"
 
 
@@ -199,8 +200,8 @@ def test_a_configuration_that_is_none(tmp_path: Path) -> None:
 
 
 def test_files_that_systemd_has_not_read_again(tmp_path: Path) -> None:
-    seen = node(tmp_path, PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME, TO_US])
-    stale = replace(seen, unit=replace(seen.unit, is_stale=True))
+    reading = node(tmp_path, PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME, TO_US])
+    stale = replace(reading, unit=replace(reading.unit, is_stale=True))
     well, warned = decide_endpoint(Route(kubelet=stale, proxy="/run/lading/cri.sock", runtime=RUNTIMES))
     assert (well.verdict, warned.verdict) == (Verdict.OK, Verdict.WARNING)
     assert warned.mend.startswith("systemctl daemon-reload")
@@ -212,7 +213,7 @@ def test_one_socket_has_several_names() -> None:
 
 
 def test_its_mend_mends(tmp_path: Path) -> None:
-    """The commands of the mend, typed into a shell, make the next kubelet talk to the proxy."""
+    """Run the suggested commands in a shell, and check that the next kubelet talks to the proxy."""
     route = Route(kubelet=node(tmp_path, PACKAGE, [*AS_PLANNED, TO_RUNTIME]), proxy="/run/lading/cri.sock", runtime=RUNTIMES)
     commands = only(decide_endpoint(route)).mend.replace("/etc/", f"{tmp_path}/etc/").removesuffix(f"; {RESTART}")
     subprocess.run(["sh", "-c", commands], check=True)

@@ -8,11 +8,11 @@ import pynvml
 import pytest
 
 from doctor.nvidia import cards
-from doctor.nvidia.cards import BadNode, CardsSeen, NvmlSeen, read_cards
+from doctor.nvidia.cards import BadNode, CardsReading, NvmlReading, read_cards
 from doctor.nvidia.gpus import (
-    InjectionSeen,
+    InjectionReading,
     OwnSpecs,
-    ReloadSeen,
+    ReloadReading,
     decide_cdi_specs,
     decide_driver,
     decide_driver_files,
@@ -36,22 +36,22 @@ from tests.unit.doctor.verdicts import only, states
 from tests.unit.hooks.inventories import gpu, mig_gpu, mig_uuid, uuid
 
 VERSION = "550.127.05"
-WELL = CardsSeen(
+WELL = CardsReading(
     on_bus=(gpu(0).bdf, gpu(1).bdf),
     loaded=True,
     module_version=VERSION,
-    nvml=NvmlSeen(library_version=VERSION, gpus=(gpu(0), gpu(1))),
+    nvml=NvmlReading(library_version=VERSION, gpus=(gpu(0), gpu(1))),
 )
-NOTHING = CardsSeen(nvml=NvmlSeen(error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
+NOTHING = CardsReading(nvml=NvmlReading(error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
 
 
-def nvml(**changes: object) -> CardsSeen:
+def nvml(**changes: object) -> CardsReading:
     assert WELL.nvml
     return replace(WELL, nvml=replace(WELL.nvml, **changes))  # type: ignore[arg-type]
 
 
 def test_the_process_that_asks_does_not_outlive_the_doctor_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cards, "look", lambda *_: NvmlSeen())
+    monkeypatch.setattr(cards, "read_nvml", lambda *_: NvmlReading())
     try:
         cards.main("/", "", "", "8.0")
     finally:
@@ -60,7 +60,7 @@ def test_the_process_that_asks_does_not_outlive_the_doctor_for_long(monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("seen", "state", "mend"),
+    ("reading", "state", "mend"),
     [
         (WELL, Verdict.OK, ""),
         (NOTHING, Verdict.OK, ""),
@@ -73,14 +73,14 @@ def test_the_process_that_asks_does_not_outlive_the_doctor_for_long(monkeypatch:
         (replace(WELL, module_version=""), Verdict.OK, ""),  # a driver that does not say
     ],
 )
-def test_driver(seen: CardsSeen, state: Verdict, mend: str) -> None:
-    verdict = only(decide_driver(seen))
+def test_driver(reading: CardsReading, state: Verdict, mend: str) -> None:
+    verdict = only(decide_driver(reading))
     assert verdict.verdict is state
     assert mend in verdict.mend
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
+    ("reading", "expected"),
     [
         (WELL, [Verdict.OK]),
         (NOTHING, [Verdict.OK]),
@@ -92,20 +92,20 @@ def test_driver(seen: CardsSeen, state: Verdict, mend: str) -> None:
         (nvml(gpus=(gpu(0),)), [Verdict.FAILED, Verdict.OK]),  # one is on the bus only
     ],
 )
-def test_gpus(seen: CardsSeen, expected: list[Verdict]) -> None:
-    assert states(decide_gpus(seen)) == expected
+def test_gpus(reading: CardsReading, expected: list[Verdict]) -> None:
+    assert states(decide_gpus(reading)) == expected
 
 
 UVM = BadNode(path="/dev/nvidia-uvm", cause=Cause.MISSING, why="cannot use /dev/nvidia-uvm: there is no such node")
 CARD = BadNode(path="/dev/nvidia5", cause=Cause.MISSING, why="cannot use /dev/nvidia5: there is no such node", card=5)
 
 
-def with_nodes(*nodes: BadNode) -> CardsSeen:
+def with_nodes(*nodes: BadNode) -> CardsReading:
     return replace(WELL, bad_nodes=nodes)
 
 
 @pytest.mark.parametrize(
-    ("seen", "state", "mend"),
+    ("reading", "state", "mend"),
     [
         (WELL, Verdict.OK, ""),
         (NOTHING, Verdict.OK, ""),
@@ -117,19 +117,19 @@ def with_nodes(*nodes: BadNode) -> CardsSeen:
         (with_nodes(replace(CARD, cause=Cause.LINK)), Verdict.FAILED, "ls -l /dev/nvidia5"),
     ],
 )
-def test_nodes(seen: CardsSeen, state: Verdict, mend: str) -> None:
-    verdict = only(decide_gpu_nodes(seen))
+def test_nodes(reading: CardsReading, state: Verdict, mend: str) -> None:
+    verdict = only(decide_gpu_nodes(reading))
     assert verdict.verdict is state
     assert mend in verdict.mend
 
 
-def test_a_removal_is_printed_only_for_what_was_seen_to_be_wrong() -> None:
+def test_a_removal_is_printed_only_for_what_was_observed_to_be_wrong() -> None:
     for cause in Cause:
         verdict = only(decide_gpu_nodes(with_nodes(replace(CARD, cause=cause))))
         assert ("rm " in verdict.mend) is (cause in {Cause.WRONG_NUMBER, Cause.NOT_A_CHAR_DEVICE})
 
 
-def test_what_is_wrong_with_several_nodes_is_said_once() -> None:
+def test_what_is_wrong_with_several_nodes_is_reported_once() -> None:
     cards = [replace(CARD, path=f"/dev/nvidia{n}", why=CARD.why.replace("5", str(n)), card=n) for n in range(8)]
     what = only(decide_gpu_nodes(with_nodes(*cards))).what
     assert what.count("there is no such node") == 1
@@ -143,24 +143,24 @@ def test_cards_that_are_ill_for_one_reason_are_one_finding() -> None:
     assert ill[3].uuid in one.what
 
 
-def test_without_a_session_only_what_needs_none_is_said(
+def test_without_a_session_only_what_needs_none_is_reported(
     build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The most frequent failure: the driver was upgraded. Its nodes are as they were."""
+    """Check the most frequent failure: the driver was upgraded, and its device nodes are as before."""
     node, mismatch = build_node("demo-8gpu"), pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     NvmlState(profile=node.profile, failures=(Failure(function="nvmlInitWithFlags", status=mismatch),)).write(node.nvml_state)
-    seen = read(node, fake_nvml, monkeypatch)
-    assert states(decide_driver(seen)) == [Verdict.FAILED]
-    assert states(decide_gpu_nodes(seen)) == [Verdict.OK]
-    assert states(decide_gpus(seen)) == states(decide_persistence(seen)) == [Verdict.SKIPPED]
+    reading = read(node, fake_nvml, monkeypatch)
+    assert states(decide_driver(reading)) == [Verdict.FAILED]
+    assert states(decide_gpu_nodes(reading)) == [Verdict.OK]
+    assert states(decide_gpus(reading)) == states(decide_persistence(reading)) == [Verdict.SKIPPED]
     (node.root / "dev/nvidia3").unlink()
     verdict = only(decide_gpu_nodes(read(node, fake_nvml, monkeypatch)))
     assert (verdict.verdict, "rm " in verdict.mend, "-c 3 " in verdict.mend) == (Verdict.FAILED, False, True)
 
 
-@pytest.mark.parametrize(("seen", "state"), [(WELL, Verdict.OK), (nvml(not_persistent=(uuid(0),)), Verdict.WARNING)])
-def test_persistence(seen: CardsSeen, state: Verdict) -> None:
-    assert only(decide_persistence(seen)).verdict is state
+@pytest.mark.parametrize(("reading", "state"), [(WELL, Verdict.OK), (nvml(not_persistent=(uuid(0),)), Verdict.WARNING)])
+def test_persistence(reading: CardsReading, state: Verdict) -> None:
+    assert only(decide_persistence(reading)).verdict is state
 
 
 @pytest.mark.parametrize(
@@ -173,15 +173,15 @@ def test_persistence(seen: CardsSeen, state: Verdict) -> None:
     ],
 )
 def test_driver_files(mode: GpuMode, root: str, libraries: int, state: Verdict) -> None:
-    seen = InjectionSeen(mode=mode, cards=WELL, driver_root=root, libraries=libraries)
-    assert only(decide_driver_files(seen)).verdict is state
+    reading = InjectionReading(mode=mode, cards=WELL, driver_root=root, libraries=libraries)
+    assert only(decide_driver_files(reading)).verdict is state
 
 
 def test_driver_files_of_another_version_than_the_module_that_runs() -> None:
-    """Also where NVML does not answer, as it does not with such a library."""
+    """Check it where NVML does not answer too, as with such a library."""
     mismatch = nvml(error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, library_version="")
-    seen = InjectionSeen(mode=GpuMode.DEVICES, cards=mismatch, driver_root="/", versions=("560.35.03",))
-    verdict = only(decide_driver_files(seen))
+    reading = InjectionReading(mode=GpuMode.DEVICES, cards=mismatch, driver_root="/", versions=("560.35.03",))
+    verdict = only(decide_driver_files(reading))
     assert verdict.verdict is Verdict.FAILED
     assert VERSION in verdict.what
     assert "560.35.03" in verdict.what
@@ -200,17 +200,17 @@ def test_driver_files_of_another_version_than_the_module_that_runs() -> None:
 def test_a_reload_of_systemd_takes_what_the_specification_does_not_have(
     mode: GpuMode, systemd: bool | None, state: Verdict
 ) -> None:
-    assert only(decide_reload(ReloadSeen(mode=mode, systemd=systemd))).verdict is state
+    assert only(decide_reload(ReloadReading(mode=mode, systemd=systemd))).verdict is state
 
 
 def test_every_device_has_a_cdi_name() -> None:
     with_mig = nvml(gpus=(gpu(0), mig_gpu(1, instances=1)))
     names = frozenset(f"nvidia.com/gpu={name}" for name in (uuid(0), mig_uuid(10)))
-    seen = InjectionSeen(mode=GpuMode.CDI, cards=with_mig, spec_dirs=("/etc/cdi",), cdi_names=names)
-    assert only(decide_cdi_specs(seen)).verdict is Verdict.OK
+    reading = InjectionReading(mode=GpuMode.CDI, cards=with_mig, spec_dirs=("/etc/cdi",), cdi_names=names)
+    assert only(decide_cdi_specs(reading)).verdict is Verdict.OK
     for name in names:
-        assert only(decide_cdi_specs(replace(seen, cdi_names=names - {name}))).verdict is Verdict.FAILED
-    assert only(decide_cdi_specs(replace(seen, mode=GpuMode.DEVICES, cdi_names=frozenset()))).verdict is Verdict.OK
+        assert only(decide_cdi_specs(replace(reading, cdi_names=names - {name}))).verdict is Verdict.FAILED
+    assert only(decide_cdi_specs(replace(reading, mode=GpuMode.DEVICES, cdi_names=frozenset()))).verdict is Verdict.OK
 
 
 OWN_NAMES = frozenset({f"lading.dev/gpu={uuid(0)}", f"lading.dev/mig={mig_uuid(10)}"})
@@ -231,13 +231,13 @@ OWN = OwnSpecs(folder="/var/run/cdi", libraries=frozenset({f"libcuda.so.{VERSION
 )
 def test_ladings_own_specs_are_those_of_this_moment(own: OwnSpecs, names: frozenset[str], state: Verdict, named: str) -> None:
     with_mig = nvml(gpus=(gpu(0), mig_gpu(1, instances=1)))
-    verdict = only(decide_cdi_specs(InjectionSeen(mode=GpuMode.CDI, cards=with_mig, cdi_names=names, own=own)))
+    verdict = only(decide_cdi_specs(InjectionReading(mode=GpuMode.CDI, cards=with_mig, cdi_names=names, own=own)))
     assert verdict.verdict is state
     assert named in verdict.what
     assert bool(verdict.mend) is (state is Verdict.FAILED)
 
 
-def test_what_is_in_the_specs_is_looked_for(tmp_path: Path) -> None:
+def test_what_is_in_the_specs_is_searched(tmp_path: Path) -> None:
     settings = Settings(cdi_dir=str(tmp_path), cdi_hook="/usr/bin/h")
     assert read_own_specs(settings) == OwnSpecs(folder=str(tmp_path), hook="/usr/bin/h")
     there = tmp_path / "libcuda.so.1"
@@ -250,8 +250,8 @@ def test_what_is_in_the_specs_is_looked_for(tmp_path: Path) -> None:
     spec, _ = make_spec("lading.dev/gpu", Edits(), [device])
     assert spec is not None
     write_specs(tmp_path, [spec])
-    seen = read_own_specs(settings)
-    assert (seen.missing, seen.libraries) == ((str(tmp_path / "gone.so.1"),), frozenset({"libcuda.so.1", "gone.so.1"}))
+    reading = read_own_specs(settings)
+    assert (reading.missing, reading.libraries) == ((str(tmp_path / "gone.so.1"),), frozenset({"libcuda.so.1", "gone.so.1"}))
     (tmp_path / "lading.dev-mig.json").write_text("{}")
     assert "lading.dev-mig.json" in read_own_specs(settings).invalid[0]
 
@@ -259,39 +259,39 @@ def test_what_is_in_the_specs_is_looked_for(tmp_path: Path) -> None:
 # ---- read
 
 
-def read(node: SimNode, library: Path | str, monkeypatch: pytest.MonkeyPatch) -> CardsSeen:
+def read(node: SimNode, library: Path | str, monkeypatch: pytest.MonkeyPatch) -> CardsReading:
     monkeypatch.setenv("FAKE_NVML_STATE", str(node.nvml_state))
     return read_cards(node.root, library=str(library))
 
 
 def test_a_node_as_its_process_reads_it(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = read(build_node("demo-8gpu"), fake_nvml, monkeypatch)
-    assert seen.nvml
-    assert seen.on_bus == tuple(gpu.bdf for gpu in seen.nvml.gpus)
-    assert (seen.module_version, seen.nvml.library_version, len(seen.on_bus)) == (VERSION, VERSION, 8)
-    assert states(decide_gpu_nodes(seen)) == [Verdict.OK]
+    reading = read(build_node("demo-8gpu"), fake_nvml, monkeypatch)
+    assert reading.nvml
+    assert reading.on_bus == tuple(gpu.bdf for gpu in reading.nvml.gpus)
+    assert (reading.module_version, reading.nvml.library_version, len(reading.on_bus)) == (VERSION, VERSION, 8)
+    assert states(decide_gpu_nodes(reading)) == [Verdict.OK]
 
 
 def test_a_card_that_is_lost(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = build_node("demo-8gpu")
     NvmlState(profile=node.profile, failures=(Failure(gpu=3, status=GPU_IS_LOST),)).write(node.nvml_state)
-    seen = read(node, fake_nvml, monkeypatch)
-    assert states(decide_gpus(seen)) == [Verdict.FAILED]
-    assert states(decide_gpu_nodes(seen)) == [Verdict.OK]
+    reading = read(node, fake_nvml, monkeypatch)
+    assert states(decide_gpus(reading)) == [Verdict.FAILED]
+    assert states(decide_gpu_nodes(reading)) == [Verdict.OK]
 
 
 def test_a_library_of_another_version(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node, mismatch = build_node("demo-8gpu"), pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     NvmlState(profile=node.profile, failures=(Failure(function="nvmlInitWithFlags", status=mismatch),)).write(node.nvml_state)
-    seen = read(node, fake_nvml, monkeypatch)
-    assert seen.nvml
-    assert seen.nvml.error == mismatch
+    reading = read(node, fake_nvml, monkeypatch)
+    assert reading.nvml
+    assert reading.nvml.error == mismatch
 
 
 def test_no_library(build_node: BuildNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = read(build_node("demo-8gpu"), tmp_path / "none.so", monkeypatch)
-    assert seen.nvml
-    assert seen.nvml.error == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+    reading = read(build_node("demo-8gpu"), tmp_path / "none.so", monkeypatch)
+    assert reading.nvml
+    assert reading.nvml.error == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
 
 
 def test_a_driver_that_hangs_is_not_waited_for(build_node: BuildNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

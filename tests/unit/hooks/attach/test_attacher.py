@@ -1,4 +1,4 @@
-"""The attacher on a model kernel: a VF goes into a pod and comes back; what is brought along, and what is refused."""
+"""Test the attacher on a model of the kernel: a VF moves into a pod and back; which settings move too, and what is refused."""
 
 import asyncio
 from dataclasses import replace
@@ -81,7 +81,8 @@ def test_what_a_pod_did_to_its_device_is_undone() -> None:
 @pytest.mark.parametrize("own_macs", [False, True])
 @pytest.mark.parametrize("driver", ["igb", "mlx5_core"])
 def test_the_side_that_decided_the_mac_decides_it_again(driver: str, own_macs: bool, trusted: bool) -> None:
-    """With a MAC that the PF was given, the pod cannot change it; afterwards the PF fixes it only if it did before."""
+    """Check who sets the MAC later: if the PF was given the MAC, the pod cannot change it; afterwards the PF keeps it fixed
+    only if it did before."""
     node = Node(driver=driver, own_macs=own_macs)
     node.run("p1-s0")
     node.run("p2-s0")
@@ -167,7 +168,7 @@ def test_several_vfs_have_names_of_their_own_in_the_order_asked() -> None:
 
 
 def test_a_name_that_the_pods_namespace_has_is_nobodys_choice() -> None:
-    """Multus made it before any container was created."""
+    """Check a name that Multus gave before any container was created."""
     node = Node(3)
     node.run("p1-s0")
     pod = node.kernel.pods[path_of("p1-s0")]
@@ -205,7 +206,7 @@ def test_asked_again_meanwhile_and_after_it_is_one_attachment() -> None:
 
 
 def test_what_was_verified_is_not_verified_again_until_something_changes() -> None:
-    """A check may take longer than its caller waits. The retry must not begin anew, or it would wait for ever."""
+    """Check that a retry does not begin again: a check may take longer than its caller waits, and would otherwise never end."""
     node = Node(mode=RdmaMode.EXCLUSIVE)
     node.run("p1-s0")
     asked: list[str] = []
@@ -290,7 +291,7 @@ def test_an_infiniband_vf_may_have_no_network_device() -> None:
 
 
 def test_a_release_that_waited_finds_another_generation_and_does_nothing() -> None:
-    """Begun for the old sandbox, it gets its turn when the VF has a new owner."""
+    """Start a release for the old sandbox, and let it continue when the VF has a new owner."""
     node = Node()
     node.run("p1-s0")
 
@@ -327,7 +328,7 @@ def test_a_namespace_that_is_not_found_is_refused(told: str | None) -> None:
     assert node.all_free()
 
 
-def test_a_device_that_someone_else_took_is_not_looked_for() -> None:
+def test_a_device_that_someone_else_took_is_not_searched() -> None:
     node = Node()
     node.run("p1-s0")
     link = node.kernel.host.links.pop(node.vfs[0].netdev)

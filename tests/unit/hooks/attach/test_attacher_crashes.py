@@ -1,4 +1,5 @@
-"""The attacher after the daemon was killed at any moment, or the machine booted: nothing is lost, nothing kept too long."""
+"""Test the attacher after the daemon was killed at any moment, or the machine rebooted: no VF is lost, and none is kept too
+long."""
 
 import asyncio
 import contextlib
@@ -18,10 +19,10 @@ from tests.vfs.model import Crash
 
 
 def points_of(mode: RdmaMode) -> list[str]:
-    """Every moment of one attach and release at which a daemon can be killed."""
+    """Return every moment of one attach and release at which a daemon can be killed."""
     node = Node(mode=mode)
-    seen: list[str] = []
-    node.kernel.point = seen.append
+    observed: list[str] = []
+    node.kernel.point = observed.append
     node.run("p1-s0")
 
     async def live() -> None:
@@ -29,11 +30,11 @@ def points_of(mode: RdmaMode) -> list[str]:
         await node.stopping("p1-s0")
 
     run_simulated(live())
-    return seen
+    return observed
 
 
 async def nothing_more(node: Node) -> None:
-    """kubelet never comes back to this sandbox: reconciliation alone."""
+    """Continue with reconciliation alone, because kubelet never comes back to this sandbox."""
     node.end("p1-s0")
     node.now += GRACE_S
     await node.reconcile()
@@ -174,7 +175,8 @@ def test_a_reboot_undid_everything() -> None:
 
 @pytest.mark.parametrize("sandbox", ["p1-s0", "p2-s0"])
 def test_after_a_reboot_no_one_has_anything(sandbox: str) -> None:
-    """Also the sandbox that had it: a simulated node, and a runtime that keeps its state, may show the same one again."""
+    """Check that the same sandbox has nothing either: a simulated node, or a runtime that keeps its state, may list it
+    again."""
     node = Node()
     node.run("p1-s0")
     run_simulated(node.attach("p1-s0", 0))

@@ -1,4 +1,4 @@
-"""The attacher where the kernel fails or hangs, or the disk is full: all is undone, or journaled and tried again."""
+"""Test the attacher with a kernel that fails or hangs, or a full disk: each change is undone, or journaled and tried again."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The attacher's release that a person forces: what it says, what it keeps, and what it gives up."""
+"""Test a release that a person forces: its messages, what it keeps, and what it gives up."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.fakes.simulated_time import run_simulated
 from tests.vfs.life import MODES, Node, path_of
 
 
-def test_a_person_is_told_what_a_release_would_do_and_what_it_did() -> None:
+def test_a_person_is_reported_what_a_release_would_do_and_what_it_did() -> None:
     node = Node()
     node.run("p1-s0")
     vf = node.vfs[0].bdf
@@ -16,12 +16,12 @@ def test_a_person_is_told_what_a_release_would_do_and_what_it_did() -> None:
     async def live() -> None:
         assert await node.attacher.force_release(vf, 1) == []
         (row,) = await node.attached("p1-s0", 0)
-        words = describe_release(row)
-        assert any(path_of("p1-s0") in text for text in words)
-        assert any("vlan 7" in text for text in words)
+        message = describe_release(row)
+        assert any(path_of("p1-s0") in text for text in message)
+        assert any("vlan 7" in text for text in message)
         assert await node.attacher.force_release(vf, row.generation + 1) == []
         assert node.row() is not None
-        assert await node.attacher.force_release(vf, row.generation) == words
+        assert await node.attacher.force_release(vf, row.generation) == message
 
     run_simulated(live())
     assert node.all_free()
@@ -34,8 +34,8 @@ def test_what_cannot_be_released_now_is_kept_while_its_namespace_is_there() -> N
     async def live() -> None:
         (row,) = await node.attached("p1-s0", 0)
         node.kernel.fail("move_out")
-        (why, *_) = await node.attacher.force_release(row.bdf, row.generation)
-        assert "move_out" in why
+        (reason, *_) = await node.attacher.force_release(row.bdf, row.generation)
+        assert "move_out" in reason
         assert node.row() is not None
         await node.reconcile()
 
@@ -44,7 +44,7 @@ def test_what_cannot_be_released_now_is_kept_while_its_namespace_is_there() -> N
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_what_is_gone_for_good_is_given_up_by_a_person(broken: bool) -> None:
+def test_what_is_deleted_for_good_is_given_up_by_a_person(broken: bool) -> None:
     node = Node()
     node.run("p1-s0")
     node.kernel.late = True
@@ -64,7 +64,7 @@ def test_what_is_gone_for_good_is_given_up_by_a_person(broken: bool) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_came_back_by_itself_is_not_given_up_before_it_is_reset(mode: RdmaMode) -> None:
-    """Else the next pod would have the VLAN of the one before."""
+    """Check that the VF is reset first: otherwise the next pod would have the VLAN of the previous one."""
     node = Node(mode=mode)
     node.run("p1-s0")
 

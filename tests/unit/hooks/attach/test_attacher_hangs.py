@@ -1,4 +1,5 @@
-"""The attacher and a kernel call that does not return, in simulated time: who waits is told, and how long it holds whom."""
+"""Test the attacher with a kernel call that does not return, in simulated time: callers get an error, and others wait only as
+long as necessary."""
 
 import asyncio
 import threading
@@ -16,7 +17,7 @@ from tests.vfs.life import DEADLINE_S, Node, pod_of, reason
 
 
 def hanging_node(method: str = "set_vf") -> tuple[Node, asyncio.Event]:
-    """VF 0 hangs in the method, until the event is set."""
+    """Return a node where VF 0 hangs in the method until the event is set."""
     node = Node(2)
     node.run("p1-s0")
     node.run("p2-s0")
@@ -32,7 +33,7 @@ async def all_is_over() -> None:
         await asyncio.wait(others)
 
 
-def test_a_call_that_hangs_is_said_and_what_it_began_is_undone_when_it_returns() -> None:
+def test_a_call_that_hangs_is_reported_and_what_it_began_is_undone_when_it_returns() -> None:
     node, gate = hanging_node()
 
     async def live() -> None:
@@ -54,7 +55,7 @@ def test_a_call_that_hangs_is_said_and_what_it_began_is_undone_when_it_returns()
     assert node.all_free()
 
 
-def test_a_call_that_returns_in_time_is_not_said() -> None:
+def test_a_call_that_returns_in_time_is_not_reported() -> None:
     node, gate = hanging_node()
 
     async def live() -> None:
@@ -67,7 +68,7 @@ def test_a_call_that_returns_in_time_is_not_said() -> None:
 
 
 def test_a_call_that_took_all_the_time_is_the_last() -> None:
-    """The retry finds a whole one, or none: what no one waits for any more is not gone on with."""
+    """Check that work for which no caller waits any more ends: the retry finds an attached VF or none."""
     node, gate = hanging_node()
 
     async def live() -> None:
@@ -142,7 +143,7 @@ def test_a_release_that_hangs_holds_a_reconciliation_for_a_few_seconds() -> None
 
 
 def test_what_blocks_a_thread_does_not_block_the_loop() -> None:
-    """With real threads, and so without a clock."""
+    """Check it with real threads, and so without a simulated clock."""
     node = Node(2)
     node.run("p1-s0")
     node.run("p2-s0")

@@ -1,4 +1,4 @@
-"""The attacher and the names that a pod gave what it had: no one waits for them, and all have their own again."""
+"""Test the names that a pod gave to its devices: no device waits for a name, and each gets its own back."""
 
 from dataclasses import replace
 
@@ -76,7 +76,7 @@ def test_alternative_names_that_the_host_gave_come_back(kept: bool) -> None:
     ],
 )
 def test_devices_that_came_back_by_each_others_names_do_not_wait_for_each_other(names: tuple[str, ...]) -> None:
-    """A pod with several VFs named them, and its namespace ended before they were fetched."""
+    """Let the pod rename several VFs, and end its namespace before they are moved back."""
     node = Node(len(names))
     node.run("p1-s0")
 
@@ -96,7 +96,7 @@ def test_devices_that_came_back_by_each_others_names_do_not_wait_for_each_other(
 
 
 def test_its_names_are_given_back_before_its_pf_is_asked_for_anything() -> None:
-    """Whatever a driver refuses of one VF, its names are not another's hindrance meanwhile."""
+    """Check that names are restored first, so that a driver's refusal for one VF does not leave a name occupied."""
     node = Node()
     node.run("p1-s0")
     node.run("p2-s0")

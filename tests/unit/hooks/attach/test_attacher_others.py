@@ -1,4 +1,4 @@
-"""The attacher and what others did to its VFs meanwhile: drivers, namespaces that end, pods with rights on them."""
+"""Test changes of VFs by others: drivers, namespaces that end, pods with rights on them."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_looking_for_what_is_attached_takes_nothing_away() -> None:
 
 
 def test_an_address_that_is_the_kernels_own_is_not_set() -> None:
-    """IPoIB's begins with the number of a queue pair."""
+    """Check IPoIB's address, which begins with the number of a queue pair."""
     node = Node()
     node.run("p1-s0")
     address, number = "00:00:10:86:fe:80:00:00:00:00:00:00:00:11:22:33:44:55:66:77", "00:00:10:99"
@@ -79,7 +79,7 @@ def test_an_address_that_is_the_kernels_own_is_not_set() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_namespace_that_is_gone_still_gets_all_reset(mode: RdmaMode) -> None:
+def test_a_namespace_that_is_deleted_still_gets_all_reset(mode: RdmaMode) -> None:
     node = Node(mode=mode)
     node.run("p1-s0")
     node.kernel.late = True
@@ -162,7 +162,7 @@ def test_a_device_that_a_pod_made_under_our_name_stays_there() -> None:
 @pytest.mark.parametrize("parents", [True, False])
 @pytest.mark.parametrize("crashed", [Step.MOVING, Step.RETURNING])
 def test_a_device_that_was_moved_and_not_renamed_is_found(crashed: Step, parents: bool) -> None:
-    """Linux moves first and renames then; a daemon that was killed meanwhile, by a name that was taken, leaves it so."""
+    """Find a device that was moved but not renamed: Linux moves first, and the daemon may be killed in between."""
     node = Node(parents=parents)
     node.run("p1-s0")
 

@@ -1,4 +1,5 @@
-"""The attacher and a pod's sandboxes: a newer one that takes over, and stops that come late, twice, or meanwhile."""
+"""Test the attacher with several sandboxes of a pod: a newer one takes over, and stops come late, twice, or during an
+attach."""
 
 import asyncio
 

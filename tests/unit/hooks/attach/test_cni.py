@@ -1,5 +1,5 @@
-"""The golden files are an example of the Device Information Specification 1.1.0 (§4.3), its curly quotes straightened, and one
-with an RDMA device (§3.1.3.3)."""
+"""Compare with golden files: an example of the Device Information Specification 1.1.0 (§4.3) with straight quotes, and one with
+an RDMA device (§3.1.3.3)."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ def names(root: Path) -> set[str]:
     return {path.name for path in (root / FOLDER).iterdir()}
 
 
-def test_a_vf_with_an_rdma_device_is_told_as_the_specification_says() -> None:
+def test_a_vf_with_an_rdma_device_is_reported_as_the_specification_says() -> None:
     assert json.loads(render_device_info(vf(1))) == golden("rdma")
 
 
@@ -54,7 +54,7 @@ def test_a_file_is_named_by_resource_and_device() -> None:
 
 
 @pytest.mark.parametrize("ibdev", ["", "mlx5_\udcff"])  # the second is how Python has a name that is no UTF-8
-def test_a_vf_without_an_rdma_device_that_can_be_named_is_not_told_of(ibdev: str) -> None:
+def test_a_vf_without_an_rdma_device_that_can_be_named_is_not_reported(ibdev: str) -> None:
     given = inventory(vfs=(vf(0), replace(vf(1), ibdev=ibdev)))
     assert set(decide_files(given, RESOURCE)) == {file_name(RESOURCE, vf(0).bdf)}
 
@@ -85,12 +85,12 @@ def test_files_follow_the_inventory(tmp_path: Path) -> None:
     assert names(tmp_path) == set()
 
 
-def test_a_vf_whose_rdma_device_was_renamed_is_told_anew(tmp_path: Path) -> None:
+def test_a_vf_whose_rdma_device_was_renamed_is_reported_anew(tmp_path: Path) -> None:
     files = DeviceInfoFiles(tmp_path, RESOURCE)
     files.write(inventory(vfs=(vf(1),)))
     files.write(inventory(vfs=(replace(vf(1), ibdev="mlx5_9"),)))
-    told = json.loads((tmp_path / FOLDER / file_name(RESOURCE, vf(1).bdf)).read_text())
-    assert told["pci"]["rdma-device"] == "mlx5_9"
+    notified = json.loads((tmp_path / FOLDER / file_name(RESOURCE, vf(1).bdf)).read_text())
+    assert notified["pci"]["rdma-device"] == "mlx5_9"
 
 
 def test_what_is_as_it_should_be_is_not_written_again(tmp_path: Path) -> None:
@@ -171,14 +171,14 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_the_host(tmp_path: Path) ->
 
 def test_files_come_back_while_it_runs_and_go_when_it_stops(tmp_path: Path) -> None:
     records, path = Records(), tmp_path / FOLDER / file_name(RESOURCE, vf(0).bdf)
-    seen: list[Inventory | None] = [None]
+    inventories: list[Inventory | None] = [None]
 
     async def story() -> None:
         files = DeviceInfoFiles(tmp_path, RESOURCE)
-        keeping = asyncio.create_task(keep_device_info(files, lambda: seen[0], interval_s=0.0, log=records.log))
+        keeping = asyncio.create_task(keep_device_info(files, lambda: inventories[0], interval_s=0.0, log=records.log))
         await turns()
         assert not path.exists()  # nothing has been read yet
-        seen[0] = inventory(vfs=(vf(0),))
+        inventories[0] = inventory(vfs=(vf(0),))
         await turns()
         assert path.exists()
         path.unlink()
@@ -193,7 +193,7 @@ def test_files_come_back_while_it_runs_and_go_when_it_stops(tmp_path: Path) -> N
     assert records.seen == []
 
 
-def test_a_failure_is_said_once_and_the_next_one_again(tmp_path: Path) -> None:
+def test_a_failure_is_reported_once_and_the_next_one_again(tmp_path: Path) -> None:
     records = Records()
     (tmp_path / "run").write_text("")
 

@@ -1,4 +1,5 @@
-"""Requests and answers of ethtool, against a network device that has what a veth does not have: rings, rules, RSS, timestamps.
+"""Test requests and answers of ethtool with a model of a network device that has what a veth has not: rings, rules, RSS,
+timestamps.
 
 The real kernel's part is in tests/node/test_netlink_kept.py.
 """
@@ -29,8 +30,8 @@ def attributes_of(request: bytes) -> dict[int, bytes]:
 
 
 def test_integers_are_read_and_only_those_that_differ_are_sent() -> None:
-    told = answer(u32(2, 8192), u32(6, 512), u32(9, 512), render_attribute(13, b"\1"))
-    now = ethtool.parse_group(_RINGS, told)
+    notified = answer(u32(2, 8192), u32(6, 512), u32(9, 512), render_attribute(13, b"\1"))
+    now = ethtool.parse_group(_RINGS, notified)
     assert now == {"ring-rx": "512", "ring-tx": "512", "ring-tx-push": "1"}
     sent = attributes_of(ethtool.render_set(21, _RINGS, 7, now=now, wanted={"ring-tx": "1024"}))
     assert sent.keys() == {1, 9}
@@ -52,7 +53,8 @@ def test_of_a_set_of_bits_those_that_differ_are_sent() -> None:
 
 @dataclass
 class Nic:
-    """A driver's side of the ioctls (net/ethtool/ioctl.c): sizes are asked first, and a rule's place must be free or taken."""
+    """Answer the ioctls as a driver does (net/ethtool/ioctl.c): sizes are requested first, and a rule's place must be free or
+    taken."""
 
     rules: dict[int, bytes] = field(default_factory=dict)
     table: bytes = struct.pack("=8I", *range(4), *range(4))
@@ -131,9 +133,9 @@ def test_what_a_driver_does_not_have_is_left_out() -> None:
     assert ethtool_ioctl.read("vf0", nic.ioctl) == {}
 
 
-def test_a_device_that_is_gone_is_an_error() -> None:
-    def gone(*_: object) -> None:
+def test_a_device_that_is_deleted_is_an_error() -> None:
+    def deleted(*_: object) -> None:
         raise OSError(errno.ENODEV, "No such device")
 
     with pytest.raises(OSError, match="No such device"):
-        ethtool_ioctl.read("vf0", gone)
+        ethtool_ioctl.read("vf0", deleted)

@@ -1,4 +1,4 @@
-"""Limits of card memory that the driver keeps for a pod: which cgroup, how much, and what is refused."""
+"""Test limits of card memory that the driver keeps for a pod: which cgroup, which amount, and what is refused."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine

@@ -24,11 +24,11 @@ from hooks.attach.messages import (
 _REQUEST = stamp(render_message(16, 5, bytes(16)), 9)
 
 
-def ended(code: int, *, words: str = "", capped: bool = True) -> bytes:
+def ended(code: int, *, text: str = "", capped: bool = True) -> bytes:
     repeated = _REQUEST[:16] if capped else _REQUEST
-    told = render_attribute(1, words.encode() + b"\0") if words else b""
-    flags = (NLM_F_CAPPED if capped else 0) | (NLM_F_ACK_TLVS if words else 0)
-    return stamp(render_message(NLMSG_ERROR, flags, struct.pack("=i", -code) + repeated + told), 9)
+    notified = render_attribute(1, text.encode() + b"\0") if text else b""
+    flags = (NLM_F_CAPPED if capped else 0) | (NLM_F_ACK_TLVS if text else 0)
+    return stamp(render_message(NLMSG_ERROR, flags, struct.pack("=i", -code) + repeated + notified), 9)
 
 
 def test_an_acknowledgement_ends_an_answer() -> None:
@@ -38,7 +38,7 @@ def test_an_acknowledgement_ends_an_answer() -> None:
 @pytest.mark.parametrize("capped", [True, False])
 def test_an_error_tells_its_number_and_the_kernels_words(capped: bool) -> None:
     with pytest.raises(RefusedError) as caught:
-        parse_answer(ended(errno.EEXIST, words="the name is taken", capped=capped))
+        parse_answer(ended(errno.EEXIST, text="the name is taken", capped=capped))
     assert (caught.value.code, caught.value.detail) == (errno.EEXIST, "the name is taken")
     assert str(caught.value) == "EEXIST: the name is taken"
 
@@ -85,7 +85,7 @@ def test_attributes_come_back_as_they_were_rendered(wanted: list[tuple[int, byte
 def test_octets_of_no_form_are_refused_and_never_read_on_for_ever(data: bytes) -> None:
     for parse in (parse_messages, parse_attributes):
         try:
-            found = list(parse(data))
+            result = list(parse(data))
         except ValueError:
             continue
-        assert len(found) <= len(data) // 4
+        assert len(result) <= len(data) // 4

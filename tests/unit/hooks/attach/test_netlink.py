@@ -1,4 +1,5 @@
-"""The PF's side of the real kernel, against the table of VFs: no root, no device. The rest is in tests/node/test_netlink.py."""
+"""Test the PF's calls to the real kernel against the table of VFs, without root or a device. The rest is in
+tests/node/test_netlink.py."""
 
 import errno
 from dataclasses import replace
@@ -84,7 +85,8 @@ def test_what_is_as_wanted_is_not_sent_again(kernel: HostKernel, asked: list[byt
 
 
 def test_a_mac_that_the_pf_reports_is_sent_all_the_same(kernel: HostKernel, table: VfTable) -> None:
-    """The MAC in the report may be the VF's own; the PF holds a pod to it only once it was set."""
+    """Check that the MAC is sent although it is reported: that may be the VF's own, and the PF fixes a MAC only once it was
+    set."""
     table.change("ens1f0", lambda pf: replace(pf, vfs=(VfState(mac=_MAC), *pf.vfs[1:])))
     kernel.set_vf(_PF, 0, VfConfig(mac=_MAC))
     assert table.read()["ens1f0"].vfs[0] == VfState(mac=_MAC, mac_fixed=True)
@@ -145,8 +147,8 @@ def test_an_error_carries_the_kernels_words(kernel: HostKernel) -> None:
 
 def test_what_the_driver_does_not_tell_is_none(kernel: HostKernel, table: VfTable) -> None:
     table.change("ens1f0", lambda pf: replace(pf, untold=("trust",)))
-    found = kernel.read_vf(_PF, 0)
-    assert (found.trust, found.spoofchk) == (None, True)
+    vf = kernel.read_vf(_PF, 0)
+    assert (vf.trust, vf.spoofchk) == (None, True)
 
 
 def test_a_vf_that_is_not_there_is_an_error(kernel: HostKernel) -> None:
@@ -171,7 +173,7 @@ def test_a_pf_without_a_network_device_is_an_error(kernel: HostKernel) -> None:
 
 
 def test_of_a_pfs_devices_the_one_that_tells_of_vfs_is_asked(tmp_path: Path, kernel: HostKernel) -> None:
-    """A PF in switchdev mode has the representors of its VFs beside its own."""
+    """Check a PF in switchdev mode, which has the representors of its VFs beside its own device."""
     (tmp_path / "sys/bus/pci/devices" / _PF / "net/ens1f0").rename(tmp_path / "sys/bus/pci/devices" / _PF / "net/ens2f0")
     (tmp_path / "sys/bus/pci/devices" / _PF / "net/ens3").mkdir()
     with pytest.raises(KernelError):

@@ -19,7 +19,7 @@ def shown(now: Vf, *rows: Attachment, strays: bool = False) -> Vf:
 
 
 def test_without_rows_nothing_is_made_anew() -> None:
-    """It is asked for with each container."""
+    """Check that nothing is built, because this is called for each container."""
     now = inventory(vfs=(vf(0),))
     assert with_attached(now, ()) is now
 

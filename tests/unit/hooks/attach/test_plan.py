@@ -147,7 +147,7 @@ def test_an_act_follows_from_where_the_devices_are(step: Step, seen: ObservedDev
 
 
 @pytest.mark.parametrize("step", [Step.CONFIGURING, Step.MOVING, Step.RDMA_MOVING, Step.RAISING])
-def test_nothing_is_brought_to_a_namespace_that_is_gone(step: Step) -> None:
+def test_nothing_is_brought_to_a_namespace_that_is_deleted(step: Step) -> None:
     assert isinstance(decide_act(at(step), ObservedDevices(host=HERE, rdma_host=IBDEV)), Stuck)
 
 
@@ -191,7 +191,7 @@ def test_a_parked_device_has_a_name_that_linux_takes(vf: str) -> None:
     assert parking_name(PciAddress(vf)).isalnum()
 
 
-def test_vfs_are_parked_apart() -> None:
+def test_vfs_are_parked_separate() -> None:
     names = {
         parking_name(PciAddress(f"{domain}:{bus}:00.{f}")) for domain in ("0000", "0001") for bus in ("3b", "3c") for f in "12"
     }
@@ -214,7 +214,7 @@ def test_only_what_was_changed_is_reset_to_what_it_was() -> None:
     assert reset_of(replace(FULL, settings=VfSettings(mtu=9000))).empty
 
 
-def test_what_was_not_told_becomes_neutral() -> None:
+def test_what_was_not_reported_becomes_neutral() -> None:
     reset = reset_of(replace(FULL, config=VfConfig()))
     assert reset == VfConfig(
         mac="00:00:00:00:00:00",
@@ -257,14 +257,14 @@ def test_orphans_are_released(row: Attachment, how: dict[str, Any], orphan: bool
     stopped: set[SandboxId] = how.get("stopped", set())
     ready, live, known = (frozenset(how.get(name, among)) for name, among in (("ready", ()), ("live", ()), ("known", KNOWN)))
     alive = LiveSandboxes(ready=ready, live=live, at=how.get("now", NOW), known=known)
-    found = find_orphans(
+    orphans = find_orphans(
         [row],
         alive,
         stopped=stopped.__contains__,
         unheld=how.get("unheld", set()),
         boot_id=how.get("boot_id", FULL.boot_id),
     )
-    assert found == ((row,) if orphan else ())
+    assert orphans == ((row,) if orphan else ())
 
 
 @pytest.mark.parametrize(
@@ -305,6 +305,6 @@ def test_nothing_is_known_before_the_first_lists() -> None:
     ],
 )
 def test_a_release_is_described_by_what_it_would_do(row: Attachment, said: list[str], unsaid: list[str]) -> None:
-    words = " ".join(describe_release(row))
-    assert [text for text in said if text not in words] == []
-    assert [text for text in unsaid if text in words] == []
+    message = " ".join(describe_release(row))
+    assert [text for text in said if text not in message] == []
+    assert [text for text in unsaid if text in message] == []

@@ -1,4 +1,4 @@
-"""The folders of share grants: written before a container is created, removed when no grant holds them."""
+"""Test the folders of share grants: written before a container is created, removed when no grant holds them."""
 
 import asyncio
 import stat
@@ -135,7 +135,7 @@ def test_hami_core_gets_an_empty_folder_for_each_container_that_is_created(tmp_p
 
 
 def test_a_folder_that_cannot_be_removed_is_tried_at_each_comparison_and_not_in_between(tmp_path: Path) -> None:
-    """Otherwise a container could keep the node busy with what it leaves."""
+    """Check that a container cannot keep the node busy with the files that it leaves."""
     tried: list[Path] = []
 
     async def fail(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Any user may ask the kernel for the loopback device."""
+"""Query the loopback device, which any user may do."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Requests are compared with what ip(8) sends for the same (tests/golden/netlink)."""
+"""Compare requests with those of ip(8) for the same change (tests/golden/netlink)."""
 
 import struct
 
@@ -110,8 +110,8 @@ def test_each_change_is_one_request_and_together_they_are_all_that_was_wanted(no
 
 
 def vf_info(number: int, *attributes: tuple[int, bytes]) -> bytes:
-    told = ((1, struct.pack("=I32s", number, bytes.fromhex("02005e100001"))), *attributes)
-    return render_attribute(1, b"".join(render_attribute(kind, payload) for kind, payload in told))
+    notified = ((1, struct.pack("=I32s", number, bytes.fromhex("02005e100001"))), *attributes)
+    return render_attribute(1, b"".join(render_attribute(kind, payload) for kind, payload in notified))
 
 
 def link_with(*infos: bytes) -> NetlinkMessage:
@@ -120,7 +120,7 @@ def link_with(*infos: bytes) -> NetlinkMessage:
 
 @pytest.mark.parametrize("counters", [250, 248, 244])
 def test_hundreds_of_vfs_are_read_from_a_kernel_that_adds_their_counters(counters: int) -> None:
-    """It was told not to, and their list is longer than an attribute's 16-bit length can say."""
+    """Read a list with counters, which the request excludes, and which is longer than an attribute's 16-bit length."""
     infos = b"".join(vf_info(number, (8 | NLA_F_NESTED, bytes(counters))) for number in range(254))
     length = 4 + len(infos)
     assert length > 0xFFFF

@@ -1,4 +1,4 @@
-"""`lading-hooks audit` beside a ledger that is open, on a simulated node and where no node can be read."""
+"""Test `lading-hooks audit` beside an open ledger, on a simulated node and on a machine that is no node."""
 
 import json
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Desk:
     run: Run  # exit status, stdout, stderr
 
     def devices(self, *argv: str) -> list[tuple[str, str | None]]:
-        """And until when each was held."""
+        """Return the devices and until when each was held."""
         status, out, err = self.run("-o", "json", *argv)
         assert (status, err) == (0, "")
         return [(entry["device"], entry["until"]) for entry in json.loads(out)["entries"]]
@@ -54,7 +54,7 @@ def at(folder: Path, capfd: pytest.CaptureFixture[str], **settings: object) -> D
 
 @pytest.fixture
 def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Desk:
-    """On a machine that is no node, so that nothing but the ledger is read."""
+    """Run the command on a machine that is no node, so that only the ledger is read."""
     return at(tmp_path, capfd, host_root=tmp_path / "none")
 
 
@@ -94,7 +94,7 @@ def test_a_card_has_an_address_too(
 
 
 @pytest.mark.parametrize("argv", [("--device", "card 7"), ("--since", "yesterday")])
-def test_what_cannot_be_looked_for_is_said(desk: Desk, argv: tuple[str, str]) -> None:
+def test_what_cannot_be_searched_is_reported(desk: Desk, argv: tuple[str, str]) -> None:
     status, out, err = desk.run(*argv)
     assert (status, out) == (2, "")
     assert argv[1] in err

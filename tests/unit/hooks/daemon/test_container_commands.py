@@ -1,4 +1,4 @@
-"""`lading-hooks copy-libraries` and `remove-state`, on folders of a test."""
+"""Test `lading-hooks copy-libraries` and `remove-state` on folders of a test."""
 
 from pathlib import Path
 

@@ -39,7 +39,7 @@ def test_a_signal_ends_the_daemon(number: signal.Signals) -> None:
 
 
 def test_so_does_background_work_that_fails() -> None:
-    """A node that releases nothing any more, and says nothing, is worse than one that systemd starts again."""
+    """Check that the daemon ends: one that silently releases nothing is worse than one that systemd restarts."""
 
     async def run() -> None:
         with pytest.raises(ZeroDivisionError):
@@ -50,7 +50,7 @@ def test_so_does_background_work_that_fails() -> None:
 
 @pytest.mark.parametrize("attach", AttachBy)
 def test_attached_vfs_return_also_after_attach_was_configured_otherwise(tmp_path: Path, attach: AttachBy) -> None:
-    """Also what comes into the journal later, with the container that is adopted."""
+    """Check rows that are written to the journal later too, when a container is adopted."""
 
     async def run() -> None:
         with Ledger.open(tmp_path / "state" / "node.db") as ledger:

@@ -1,4 +1,4 @@
-"""`lading-hooks set-guids` on a simulated sysfs, with a table of VFs in the place of the PF's driver."""
+"""Test `lading-hooks set-guids` on a simulated sysfs, with a table of VFs in place of the PF's driver."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ NONE = "0000:0000:0000:0000"
 
 
 class Driver:
-    """mlx5_core: it reads the GUIDs of a VF from the PF when it is bound."""
+    """Act as mlx5_core, which reads the GUIDs of a VF from the PF when it is bound."""
 
     def __init__(self, node: SimNode) -> None:
         self.node = node
@@ -45,7 +45,7 @@ def driver(build_node: BuildNode) -> Driver:
 
 
 def test_a_vf_without_a_guid_gets_one_of_its_own(driver: Driver) -> None:
-    """Both GUIDs, and a link that follows its port; its neighbour, which has one, is left as it is."""
+    """Check both GUIDs and the link policy, and that a neighbour with GUIDs stays as it is."""
     driver.guid(SECOND).write_text(NONE)
     (outcome,) = set_missing(driver.node.root, driver.kernel, granted=frozenset(), rebind=driver.bind)
     first, second = driver.table.read()[PF].vfs
@@ -80,7 +80,7 @@ def test_a_vf_that_fails_does_not_keep_the_next_from_its_guid(driver: Driver) ->
 
 
 @pytest.mark.parametrize("refused", ["node_guid", "port_guid", "link_state"])
-def test_what_the_pf_refuses_is_said_and_the_driver_stays_bound(driver: Driver, refused: str) -> None:
+def test_what_the_pf_refuses_is_reported_and_the_driver_stays_bound(driver: Driver, refused: str) -> None:
     driver.guid(FIRST).write_text(NONE)
     driver.table.change(PF, lambda pf: PfState(index=pf.index, vfs=pf.vfs, refuse={refused: "EPERM"}))
     (outcome,) = set_missing(driver.node.root, driver.kernel, granted=frozenset(), rebind=driver.bind)
@@ -91,7 +91,7 @@ def test_what_the_pf_refuses_is_said_and_the_driver_stays_bound(driver: Driver, 
 
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_a_driver_that_does_not_take_the_guid(driver: Driver, monkeypatch: pytest.MonkeyPatch, comes_back: bool) -> None:
-    monkeypatch.setattr("hooks.daemon.guids._LOOK_EVERY_S", 0)
+    monkeypatch.setattr("hooks.daemon.guids._SCAN_EVERY_S", 0)
     driver.guid(FIRST).write_text(NONE)
 
     def bind(host_root: Path, vf: Vf) -> None:
@@ -110,7 +110,7 @@ def test_guids_are_local_stable_and_all_different() -> None:
 
 
 def test_the_driver_is_unbound_and_bound(driver: Driver) -> None:
-    """The driver is unbound and bound by the VF's PCI address, in the driver's folder of sysfs."""
+    """Check that the driver is unbound and bound by the VF's PCI address, in the driver's folder of sysfs."""
     vf = Vf(bdf=FIRST, pf=PciAddress("0000:0c:00.0"), index=0, driver="mlx5_core", numa=None)
     rebind(driver.node.root, vf)
     folder = driver.node.root / "sys/bus/pci/drivers/mlx5_core"

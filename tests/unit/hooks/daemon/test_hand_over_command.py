@@ -1,4 +1,4 @@
-"""The operator's command for a card without a holder, as a real process."""
+"""Run the operator's command for a card without a holder as a real process."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ def run(script: str, *, deadline_s: float = 10.0, as_service: bool = False) -> N
     asyncio.run(run_hand_over(CARD, command=command, deadline_s=deadline_s, as_service=as_service))
 
 
-def test_it_is_told_which_card_it_is(tmp_path: Path) -> None:
+def test_it_is_reported_which_card_it_is(tmp_path: Path) -> None:
     run(f'echo "$0 $1" >{tmp_path}/said')
     assert (tmp_path / "said").read_text().split() == [CARD.uuid, CARD.bdf]
 
@@ -49,7 +49,7 @@ def test_with_systemd_it_is_a_service_of_the_card(tmp_path: Path, monkeypatch: p
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     run("true", deadline_s=60, as_service=True)
-    told = (tmp_path / "told").read_text().split()
-    assert f"--unit=lading-hand-over-{CARD.uuid}" in told
-    assert "--property=RuntimeMaxSec=60" in told
-    assert told[told.index("--") + 1 :] == ["/bin/sh", "-c", "true", CARD.uuid, CARD.bdf]
+    notified = (tmp_path / "told").read_text().split()
+    assert f"--unit=lading-hand-over-{CARD.uuid}" in notified
+    assert "--property=RuntimeMaxSec=60" in notified
+    assert notified[notified.index("--") + 1 :] == ["/bin/sh", "-c", "true", CARD.uuid, CARD.bdf]

@@ -1,4 +1,5 @@
-"""`lading-hooks install-handler` and `remove-handler`, on folders of a test; with a runtime: tests/node/test_nri_handler.py."""
+"""Test `lading-hooks install-handler` and `remove-handler` on folders of a test; with a runtime:
+tests/node/test_nri_handler.py."""
 
 from pathlib import Path
 
@@ -23,8 +24,8 @@ def write(path: Path, version: str) -> Path:
     return path
 
 
-def run(command: str, there: Path, *words: object) -> None:
-    main([command, "--state-dir", str(there.parents[1]), *map(str, words)])
+def run(command: str, there: Path, *text: object) -> None:
+    main([command, "--state-dir", str(there.parents[1]), *map(str, text)])
 
 
 def test_it_is_put_below_the_state_directory_and_replaced_in_one_step(
@@ -48,9 +49,9 @@ def test_what_is_no_handler_is_neither_installed_nor_replaced_nor_removed(
     assert "is none" in capsys.readouterr().err
     there.parent.mkdir(parents=True)
     there.write_text("#!/bin/sh\n")
-    for words in (("install-handler", there, "--program", program), ("remove-handler", there)):
+    for text in (("install-handler", there, "--program", program), ("remove-handler", there)):
         with pytest.raises(SystemExit):
-            run(*words)
+            run(*text)
         assert "no runtime handler of Lading" in capsys.readouterr().err
     assert there.read_text() == "#!/bin/sh\n"
 

@@ -1,4 +1,4 @@
-"""`lading-hooks ledger` and `lading-hooks release` on a simulated node, beside a daemon and without one."""
+"""Test `lading-hooks ledger` and `lading-hooks release` on a simulated node, with and without a daemon."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ GRANT = holders.grant(devices=BOTH)
 
 
 class Runtime(RawServer):
-    """A runtime that lists sandboxes, each of them ready, and no container."""
+    """Act as a runtime that lists ready sandboxes and no container."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, self._answer, workers=2)
@@ -74,7 +74,7 @@ class Runtime(RawServer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desk:
-    """A node, and a person's commands."""
+    """Hold a node, and run a person's commands."""
 
     node: SimNode
     folder: Path  # the folder of the sockets
@@ -179,7 +179,7 @@ def test_a_card_that_a_pod_uses_without_a_grant_is_unmanaged(desk: Desk) -> None
 
 
 def take_netdev_away(desk: Desk) -> PciAddress:
-    """The demo's VFs are InfiniBand's, which may have none: this one is Ethernet's."""
+    """Remove the network device. The demo's VFs are InfiniBand, which may have none; this one is Ethernet."""
     bdf = PciAddress("0000:19:00.2")
     (ibdev,) = (desk.node.pci(bdf) / "infiniband").iterdir()
     (ibdev / "ports/1/link_layer").write_text("Ethernet\n")
@@ -194,7 +194,7 @@ def of(bdf: PciAddress) -> Attachment:
 
 @pytest.mark.parametrize("attaches", [True, False])
 def test_a_network_device_that_lading_did_not_move_has_an_unknown_holder(desk: Desk, attaches: bool) -> None:
-    """Without netdev mode, pods move VFs themselves, so a missing network device is normal."""
+    """Check both modes: without netdev mode, pods move VFs themselves, so a missing network device is normal."""
     bdf = take_netdev_away(desk)
     flag = "--netdev" if attaches else "--no-netdev"
     state = desk.listed(flag)[bdf]["state"]
@@ -208,17 +208,17 @@ def test_what_comes_back_while_the_devices_are_read_had_a_holder(desk: Desk, mon
     desk.remember(row=of(bdf))
 
     async def read_slowly(settings: Settings) -> Inventory:
-        found = read_configured(settings, make_vendors(settings))
+        result = read_configured(settings, make_vendors(settings))
         with Ledger.open(desk.ledger) as ledger:
             ledger.journal.forget(bdf, of(bdf).generation)
-        return found
+        return result
 
     monkeypatch.setattr(ledger_commands, "read_in_time", read_slowly)
     assert desk.listed("--netdev")[bdf]["state"] == "free"
 
 
 @pytest.mark.parametrize("command", [("ledger",), ("release", CARD), ("audit", "--device", "0000:1a:00.0")])
-def test_a_driver_that_hangs_is_said(desk: Desk, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+def test_a_driver_that_hangs_is_reported(desk: Desk, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     there = threading.Event()
     monkeypatch.setattr("hooks.daemon.daemon.ANSWER_S", 0.01)
     monkeypatch.setattr("hooks.daemon.daemon.read_configured", lambda *_: there.wait())
@@ -244,7 +244,7 @@ def test_a_ledger_that_cannot_be_read_is_no_empty_one(desk: Desk, break_it: str)
 # ---- release without a daemon
 
 
-def test_to_look_changes_nothing(desk: Desk) -> None:
+def test_to_scan_changes_nothing(desk: Desk) -> None:
     desk.remember(GRANT, row=row())
     before = desk.holds()
     status, out, err = desk.run("release", CARD)
@@ -254,7 +254,7 @@ def test_to_look_changes_nothing(desk: Desk) -> None:
     assert desk.holds() == before
 
 
-def test_forced_it_is_done_and_said(desk: Desk) -> None:
+def test_forced_it_is_done_and_reported(desk: Desk) -> None:
     desk.remember(GRANT, row=row())
     status, out, err = desk.run("release", VF, "--force", *JSON)
     assert status == 0
@@ -320,7 +320,7 @@ def test_a_card_by_its_address(desk: Desk) -> None:
 
 @dataclass(slots=True)
 class Node:
-    """The part of hooks.node.node that the service uses."""
+    """Represent the part of hooks.node.node that the service uses."""
 
     ledger: Ledger
     inventory: Inventory | None
@@ -330,21 +330,21 @@ class Node:
 
 
 class Stuck:
-    """The part of hooks.attach.attacher that the service uses; it releases nothing."""
+    """Represent the part of hooks.attach.attacher that the service uses; it releases nothing."""
 
     async def force_release(self, vf: PciAddress, generation: int) -> list[str]:
         raise KernelError(f"no answer about {vf}, {generation}")
 
 
 def beside_daemon(desk: Desk, records: Records, work: Callable[[Node], None]) -> None:
-    """`work` in a thread, while the loop serves."""
+    """Run `work` in a thread while the loop serves."""
 
     async def run() -> None:
         log = Log(records, Level.DEBUG)
         async with RuntimeClient(desk.runtime.path) as runtime:
             with Ledger.open(desk.ledger) as ledger, listen(desk.socket) as listener:
-                found = inventory(vfs=(replace(holders.row(1).vf, bdf=VF),))
-                node = Node(ledger, found, partial(read_lists, runtime, prefixes=(PREFIX,)))
+                result = inventory(vfs=(replace(holders.row(1).vf, bdf=VF),))
+                node = Node(ledger, result, partial(read_lists, runtime, prefixes=(PREFIX,)))
                 service = HookService(node)  # type: ignore[arg-type]
                 by_hand = LedgerService(node, Stuck(), log)  # type: ignore[arg-type]
                 server = HookServer(service, log, by_hand, listener=listener)
@@ -369,8 +369,8 @@ def test_where_a_daemon_runs_it_is_the_one_that_does_it(desk: Desk, records: Rec
         assert node.ledger.grants() == ()
 
     beside_daemon(desk, records, work)
-    (told,) = records.fields(Event.RELEASE_FORCED)
-    assert told == {"device": CARD, "uid": str(os.getuid()), "pid": str(os.getpid())}
+    (notified,) = records.fields(Event.RELEASE_FORCED)
+    assert notified == {"device": CARD, "uid": str(os.getuid()), "pid": str(os.getpid())}
     assert desk.holds() == ((), ())
     assert [one.end for one in read_history(desk.ledger)] == [End(at=holders.NOW, how=Ended.FORCED, uid=os.getuid())]
 
@@ -417,7 +417,7 @@ def test_what_the_daemon_cannot_answer(desk: Desk, records: Records) -> None:
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNKNOWN])
 def test_another_answer_is_status_1_and_the_ledger_is_not_touched(desk: Desk, code: grpc.StatusCode) -> None:
-    """An older daemon, one that hangs, one with a fault."""
+    """Check the answers of an older daemon, of one that hangs, and of one with a fault."""
     desk.remember(GRANT)
 
     def fail(_: Call) -> bytes:

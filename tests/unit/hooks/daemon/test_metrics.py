@@ -81,10 +81,10 @@ def test_answers_count_by_what_the_container_got(play: Play) -> None:
             Refusal(reason=Reason.DEVICE_HELD, message=""),
         ):
             metrics.answered(answer, 0.003)
-        found = samples(metrics)
+        result = samples(metrics)
         for outcome, reason in (("created", ""), ("reused", ""), ("no-devices", ""), ("refused", "device-held")):
-            assert found[f"lading_hooks_containers_total{{outcome={outcome},reason={reason}}}"] == 1
-        assert found["lading_hooks_decision_seconds_count"] == 4
+            assert result[f"lading_hooks_containers_total{{outcome={outcome},reason={reason}}}"] == 1
+        assert result["lading_hooks_decision_seconds_count"] == 4
 
     play(scenario)
 
@@ -93,10 +93,10 @@ def test_grants_are_those_of_the_ledger(play: Play) -> None:
     def scenario(node: Node, metrics: Metrics) -> None:
         node.ledger.record(grant("p", "pending", whole(0), containers={}))
         node.ledger.record(grant("p", "held", whole(1), containers={"c1": "s1"}))
-        found = samples(metrics)
-        assert found["lading_hooks_grants{form=manual,state=held}"] == 1
-        assert found["lading_hooks_grants{form=manual,state=pending}"] == 1
-        assert found["lading_hooks_grants{form=signed,state=held}"] == 0
+        result = samples(metrics)
+        assert result["lading_hooks_grants{form=manual,state=held}"] == 1
+        assert result["lading_hooks_grants{form=manual,state=pending}"] == 1
+        assert result["lading_hooks_grants{form=signed,state=held}"] == 0
 
     play(scenario)
 
@@ -106,22 +106,22 @@ def test_devices_are_those_of_the_inventory(play: Play) -> None:
         assert samples(metrics)["lading_hooks_devices{health=healthy,kind=gpu}"] == 0
         assert samples(metrics)["lading_hooks_inventory_age_seconds"] == float("inf")
         node.watch = Watch(inventory(gpus=(gpu(0), gpu(1, unhealthy="Xid 79")), vfs=(vf(0),)))
-        found = samples(metrics)
+        result = samples(metrics)
         assert [
-            found[f"lading_hooks_devices{{health={h},kind={k}}}"] for k in ("gpu", "vf") for h in ("healthy", "unhealthy")
+            result[f"lading_hooks_devices{{health={h},kind={k}}}"] for k in ("gpu", "vf") for h in ("healthy", "unhealthy")
         ] == [
             1,
             1,
             1,
             0,
         ]
-        assert found["lading_hooks_inventory_age_seconds"] == 7
+        assert result["lading_hooks_inventory_age_seconds"] == 7
 
     play(scenario)
 
 
 class Watch(InventoryWatch):
-    """A watch at a moment that the test chose."""
+    """Represent the watch at a moment that the test chooses."""
 
     def __init__(self, current: Inventory) -> None:
         self._now = current
@@ -143,11 +143,11 @@ def test_who_holds_which_device(play: Play) -> None:
         assert not any("device_held" in name for name in samples(metrics))
         devices = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)), share_of, instance), vfs=vfs(3).vfs)
         node.ledger.record(grant("p", "c", devices))
-        found = samples(metrics)
+        result = samples(metrics)
         who = "namespace=default,pod=name-of-p"
         for kind, device in (("gpu", uuid(0)), ("gpu", uuid(1)), ("mig", mig_uuid(20)), ("vf", vf_bdf(3))):
-            assert found[f"lading_device_holder{{container=c,device={device},kind={kind},{who}}}"] == 1
-        shared = {name: value for name, value in found.items() if "device_held" in name}
+            assert result[f"lading_device_holder{{container=c,device={device},kind={kind},{who}}}"] == 1
+        shared = {name: value for name, value in result.items() if "device_held" in name}
         assert shared == {
             f"lading_device_held_mib{{container=c,device={uuid(1)},kind=gpu,{who}}}": 8138,
             f"lading_device_held_percent{{container=c,device={uuid(1)},kind=gpu,{who}}}": 30,
@@ -169,9 +169,9 @@ def test_what_a_container_uses_of_what_it_holds(play: Play) -> None:
         node.ledger.record(
             grant("p", "c", GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)), GrantedGpu(uuid=uuid(1))), vfs=vfs(3).vfs))
         )
-        found = {name: value for name, value in samples(metrics).items() if "device_used" in name}
+        result = {name: value for name, value in samples(metrics).items() if "device_used" in name}
         who = "namespace=default,pod=name-of-p"
-        assert found == {f"lading_device_used_mib{{container=c,device={uuid(0)},kind=gpu,{who}}}": 513}
+        assert result == {f"lading_device_used_mib{{container=c,device={uuid(0)},kind=gpu,{who}}}": 513}
 
     play(scenario)
 
@@ -179,14 +179,14 @@ def test_what_a_container_uses_of_what_it_holds(play: Play) -> None:
 def test_cards_that_are_dirty(play: Play) -> None:
     def scenario(node: Node, metrics: Metrics) -> None:
         node.hand_over.read(1.0, {uuid(0): "its memory is in use", uuid(1): ""}, 7)
-        found = {name: value for name, value in samples(metrics).items() if "dirty" in name}
-        assert found == {f"lading_gpu_dirty{{uuid={uuid(0)}}}": 1}
+        result = {name: value for name, value in samples(metrics).items() if "dirty" in name}
+        assert result == {f"lading_gpu_dirty{{uuid={uuid(0)}}}": 1}
 
     play(scenario)
 
 
 class Services(Preparer):
-    """A preparer that does nothing but run a daemon for a card."""
+    """Represent a preparer that only runs a daemon for a card."""
 
     def wants(self, answer: Answer) -> bool:
         return False
@@ -206,9 +206,9 @@ class Services(Preparer):
 def test_programs_that_run_for_cards(play: Play) -> None:
     def scenario(node: Node, metrics: Metrics) -> None:
         node.preparers = (Services(),)
-        found = {name: value for name, value in samples(metrics).items() if "gpu_service" in name}
+        result = {name: value for name, value in samples(metrics).items() if "gpu_service" in name}
         values = {"up": 1, "clients": 3, "fault": 0, "failures_total": 2}
-        assert found == {f"lading_gpu_service_{name}{{service=mps,uuid={uuid(0)}}}": value for name, value in values.items()}
+        assert result == {f"lading_gpu_service_{name}{{service=mps,uuid={uuid(0)}}}": value for name, value in values.items()}
 
     play(scenario)
 
@@ -217,15 +217,15 @@ def test_who_bypasses_a_share(play: Play) -> None:
     def scenario(node: Node, metrics: Metrics) -> None:
         one = ShareBypass(pod=PodUid("p"), container="c", namespace="n", pod_name="a", card=uuid(0), how=How.PROCESS)
         node.share_bypasses = (one, replace(one, pod=PodUid("again")), replace(one, how=How.MEMORY))
-        found = {name: value for name, value in samples(metrics).items() if "share_bypassed" in name}
+        result = {name: value for name, value in samples(metrics).items() if "share_bypassed" in name}
         who = f"container=c,device={uuid(0)},kind=gpu,namespace=n,pod=a"
-        assert found == {f"lading_share_bypassed{{{who},why={why}}}": 1 for why in ("process", "memory")}
+        assert result == {f"lading_share_bypassed{{{who},why={reason}}}": 1 for reason in ("process", "memory")}
 
     play(scenario)
 
 
 def test_a_pod_that_was_made_again_beside_its_predecessor_is_one_holder(play: Play) -> None:
-    """A name may be there twice while the older one ends; a series must not."""
+    """Check that series are unique although two pods have the same name while the older one ends."""
 
     def scenario(node: Node, metrics: Metrics) -> None:
         for pod in ("p1", "p2"):
@@ -242,8 +242,8 @@ def test_a_hostile_name_stays_a_name(play: Play, name: str) -> None:
     def scenario(node: Node, metrics: Metrics) -> None:
         node.ledger.record(replace(grant("p", name, whole(0)), pod_name=name, namespace=name))
         families = text_string_to_metric_families(generate_latest(metrics.registry).decode())
-        (found,) = (sample for family in families for sample in family.samples if family.name == "lading_device_holder")
-        assert {found.labels[key] for key in ("namespace", "pod", "container")} == {name}
+        (result,) = (sample for family in families for sample in family.samples if family.name == "lading_device_holder")
+        assert {result.labels[key] for key in ("namespace", "pod", "container")} == {name}
 
     play(scenario)
 
@@ -263,8 +263,8 @@ def test_what_is_in_use_of_each_card(play: Play) -> None:
     def scenario(node: Node, metrics: Metrics) -> None:
         cards = (replace(gpu(0), used_mib=513, busy_percent=7), replace(gpu(1), used_mib=0), gpu(2))
         node.watch = Watch(inventory(gpus=cards))
-        found = samples(metrics)
-        assert {name: value for name, value in found.items() if "lading_gpu" in name} == {
+        result = samples(metrics)
+        assert {name: value for name, value in result.items() if "lading_gpu" in name} == {
             f"lading_gpu_used_mib{{uuid={uuid(0)}}}": 513,
             f"lading_gpu_used_mib{{uuid={uuid(1)}}}": 0,
             f"lading_gpu_busy_percent{{uuid={uuid(0)}}}": 7,
@@ -276,8 +276,8 @@ def test_what_is_in_use_of_each_card(play: Play) -> None:
 def test_releases_are_timed(play: Play) -> None:
     def scenario(_: Node, metrics: Metrics) -> None:
         metrics.released(1.5)
-        found = samples(metrics)
-        assert (found["lading_hooks_release_seconds_count"], found["lading_hooks_release_seconds_sum"]) == (1, 1.5)
+        result = samples(metrics)
+        assert (result["lading_hooks_release_seconds_count"], result["lading_hooks_release_seconds_sum"]) == (1, 1.5)
 
     play(scenario)
 
@@ -288,11 +288,11 @@ def test_attachments_are_those_of_the_journal_by_step(play: Play) -> None:
             node.ledger.journal.begin(row(number))
         stuck = node.ledger.journal.rows()[0]
         node.ledger.journal.reach(stuck.bdf, stuck.generation, Step.RETURNING, failure="it hangs")
-        found = samples(metrics)
-        assert found["lading_hooks_vfs_attached{step=attached}"] == 2
-        assert found["lading_hooks_vfs_attached{step=returning}"] == 1
-        assert found["lading_hooks_vfs_attached{step=moving}"] == 0
-        assert found["lading_hooks_vfs_stuck"] == 1
+        result = samples(metrics)
+        assert result["lading_hooks_vfs_attached{step=attached}"] == 2
+        assert result["lading_hooks_vfs_attached{step=returning}"] == 1
+        assert result["lading_hooks_vfs_attached{step=moving}"] == 0
+        assert result["lading_hooks_vfs_stuck"] == 1
 
     play(scenario)
 
@@ -302,11 +302,11 @@ def test_moves_are_timed_and_failures_counted(play: Play) -> None:
         assert samples(metrics)["lading_hooks_vf_move_failures_total{operation=release}"] == 0
         metrics.moved(Operation.ATTACH, 0.2, succeeded=True)
         metrics.moved(Operation.RELEASE, 5.0, succeeded=False)
-        found = samples(metrics)
-        assert found["lading_hooks_vf_move_seconds_count{operation=attach}"] == 1
-        assert found["lading_hooks_vf_move_seconds_sum{operation=release}"] == 5
-        assert found["lading_hooks_vf_move_failures_total{operation=attach}"] == 0
-        assert found["lading_hooks_vf_move_failures_total{operation=release}"] == 1
+        result = samples(metrics)
+        assert result["lading_hooks_vf_move_seconds_count{operation=attach}"] == 1
+        assert result["lading_hooks_vf_move_seconds_sum{operation=release}"] == 5
+        assert result["lading_hooks_vf_move_failures_total{operation=attach}"] == 0
+        assert result["lading_hooks_vf_move_failures_total{operation=release}"] == 1
 
     play(scenario)
 
@@ -316,10 +316,10 @@ def test_reports_learn_of_where_the_node_reports(play: Play) -> None:
         assert not any("report" in name for name in samples(metrics))
         reporter = Reporter(node, node_name="n1", connect=partial(connect, ""), log=node.log, clock=lambda: 5.0)
         reporter.failures = 3
-        found = samples(Metrics(node, reporter))
-        assert found["lading_hooks_report_age_seconds"] == float("inf")
-        assert found["lading_hooks_report_stale_seconds"] == 0
-        assert found["lading_hooks_report_failures_total"] == 3
+        result = samples(Metrics(node, reporter))
+        assert result["lading_hooks_report_age_seconds"] == float("inf")
+        assert result["lading_hooks_report_stale_seconds"] == 0
+        assert result["lading_hooks_report_failures_total"] == 3
 
     play(scenario)
 
@@ -347,8 +347,8 @@ def test_a_comparison_succeeds_or_is_a_failure(tmp_path: Path, log: Log, up: boo
                 while not (node.reconciled or node.reconcile_failures):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             keeping.cancel()
-            found = samples(metrics)
-            return found["lading_hooks_reconcile_age_seconds"], found["lading_hooks_reconcile_failures_total"]
+            result = samples(metrics)
+            return result["lading_hooks_reconcile_age_seconds"], result["lading_hooks_reconcile_failures_total"]
 
     age_s, failures = asyncio.run(compare())
     assert (age_s < 5, failures) == ((True, 0) if up else (False, 1))

@@ -1,4 +1,4 @@
-"""`lading-hooks install-proxy`, as far as it goes outside of a container; tests/install/test_bare_roots.py is the rest."""
+"""Test `lading-hooks install-proxy` outside of a container; tests/install/test_bare_roots.py has the rest."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ def test_the_configuration_is_what_the_installer_takes(tmp_path: Path) -> None:
     for name in ("hooks.toml", "central-1.pub.pem", "central-2.pub.pem", "shares.toml", "central-1.pem"):
         (data / name).write_text("x")
         (tmp_path / name).symlink_to(f"..data/{name}")
-    found = list(find_configuration(tmp_path))
-    assert [path.name for path in found] == ["central-1.pub.pem", "central-2.pub.pem", "hooks.toml"]
+    result = list(find_configuration(tmp_path))
+    assert [path.name for path in result] == ["central-1.pub.pem", "central-2.pub.pem", "hooks.toml"]
     assert list(find_configuration(tmp_path / "absent")) == []
 
 

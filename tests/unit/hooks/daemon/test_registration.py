@@ -38,7 +38,7 @@ def test_the_proxy_reads_what_is_written(listen: str) -> None:
 
 
 def test_the_command_writes_a_file_that_the_proxy_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything else is configured, keys for instance: the proxy may come first."""
+    """Check that the command needs no other configuration, such as keys: the proxy may be installed first."""
     config = tmp_path / "hooks.toml"
     config.write_text('listen = "unix:///run/l/h.sock"\ncoexist = true\n')
     main(["registration", "--config", str(config)])

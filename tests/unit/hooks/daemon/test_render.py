@@ -1,4 +1,4 @@
-"""`lading-hooks render` on a simulated node."""
+"""Test `lading-hooks render` on a simulated node."""
 
 import json
 import os
@@ -114,7 +114,7 @@ def test_what_a_decision_depends_on_is_read() -> None:
     assert all(isinstance(one.result, Answer) and not one.result.adjustment.env for one in answers)
 
 
-def test_an_annotation_for_a_container_that_is_not_there_is_said() -> None:
+def test_an_annotation_for_a_container_that_is_not_there_is_reported() -> None:
     manifest = pod("lading.dev/gpus.trian: '0', lading.dev/vfs.side: '1', lading.dev/gpus: '1', lading.dev/vfs.prepare: '1'")
     (warning,) = render.warnings(manifest)
     for word in ("lading.dev/gpus.trian", "train"):
@@ -140,7 +140,7 @@ def test_one_refusal_does_not_hide_the_others() -> None:
 
 
 def test_a_pod_of_the_ledger_keeps_what_it_has() -> None:
-    """Shares too: the container's own is not counted against it."""
+    """Check shares too: the container's own share is not counted against it."""
     text = POD.replace("name: p\n", "name: p\n  uid: u1\n")
     manifest = pod("lading.dev/gpus.train: '0:core=60', lading.dev/vfs.train: '1'", text)
     first = rendered(manifest)["train"]
@@ -208,7 +208,7 @@ JSON = ("-o", "json")
 
 @pytest.fixture
 def command(build_node: BuildNode, fake_nvml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs it on the simulated eight-card node: exit status, stdout, stderr."""
+    """Run the command on the simulated node with eight cards; return exit status, stdout and stderr."""
     node = build_node("demo-8gpu")
     config = tmp_path / "hooks.toml"
     state = tmp_path / "state"
@@ -284,7 +284,7 @@ def test_no_node_is_status_1(command: Command, tmp_path: Path) -> None:
     assert str(tmp_path / "absent") in err
 
 
-def test_the_ledger_of_a_running_daemon_is_looked_at(command: Command, tmp_path: Path) -> None:
+def test_the_ledger_of_a_running_daemon_is_checked(command: Command, tmp_path: Path) -> None:
     other = rendered(pod("lading.dev/gpus.train: '0'", POD.replace("name: p\n", "name: p\n  uid: other\n")))["train"]
     assert isinstance(other, Answer)
     assert other.grant is not None
@@ -327,7 +327,7 @@ def test_own_cdi_names_are_rendered_without_a_spec(command: Command, tmp_path: P
 
 
 def test_optional_groups_are_given_where_they_are_configured(command: Command, tmp_path: Path) -> None:
-    """A container starts even where a part of these groups is missing."""
+    """Check that a container starts although a part of these groups is missing."""
     root = tmp_path / "node"
     devices = root / "proc/devices"
     devices.write_text(devices.read_text().replace("Character devices:\n", "Character devices:\n236 gdrdrv\n"))

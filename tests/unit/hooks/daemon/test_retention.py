@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks.daemon.retention import LOOK_S, PAUSE_S, REST_S, keep_forgetting
+from hooks.daemon.retention import PAUSE_S, REST_S, SCAN_S, keep_forgetting
 from hooks.ledger.history import STEP
 from hooks.ledger.period import End
 from hooks.ledger.store import Ledger, read_history
@@ -19,15 +19,15 @@ DAY = 86400
 
 
 def forget(
-    ledger: Ledger, log: Log, *, now: float, looks: int, meanwhile: Callable[[int], None] = lambda _: None
+    ledger: Ledger, log: Log, *, now: float, scans: int, meanwhile: Callable[[int], None] = lambda _: None
 ) -> list[float]:
-    """Until it has waited so often; for how long each time."""
+    """Run retention until it has waited so often; return the length of each wait."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
         meanwhile(len(waits))
-        if len(waits) == looks:
+        if len(waits) == scans:
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
@@ -45,18 +45,18 @@ def run(ledger: Ledger, *ends: int) -> None:
 def test_what_is_older_than_it_is_kept_goes(tmp_path: Path, log: Log) -> None:
     with Ledger.open(tmp_path / "state" / "node.db") as ledger:
         run(ledger, 9, 10, 11)
-        assert forget(ledger, log, now=90 * DAY + 10, looks=1) == [LOOK_S]
+        assert forget(ledger, log, now=90 * DAY + 10, scans=1) == [SCAN_S]
         assert [period.until for period in read_history(ledger.path)] == [10, 11]
 
 
 def test_where_there_is_much_a_pause_is_short(tmp_path: Path, log: Log) -> None:
     with Ledger.open(tmp_path / "state" / "node.db") as ledger:
         run(ledger, *range(2 * STEP))
-        assert forget(ledger, log, now=100 * DAY, looks=3) == [PAUSE_S, PAUSE_S, LOOK_S]
+        assert forget(ledger, log, now=100 * DAY, scans=3) == [PAUSE_S, PAUSE_S, SCAN_S]
         assert read_history(ledger.path) == ()
 
 
-def test_a_disk_that_takes_nothing_is_said_once_and_it_goes_on(tmp_path: Path, log: Log, records: Records) -> None:
+def test_a_disk_that_takes_nothing_is_reported_once_and_it_goes_on(tmp_path: Path, log: Log, records: Records) -> None:
     with Ledger.open(tmp_path / "state" / "node.db") as ledger, ExitStack() as disk:
         run(ledger, 1)
         disk.enter_context(full_disk(ledger.path))
@@ -65,7 +65,7 @@ def test_a_disk_that_takes_nothing_is_said_once_and_it_goes_on(tmp_path: Path, l
             if waits == 2:
                 disk.close()
 
-        assert forget(ledger, log, now=100 * DAY, looks=3, meanwhile=mend) == [LOOK_S] * 3
+        assert forget(ledger, log, now=100 * DAY, scans=3, meanwhile=mend) == [SCAN_S] * 3
         assert len(records.fields(Event.LEDGER_FAILED)) == 1
         assert read_history(ledger.path) == ()
 
@@ -78,7 +78,7 @@ def test_a_clock_that_jumps_costs_nothing_for_a_day(tmp_path: Path, log: Log) ->
         left.append(len(read_history(ledger.path)))
         seconds += wait_s
         years = 10.0
-        if seconds > REST_S + 3 * LOOK_S:
+        if seconds > REST_S + 3 * SCAN_S:
             raise asyncio.CancelledError
 
     with Ledger.open(tmp_path / "state" / "node.db") as ledger:
@@ -93,5 +93,5 @@ def test_a_clock_that_jumps_costs_nothing_for_a_day(tmp_path: Path, log: Log) ->
         )
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(keep)
-    assert left.count(1) == 1 + REST_S // LOOK_S
+    assert left.count(1) == 1 + REST_S // SCAN_S
     assert left[-1] == 0

@@ -416,7 +416,7 @@ def test_a_flag_that_may_be_open_is_a_flag(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_print_config_without_what_has_no_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a new node everything that is missing is said, and what is known is printed."""
+    """Check that on a new node everything that is missing is reported, and the rest is printed."""
     with pytest.raises(SystemExit) as e:
         serve(["--print-config", "--config", str(config(tmp_path, "rdma_mad = true"))])
     assert e.value.code == 0

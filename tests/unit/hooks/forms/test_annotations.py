@@ -26,7 +26,7 @@ EVERY_TRUST = [SIGNED, UNSIGNED, BOTH, MANUAL]
 
 
 def parse(annotations: Mapping[str, str], trust: Trust) -> Assignment | Refusal | None:
-    """Keys that begin with a dot are ours: `.gpus`."""
+    """Parse the annotations. A key that begins with a dot gets Lading's prefix: `.gpus`."""
     full = {f"lading.dev/{key[1:]}" if key[0] == "." else key: value for key, value in annotations.items()}
     return parse_assignment(full, pod=POD, node="n1", trust=trust)
 
@@ -62,7 +62,7 @@ def test_a_key_that_does_not_exist_is_refused_beside_devices_named_by_hand(key: 
 
 
 def test_a_key_that_the_node_does_not_know_yet_is_ignored_beside_an_assignment() -> None:
-    """A newer central may know it, and has checked the pod's keys."""
+    """Check that such a key is ignored: a newer central may know it, and has checked the pod's keys."""
     assert parse({**signed(), ".later": "x"}, SIGNED) == parse(signed(), SIGNED)
 
 
@@ -93,7 +93,7 @@ def test_unsigned() -> None:
         assert (result.form, result.key_id) == (Form.UNSIGNED, "")
 
 
-def test_where_unsigned_is_enough_a_signature_is_not_looked_at() -> None:
+def test_where_unsigned_is_enough_a_signature_is_not_checked() -> None:
     result = parse(signed(signature="nonsense"), UNSIGNED)
     assert isinstance(result, Assignment)
     assert result.form == Form.UNSIGNED
@@ -167,7 +167,7 @@ def test_a_signature_alone() -> None:
         (".rdma", "resources.limits"),
     ],
 )
-def test_a_key_that_would_do_nothing_is_told_what_is_right(key: str, right: str) -> None:
+def test_a_key_that_would_do_nothing_is_reported_what_is_right(key: str, right: str) -> None:
     result = parse({key: "0"}, MANUAL)
     assert isinstance(result, Refusal)
     assert result.reason == Reason.ANNOTATION_MALFORMED

@@ -31,7 +31,7 @@ FULL: dict[str, Any] = {
 }
 
 
-def test_everything_that_can_be_said() -> None:
+def test_everything_that_can_be_reported() -> None:
     assert parse_settings(FULL) == VfSettings(
         config=VfConfig(
             mac="02:00:5e:10:00:01",
@@ -50,7 +50,7 @@ def test_everything_that_can_be_said() -> None:
     )
 
 
-def test_what_is_not_said_is_not_set() -> None:
+def test_what_is_not_reported_is_not_set() -> None:
     nothing: dict[str, Any] = {"bdf": "0000:3b:00.2", "of_a_newer_central": {}, **dict.fromkeys(FULL)}
     assert parse_settings(nothing) == VfSettings()
     assert parse_settings(nothing).config.empty
@@ -146,8 +146,8 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(sorted(FULL)), JSON))
 def test_whatever_is_written_there_is_an_answer_and_read_again_it_is_the_same(entry: dict[str, Any]) -> None:
     try:
-        found = parse_settings(entry)
+        result = parse_settings(entry)
     except WrongSettingError:
         return
-    assert found.config.mac is None or parse_mac(found.config.mac) == found.config.mac
-    assert all(parse_interface(address) == address for address in found.addresses)
+    assert result.config.mac is None or parse_mac(result.config.mac) == result.config.mac
+    assert all(parse_interface(address) == address for address in result.addresses)

@@ -212,7 +212,7 @@ def test_one_device_twice_in_one_container() -> None:
 
 
 def around(text: str) -> str:
-    """A valid assignment with this as the value of an unknown key."""
+    """Return a valid assignment with this as the value of an unknown key."""
     return json.dumps(assignment(x="@")).replace('"@"', text)
 
 
@@ -297,7 +297,7 @@ def test_a_name_in_a_pod_is_one_vfs(containers: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("otherwise", [{"ifname": "rdma1"}, {"mtu": 9000}, {"netdev": False}])
 def test_a_vf_that_containers_share_is_one_and_the_same(otherwise: dict[str, Any]) -> None:
-    """The order in which containers are made must not decide what the pod's device is."""
+    """Check both orders in which containers may be created: the pod's device is the same."""
     vf = {"bdf": "0000:18:00.2", "pf": "0000:18:00.0", "ifname": "rdma0"}
     assert isinstance(parse(with_two_vfs(vf, dict(vf), containers=("init", "train"))), Assignment)
     assert "containers.train.vfs[0]" in refused(with_two_vfs(vf, vf | otherwise, containers=("init", "train")))

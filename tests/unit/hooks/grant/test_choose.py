@@ -165,7 +165,7 @@ def test_a_share_of_the_whole_pod_is_counted_once() -> None:
 def at_once(
     index: int, mib: int, pod_mib: int | None = None, core: int | None = None, pod_core: int | None = None
 ) -> GrantedDevices:
-    """A share of a pod whose containers take turns."""
+    """Return a share of a pod whose containers take turns."""
     card = GrantedGpu(uuid=uuid(index), memory_mib=mib, core_percent=core, pod_memory_mib=pod_mib, pod_core_percent=pod_core)
     return GrantedDevices(gpus=(card,))
 
@@ -200,7 +200,8 @@ def test_memory_and_compute_take_turns_each_on_its_own() -> None:
 
 
 def test_the_largest_figure_of_a_pod_counts_beside_its_other_shares() -> None:
-    """An assignment says one figure for a card. A pod that says two, or leaves it out of some, does not get more by it."""
+    """Check a pod with several figures: an assignment has one figure for a card, and a pod with two figures, or with none for
+    some shares, gets no more."""
     for largest in "abcdefgh":
         figures = [holding(OTHER, at_once(0, 1, 40000 if name == largest else 30000), name) for name in "abcdefgh"]
         full = [*figures, holding(OTHER, share(0, 41000), "without")]
@@ -360,7 +361,7 @@ def test_a_vf_that_is_not_back_is_its_pods() -> None:
 
 @pytest.mark.parametrize("pod", [ME, OTHER])
 def test_nor_is_it_free(pod: PodUid) -> None:
-    """Also not for its own pod: no one of it has it any more."""
+    """Check that the card is not free for its own pod either, because no container of it has the card any more."""
     one = ContainerRequest(any_vfs=1, any_vfs_pod_wide=True)
     assert ask(one, held=[not_back(pod, 0)]) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
 
@@ -386,10 +387,10 @@ def left(
     processes: Sequence[HostProcess] = (),
     waits: str = "",
     since: int = 0,
-    **words: Any,
+    **text: Any,
 ) -> GrantedDevices | Refusal:
     """Ask for card 0 as it is left; card 1 is in MIG mode, and left like it."""
-    node = inventory(gpus=(replace(gpu(0), **words), replace(mig_gpu(1), **words)))
+    node = inventory(gpus=(replace(gpu(0), **text), replace(mig_gpu(1), **text)))
     cleanness = Cleanness(
         rule=rule,
         processes={uuid(number): processes for number in (0, 1)},
@@ -428,10 +429,10 @@ def test_a_card_that_is_not_clean_is_given_neither_whole_nor_as_a_first_share(
     assert isinstance(left(request_, rule=without, **DIRT[check]), GrantedDevices)
 
 
-def test_all_that_is_not_clean_is_said_and_since_when() -> None:
+def test_all_that_is_not_clean_is_reported_and_since_when() -> None:
     refusal = left(processes=[PYTHON], used_mib=80_000, compute_mode="PROHIBITED", uncorrected_errors=3, since=1_700_000_000)
-    said = ("process 42 (python3)", "80000 MiB", "tolerates 64", "PROHIBITED", "3 uncorrected", "since 2023-11-14 22:13:20 UTC")
-    assert reason(refusal, *said) is Reason.DEVICE_DIRTY
+    text = ("process 42 (python3)", "80000 MiB", "tolerates 64", "PROHIBITED", "3 uncorrected", "since 2023-11-14 22:13:20 UTC")
+    assert reason(refusal, *text) is Reason.DEVICE_DIRTY
 
 
 @pytest.mark.parametrize("used_mib", [None, 0, 64])
@@ -440,7 +441,7 @@ def test_a_card_with_no_more_in_use_than_is_tolerated_is_given(used_mib: int | N
 
 
 def test_processes_that_the_node_tolerates_leave_a_card_clean() -> None:
-    """The kernel keeps 15 characters of their names."""
+    """Check names longer than 15 characters, of which the kernel keeps 15."""
     assert left(processes=[HostProcess(7, "nvidia-cuda-mps")]) == whole(0)
     assert isinstance(left(processes=[HostProcess(7, "nvidia-cuda-mps"), PYTHON]), Refusal)
 

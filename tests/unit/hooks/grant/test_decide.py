@@ -1,4 +1,4 @@
-"""One container, one answer."""
+"""Test the answer for one container."""
 
 import json
 from collections.abc import Mapping
@@ -84,7 +84,7 @@ def env_of(answer: Answer) -> dict[str, str]:
 
 
 def central(gen: int = 1, **containers: int) -> dict[str, str]:
-    """Container → GPU index."""
+    """Return an assignment, given the GPU's index by container."""
     assigned = {name: {"gpus": [{"uuid": uuid(index)}]} for name, index in containers.items()}
     return {"lading.dev/assignment": json.dumps({"v": 1, "pod": POD, "node": "n1", "gen": gen, "containers": assigned})}
 
@@ -107,7 +107,7 @@ def test_nothing_new_is_granted_from_an_old_inventory() -> None:
 # a new grant
 
 
-def test_the_key_that_signed_it_is_told_with_the_answer() -> None:
+def test_the_key_that_signed_it_is_reported_with_the_answer() -> None:
     key = Ed25519PrivateKey.generate()
     text = central(train=0)[ASSIGNMENT]
     signed = {ASSIGNMENT: text, ASSIGNMENT_SIGNATURE: sign(key, "k1", text)}
@@ -206,7 +206,7 @@ def test_a_pod_that_cannot_be_served() -> None:
 
 
 def test_a_device_that_cannot_be_injected_is_no_grant() -> None:
-    """The choice was possible, the injection is not: nothing may be recorded."""
+    """Check that nothing is recorded if the devices can be chosen and not injected."""
     rules = replace(RULES, vendors=(Nvidia(NvidiaSettings(gpu_mode=GpuMode.CDI)),), cdi_refusal="too old")
     assert reason({"lading.dev/gpus": "0"}, rules=rules) is Reason.CDI_UNAVAILABLE
 
@@ -242,7 +242,7 @@ def test_what_a_person_writes_has_no_generation() -> None:
 
 
 def test_an_existing_grant_wins_and_moves_to_the_newer_sandbox() -> None:
-    """The grant stays although another pod holds every other VF by now: nothing is chosen anew."""
+    """Check that the grant stays although another pod holds every other VF by now."""
     own = granted({"lading.dev/vfs": "1"})
     rest = GrantedDevices(vfs=tuple(GrantedVf(bdf=one.bdf) for one in NODE.vfs[1:]))
     held = Holding(pod=PodUid("other"), pod_name="default/q", container="c", devices=rest)
@@ -319,7 +319,7 @@ def test_a_restarted_container_has_its_vfs_attached_as_they_were_granted() -> No
 
 
 def test_what_cannot_be_attached_is_no_grant() -> None:
-    """The choice was possible and nodes could be injected: nothing may be recorded."""
+    """Check that nothing is recorded if the devices can be chosen and injected, and not attached."""
     assert reason(central_vf(netdev=True), rules=CENTRAL) is Reason.ATTACH_FAILED
 
 

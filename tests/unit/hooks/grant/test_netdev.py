@@ -26,7 +26,7 @@ def decide(
     settings: VfSettings | None = None,
     by_number: int = 0,
 ) -> tuple[WantedVf, ...] | Refusal:
-    """`by_number`: so many of the last were not named."""
+    """Decide the attachments. `by_number`: how many of the last VFs were not named."""
     named = vfs[: len(vfs) - by_number]
     requests = tuple(VfRequest(name=one.bdf, netdev=netdev, settings=settings or VfSettings()) for one in named)
     devices = GrantedDevices(vfs=tuple(GrantedVf(bdf=one.bdf, ifname="net7" if one is ETHERNET else "") for one in vfs))
@@ -70,7 +70,8 @@ def test_settings_go_field_by_field() -> None:
     ("asked", "default", "netdev"), [(None, True, True), (None, False, False), (True, False, True), (False, True, False)]
 )
 def test_whether_is_the_assignments_to_say_then_the_nodes(asked: bool | None, default: bool, netdev: bool) -> None:
-    """Where it stays, the VF is named all the same: in exclusive mode its RDMA device goes."""
+    """Check a VF whose network device stays: its name is in the answer all the same, because in exclusive mode its RDMA device
+    moves."""
     (one,) = wanted(ETHERNET, netdev=asked, policy=replace(ATTACHES, by_default=default))
     assert one.netdev is netdev
 
@@ -105,8 +106,8 @@ def test_in_the_hosts_network_an_rdma_device_is_where_it_should_be() -> None:
 # InfiniBand
 
 
-def test_whether_an_infiniband_vf_has_a_network_device_is_looked_at_late() -> None:
-    """The inventory may be of a moment at which it was in another pod."""
+def test_whether_an_infiniband_vf_has_a_network_device_is_checked_late() -> None:
+    """Check that it is read late: the inventory may be from a moment at which the VF was in another pod."""
     assert [one.netdev for one in wanted(IPOIB, NO_IPOIB)] == [True, True]
 
 
@@ -116,15 +117,15 @@ def test_what_it_does_not_have_is_refused(config: VfConfig) -> None:
 
 
 def test_of_the_nodes_settings_it_has_what_it_can_have() -> None:
-    said = VfSettings(config=VfConfig(vlan=7, link_state=VfLinkState.ENABLE), mtu=4092)
-    (one,) = wanted(IPOIB, policy=replace(ATTACHES, settings=said))
+    text = VfSettings(config=VfConfig(vlan=7, link_state=VfLinkState.ENABLE), mtu=4092)
+    (one,) = wanted(IPOIB, policy=replace(ATTACHES, settings=text))
     assert one.settings == VfSettings(config=VfConfig(link_state=VfLinkState.ENABLE), mtu=4092)
 
 
 def test_what_is_set_at_its_pf_is_not_for_the_hosts_network() -> None:
-    said = VfSettings(config=VfConfig(link_state=VfLinkState.ENABLE))
-    assert [one.settings for one in wanted(NO_IPOIB, settings=said)] == [said]
-    assert reason(NO_IPOIB, settings=said, host_network=True) is Reason.HOST_NETWORK
+    text = VfSettings(config=VfConfig(link_state=VfLinkState.ENABLE))
+    assert [one.settings for one in wanted(NO_IPOIB, settings=text)] == [text]
+    assert reason(NO_IPOIB, settings=text, host_network=True) is Reason.HOST_NETWORK
 
 
 def test_what_does_not_go_together_with_the_nodes_is_refused() -> None:
@@ -132,5 +133,5 @@ def test_what_does_not_go_together_with_the_nodes_is_refused() -> None:
     assert reason(ETHERNET, settings=VfSettings(config=VfConfig(min_tx_rate=200)), policy=node) is Reason.ANNOTATION_MALFORMED
 
 
-def test_a_vf_that_is_gone_is_for_others_to_refuse() -> None:
+def test_a_vf_that_is_deleted_is_for_others_to_refuse() -> None:
     assert wanted(replace(vf(5), netdev="eth5")) == ()

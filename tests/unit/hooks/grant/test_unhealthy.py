@@ -26,7 +26,7 @@ def holding(*numbers: int, pod: PodUid = POD, container: str = "train", pod_wide
 def again(
     own: Holding, now: Inventory, *held: Holding, named: tuple[Vf, ...] = (), pod_wide: bool = True
 ) -> list[int] | Refusal:
-    """The VFs by number."""
+    """Return the VFs by number."""
     count = len(own.devices.vfs) - len(named)
     request = ContainerRequest(
         vfs=tuple(VfRequest(name=one.bdf) for one in named), any_vfs=count, any_vfs_pod_wide=pod_wide and count > 0
@@ -57,9 +57,9 @@ def test_what_can_be_used_is_well() -> None:
     ],
 )
 def test_what_cannot_is_named_with_the_reason(devices: GrantedDevices, now: Inventory, named: str) -> None:
-    found = find_unhealthy(devices, now)
-    assert list(found) == [named]
-    assert found[named]
+    result = find_unhealthy(devices, now)
+    assert list(result) == [named]
+    assert result[named]
 
 
 def test_another_free_one_takes_its_place() -> None:
@@ -78,7 +78,7 @@ def test_what_another_container_of_the_pod_has_by_number_is_shared() -> None:
 
 
 def test_its_own_rows_do_not_keep_it_from_what_it_has() -> None:
-    """A VF that is in the pod by the journal is held by the pod; so is the ill one, until it is back."""
+    """Check a VF that is in the pod by the journal: the pod holds it, and an unhealthy one too, until it is back."""
     rows = (holding(3, container="", pod_wide=False), holding(1, container="", pod_wide=False))
     assert again(holding(3, 1), ill(1), *rows) == [3, 0]
 

@@ -1,4 +1,4 @@
-"""Absence is a value; a read error is not."""
+"""Test that an absent attribute is a value, and a read error is not."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from hooks.host.attributes import (
 
 
 def test_what_is_not_there_is_absent(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    assert read_attribute(gone) is None
-    assert read_int(gone) is None
-    assert read_names(gone) == ()
-    assert read_link_name(gone) == ""
-    assert read_device_number(gone) is None
+    deleted = tmp_path / "gone"
+    assert read_attribute(deleted) is None
+    assert read_int(deleted) is None
+    assert read_names(deleted) == ()
+    assert read_link_name(deleted) == ""
+    assert read_device_number(deleted) is None
 
 
 def test_dangling_link_leads_nowhere(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def bind_again(node: SimNode, bdf: str) -> None:
     new.replace(link)
 
 
-def test_a_card_that_is_bound_again_is_told_from_one_that_stayed(build_node: BuildNode, fake_nvml: Path) -> None:
+def test_a_card_that_is_bound_again_is_reported_from_one_that_stayed(build_node: BuildNode, fake_nvml: Path) -> None:
     node = build_node("demo-8gpu")
     _, gpus, _ = read_gpus(node.root, library=fake_nvml)
     assert find_rebound(node.root, gpus) == ()

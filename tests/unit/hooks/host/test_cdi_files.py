@@ -66,7 +66,7 @@ def test_what_another_program_wrote_or_removed_is_put_right(tmp_path: Path, dama
 
 
 def test_a_kind_without_a_device_has_no_file(tmp_path: Path) -> None:
-    """A runtime takes a spec without devices for an error."""
+    """Check that no file is written: a runtime takes a spec without devices for an error."""
     write_specs(tmp_path, [a_spec("a"), a_spec("v", kind=VF_KIND)])
     (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\ndevices:\n- name: x\n")
     assert write_specs(tmp_path, [a_spec("a")]) == (frozenset({"lading.dev/gpu=a"}), ())
@@ -91,7 +91,7 @@ def test_a_spec_that_is_not_valid_leaves_none_of_an_older_state(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_written_has_no_name_and_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_written_has_no_name_and_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "file"
     folder.write_text("")
     names, problems = write_specs(folder, [a_spec("a")])

@@ -101,7 +101,7 @@ def test_a_file_that_is_no_json_is_no_spec(content: bytes) -> None:
         parse_spec(content)
 
 
-def test_a_file_name_that_is_not_utf_8_is_said() -> None:
+def test_a_file_name_that_is_not_utf_8_is_reported() -> None:
     mount = CdiMount(host_path="/d/\udcff", container_path="/x", options=FILE)
     spec, _ = make_spec(GPU_KIND, Edits(mounts=(mount,)), [device("a")])
     assert spec is not None

@@ -1,4 +1,4 @@
-"""Hostile case 5: device nodes that are links, files, FIFOs, or someone else's device."""
+"""Test hostile case 5: device nodes that are links, files, FIFOs, or another device."""
 
 import os
 import stat

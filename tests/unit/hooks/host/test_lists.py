@@ -112,7 +112,7 @@ def test_what_the_node_wrote_is_in_a_containers_configuration(info: dict[str, st
 
 
 class Listing:
-    """A runtime whose lists do not have the annotations that a plugin of NRI wrote."""
+    """Act as a runtime whose lists do not have the annotations that a plugin of NRI wrote."""
 
     def __init__(self, *, guarded: bool = True, info: dict[str, str] | None = None) -> None:
         self.asked: list[str] = []
@@ -127,8 +127,8 @@ class Listing:
                 sandbox = cri.PodSandbox(id="s", annotations=self._annotations)
                 return cri.ListPodSandboxResponse(items=[sandbox]).SerializeToString()
             case "ListContainers":
-                found = [cri.Container(id=name, pod_sandbox_id="s") for name in self.containers]
-                return cri.ListContainersResponse(containers=found).SerializeToString()
+                result = [cri.Container(id=name, pod_sandbox_id="s") for name in self.containers]
+                return cri.ListContainersResponse(containers=result).SerializeToString()
         return cri.ContainerStatusResponse(info=self._info).SerializeToString()
 
 
@@ -160,10 +160,10 @@ def test_containers_of_other_pods_are_not_asked_about(sockets: Path) -> None:
     assert "ContainerStatus" not in listing.asked
 
 
-def test_a_container_whose_configuration_is_gone_is_neither_a_holder_nor_bypassed_and_is_asked_about_again(
+def test_a_container_whose_configuration_is_deleted_is_neither_a_holder_nor_bypassed_and_is_asked_about_again(
     sockets: Path,
 ) -> None:
-    """The configuration of a container is gone while the container is removed."""
+    """Check a container whose configuration disappears while it is removed."""
     listing = Listing(info={"info": '{"runtimeSpec": null}'})
     for lists in read_twice(sockets / "runtime.sock", listing):
         assert lists.containers[0].grant == ""
@@ -189,7 +189,7 @@ def test_a_sandbox_that_is_not_ready_has_ended(sockets: Path, state: cri.PodSand
 
 
 def test_the_sandboxes_are_listed_first(sockets: Path) -> None:
-    """A container that is created in between is then known by its label."""
+    """Check a container that is created between both lists: its sandbox is known by its label."""
     asked: list[str] = []
 
     def answer(call: Call) -> bytes:

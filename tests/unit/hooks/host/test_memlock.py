@@ -16,7 +16,7 @@ Max address space         unlimited            unlimited            bytes
 
 @pytest.fixture
 def runtime(sockets: Path) -> Iterator[Path]:
-    """This process listens, so its limits are asked for."""
+    """Listen in this process, so that its limits are read."""
     path = sockets / "runtime.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -31,7 +31,7 @@ def limits(host_root: Path, soft: object, hard: object = "unlimited") -> None:
 
 
 @pytest.mark.parametrize("soft", [8 << 20, (64 << 30) - 1, 0])
-def test_a_small_limit_is_said_with_the_process_that_has_it(tmp_path: Path, runtime: Path, soft: int) -> None:
+def test_a_small_limit_is_reported_with_the_process_that_has_it(tmp_path: Path, runtime: Path, soft: int) -> None:
     limits(tmp_path, soft)
     warning = memlock_warning(tmp_path, runtime)
     assert f"pid {os.getpid()}" in warning

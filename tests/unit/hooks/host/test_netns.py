@@ -1,4 +1,4 @@
-"""The forms are those of verbose answers of containerd 1.6.20, 1.7.24 and 2.1.9, and of CRI-O's source, cut to what is read."""
+"""Parse verbose answers of containerd 1.6.20, 1.7.24 and 2.1.9, and of CRI-O's source, cut to the fields that are read."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Folders that containers write to."""
+"""Test folders that containers can write to."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Where functions sit, on trees that are built here; those of whole nodes are in test_read."""
+"""Test the positions of functions on PCI trees that are built here; test_read has those of whole nodes."""
 
 import os
 from pathlib import Path

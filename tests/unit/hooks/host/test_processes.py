@@ -1,4 +1,4 @@
-"""Processes as the real /proc shows them."""
+"""Test processes as the real /proc shows them."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""RDMA functions of a simulated node, whole and damaged."""
+"""Test RDMA functions of a simulated node, complete and damaged."""
 
 import os
 import shutil
@@ -60,11 +60,11 @@ def test_vf_index_is_its_virtfn_link_not_its_order(build_node: BuildNode) -> Non
     ],
 )
 def test_vf_that_no_container_can_use(build_node: BuildNode, vf: dict[str, Any], named: str) -> None:
-    found = vf_of(build_node(one_pf([vf])).root)
-    assert named in found.unhealthy
-    assert found.uverbs is None
-    assert found.ibdev == ""
-    assert found.driver == vf.get("driver", "mlx5_core")
+    result = vf_of(build_node(one_pf([vf])).root)
+    assert named in result.unhealthy
+    assert result.uverbs is None
+    assert result.ibdev == ""
+    assert result.driver == vf.get("driver", "mlx5_core")
 
 
 def test_pf_is_found_by_its_vfs_too(build_node: BuildNode) -> None:
@@ -126,9 +126,9 @@ def test_a_planted_uverbs_node(build_node: BuildNode) -> None:
     uverbs = node.root / "dev/infiniband/uverbs1"
     uverbs.unlink()
     uverbs.symlink_to("uverbs2")
-    found = vf_of(node.root)
-    assert found.uverbs is None
-    assert "/dev/infiniband/uverbs1" in found.unhealthy
+    result = vf_of(node.root)
+    assert result.uverbs is None
+    assert "/dev/infiniband/uverbs1" in result.unhealthy
 
 
 def test_no_uverbs_and_several(build_node: BuildNode) -> None:
@@ -141,9 +141,9 @@ def test_no_uverbs_and_several(build_node: BuildNode) -> None:
 def test_a_bad_mad_node_is_a_problem_and_no_ill_health(build_node: BuildNode) -> None:
     node = build_node("demo-8gpu")
     (node.root / "dev/infiniband/umad1").unlink()
-    found = vf_of(node.root)
-    assert found.unhealthy == ""
-    assert [mad.path for mad in found.umad] == ["/dev/infiniband/issm1"]
+    result = vf_of(node.root)
+    assert result.unhealthy == ""
+    assert [mad.path for mad in result.umad] == ["/dev/infiniband/issm1"]
     _, _, (problem,) = read_rdma(node.root)
     assert "/dev/infiniband/umad1" in problem
 
@@ -156,13 +156,13 @@ def add_netdev(function: Path, name: str, *, index: int, lower: int) -> None:
 
 
 def test_a_network_device_for_each_port_is_a_problem_and_no_ill_health(build_node: BuildNode) -> None:
-    """ConnectX-3. The RDMA device can be used; which network device would be brought into a pod, no one can tell."""
+    """Check ConnectX-3: its RDMA device is usable, but it is unknown which network device would move into a pod."""
     node = build_node("demo-8gpu")
     own = vf_of(node.root).netdev
     add_netdev(node.pci(VF), own, index=7, lower=7)
     add_netdev(node.pci(VF), f"{own}d1", index=8, lower=8)
-    found = vf_of(node.root)
-    assert (found.netdev, found.unhealthy) == (own, "")
+    result = vf_of(node.root)
+    assert (result.netdev, result.unhealthy) == (own, "")
     _, _, (problem,) = read_rdma(node.root)
     assert all(word in problem for word in (VF, own, f"{own}d1"))
 
@@ -176,10 +176,10 @@ def test_what_stands_on_a_functions_device_is_none_of_its_own(build_node: BuildN
     assert read_rdma(node.root)[2] == ()
 
 
-@pytest.mark.parametrize("gone", ["dev/infiniband/rdma_cm", "sys/class/misc/rdma_cm/dev"])
-def test_missing_rdma_cm_is_a_problem(build_node: BuildNode, gone: str) -> None:
+@pytest.mark.parametrize("deleted", ["dev/infiniband/rdma_cm", "sys/class/misc/rdma_cm/dev"])
+def test_missing_rdma_cm_is_a_problem(build_node: BuildNode, deleted: str) -> None:
     node = build_node("demo-8gpu")
-    (node.root / gone).unlink()
+    (node.root / deleted).unlink()
     _, rdma_cm, (problem,) = read_rdma(node.root)
     assert rdma_cm is None
     assert "rdma_cm" in problem
@@ -228,8 +228,8 @@ def test_a_domain_may_be_longer(build_node: BuildNode) -> None:
     profile = msgspec.json.decode((PROFILES / "mn2a.json").read_bytes())
     text = msgspec.json.encode(profile).decode().replace('"0000:18:', '"10000:18:')
     node = build_node(msgspec.json.decode(text))
-    found = vf_of(node.root, "10000:18:00.1")
-    assert (found.pf, found.unhealthy) == ("10000:18:00.0", "")
+    result = vf_of(node.root, "10000:18:00.1")
+    assert (result.pf, result.unhealthy) == ("10000:18:00.0", "")
 
 
 def test_open_descriptors_stay_few(build_node: BuildNode) -> None:

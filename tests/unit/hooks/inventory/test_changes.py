@@ -57,7 +57,7 @@ def test_each_kind() -> None:
     )
 
 
-def test_another_reason_is_told() -> None:
+def test_another_reason_is_reported() -> None:
     old, new = inventory({"GPU-a": "lost"}, {}), inventory({"GPU-a": "no node"}, {})
     assert decide_changes(old, new) == (Change(kind=ChangeKind.UNHEALTHY, device="GPU-a", reason="no node"),)
 

@@ -109,7 +109,7 @@ def test_a_rail_that_is_none_is_refused(rail: object, right: str) -> None:
 
 
 class OlderPf(msgspec.Struct, frozen=True, kw_only=True):
-    """A PF as a reader sees it that knows no rails."""
+    """Represent a PF as a reader sees it that does not know rails."""
 
     bdf: str
     vfs: tuple[nodedevices.Vf, ...] = ()

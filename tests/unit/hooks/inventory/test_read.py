@@ -1,4 +1,4 @@
-"""A node that was built is read back as its profile says."""
+"""Test that a built node is read back as in its profile."""
 
 import shutil
 from pathlib import Path
@@ -19,19 +19,20 @@ from tests.conftest import BuildNode
 
 
 def paths(bridge: HostBridge) -> dict[str, tuple[str, ...]]:
-    """The bridges above each GPU and PF, as the profile nests them."""
+    """Return the bridges above each GPU and PF, as the profile nests them."""
 
     def below(above: tuple[str, ...], nodes: tuple[PciNode, ...]) -> dict[str, tuple[str, ...]]:
-        found = {node.bdf: above for node in nodes if node.gpu or node.pf}
+        result = {node.bdf: above for node in nodes if node.gpu or node.pf}
         for node in nodes:
-            found |= below((*above, node.bdf), node.below)
-        return found
+            result |= below((*above, node.bdf), node.below)
+        return result
 
     return below((f"pci{bridge.bus}",), bridge.below)
 
 
 def expected(node: SimNode) -> Inventory:
-    """The inventory of a healthy node, told by its profile; versions, control and RDMA nodes are for the other tests."""
+    """Return the inventory of a healthy node by its profile, without versions, control nodes and RDMA nodes, which other tests
+    check."""
 
     def char(path: str, major: str, minor: int) -> CharDevice:
         return CharDevice(path=path, host_path=f"{node.root}{path}", major=node.profile.major(major), minor=minor)
@@ -157,13 +158,13 @@ def test_node_with_neither_gpu_nor_nic(build_node: BuildNode, fake_nvml: Path, m
     assert read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))]) == Inventory()
 
 
-@pytest.mark.parametrize("gone", ["sys", "proc", "dev"])
-def test_a_folder_that_is_no_host_root(tmp_path: Path, gone: str) -> None:
-    for part in {"sys", "proc", "dev"} - {gone}:
+@pytest.mark.parametrize("deleted", ["sys", "proc", "dev"])
+def test_a_folder_that_is_no_host_root(tmp_path: Path, deleted: str) -> None:
+    for part in {"sys", "proc", "dev"} - {deleted}:
         (tmp_path / part).mkdir()
     with pytest.raises(HostError) as caught:
         read_inventory(tmp_path, vendors=[Nvidia()])
-    assert str(tmp_path / gone) in str(caught.value)
+    assert str(tmp_path / deleted) in str(caught.value)
 
 
 def test_unreadable_sysfs_is_an_error_not_an_empty_inventory(tmp_path: Path) -> None:

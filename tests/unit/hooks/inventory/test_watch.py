@@ -1,4 +1,4 @@
-"""The newest inventory in memory: polled, refreshed on demand and on a change, the last good one kept."""
+"""Test the newest inventory in memory: polled, refreshed on demand and on a change; the last good one is kept."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ def named(name: str) -> Inventory:
 
 
 class Seen:
-    """The changes and failures that a watch reported, and a way to wait for them."""
+    """Record the changes and failures that a watch reports, and wait for them."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[Inventory, Inventory]] = []
@@ -49,12 +49,12 @@ class Seen:
                 await self._told.wait()
 
 
-def watching(read: Callable[[], Inventory], seen: Seen, **settings: Any) -> InventoryWatch:
-    return InventoryWatch(read, on_change=seen.changed, on_failure=seen.failed, **{"interval_s": NEVER, **settings})
+def watching(read: Callable[[], Inventory], observed: Seen, **settings: Any) -> InventoryWatch:
+    return InventoryWatch(read, on_change=observed.changed, on_failure=observed.failed, **{"interval_s": NEVER, **settings})
 
 
 def script(steps: list[Inventory | Exception]) -> Callable[[], Inventory]:
-    """A read that answers one step after the other, then the last one again."""
+    """Return a read function that answers these steps in order, and then repeats the last one."""
     remaining: Iterator[Inventory | Exception] = iter(steps)
     last = steps[-1]
 
@@ -71,15 +71,15 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
-def test_first_read_is_current_and_told_as_a_change() -> None:
+def test_first_read_is_current_and_reported_as_a_change() -> None:
     async def scenario() -> None:
-        seen = Seen()
-        watch = watching(script([named("a")]), seen)
+        observed = Seen()
+        watch = watching(script([named("a")]), observed)
         assert (watch.current, watch.age_s) == (None, float("inf"))
         await watch.start()
         assert watch.current == named("a")
         assert watch.age_s < PATIENCE_S
-        assert seen.changes == [(Inventory(), named("a"))]
+        assert observed.changes == [(Inventory(), named("a"))]
         await watch.close()
 
     run(scenario)
@@ -87,11 +87,11 @@ def test_first_read_is_current_and_told_as_a_change() -> None:
 
 def test_polls() -> None:
     async def scenario() -> None:
-        seen = Seen()
-        watch = watching(script([named("a"), named("a"), named("b")]), seen, interval_s=0.001)
+        observed = Seen()
+        watch = watching(script([named("a"), named("a"), named("b")]), observed, interval_s=0.001)
         await watch.start()
-        await seen.until(lambda: len(seen.changes) == 2)
-        assert seen.changes[1] == (named("a"), named("b"))  # the equal one in between was no change
+        await observed.until(lambda: len(observed.changes) == 2)
+        assert observed.changes[1] == (named("a"), named("b"))  # the equal one in between was no change
         await watch.close()
 
     run(scenario)
@@ -99,12 +99,12 @@ def test_polls() -> None:
 
 def test_failed_read_keeps_the_last_good_one() -> None:
     async def scenario() -> None:
-        seen = Seen()
-        watch = watching(script([named("a"), OSError("sick"), named("b")]), seen)
+        observed = Seen()
+        watch = watching(script([named("a"), OSError("sick"), named("b")]), observed)
         await watch.start()
         with pytest.raises(HostError):
             await watch.refresh_now()
-        assert (watch.current, seen.failures) == (named("a"), ["sick"])
+        assert (watch.current, observed.failures) == (named("a"), ["sick"])
         assert await watch.refresh_now() == named("b")
         assert watch.current == named("b")
         await watch.close()
@@ -114,10 +114,10 @@ def test_failed_read_keeps_the_last_good_one() -> None:
 
 def test_start_survives_a_failed_first_read() -> None:
     async def scenario() -> None:
-        seen = Seen()
-        watch = watching(script([OSError("not yet"), named("a")]), seen)
+        observed = Seen()
+        watch = watching(script([OSError("not yet"), named("a")]), observed)
         await watch.start()
-        assert (watch.current, seen.failures) == (None, ["not yet"])
+        assert (watch.current, observed.failures) == (None, ["not yet"])
         assert await watch.refresh_now() == named("a")
         await watch.close()
 
@@ -126,14 +126,14 @@ def test_start_survives_a_failed_first_read() -> None:
 
 def test_a_callback_that_raises_does_not_end_the_poll() -> None:
     async def scenario() -> None:
-        seen = Seen()
+        observed = Seen()
 
         def raises(old: Inventory, new: Inventory) -> None:
             raise RuntimeError("log is full")
 
-        watch = InventoryWatch(script([named("a"), named("b")]), interval_s=0.001, on_change=raises, on_failure=seen.failed)
+        watch = InventoryWatch(script([named("a"), named("b")]), interval_s=0.001, on_change=raises, on_failure=observed.failed)
         await watch.start()
-        await seen.until(lambda: len(seen.failures) == 2)
+        await observed.until(lambda: len(observed.failures) == 2)
         assert watch.current == named("b")
         await watch.close()
 
@@ -151,8 +151,8 @@ def test_refresh_begins_after_it_was_asked_for_and_is_shared() -> None:
             assert gate.acquire(timeout=PATIENCE_S)
             return named(str(count))
 
-        seen = Seen()
-        watch = watching(read, seen)
+        observed = Seen()
+        watch = watching(read, observed)
         await watch.start()
         early = asyncio.create_task(watch.refresh_now())
         while len(reads) < 2:  # noqa: ASYNC110 - the second read has begun, in its thread, and is held there
@@ -176,8 +176,8 @@ def test_a_read_that_hangs_holds_nothing_up() -> None:
             released.wait(PATIENCE_S)
             return named("late")
 
-        seen = Seen()
-        watch = watching(hang, seen)
+        observed = Seen()
+        watch = watching(hang, observed)
         await watch.start(first_read_s=0.01)
         assert watch.current is None
         waiting = asyncio.create_task(watch.refresh_now())
@@ -192,7 +192,7 @@ def test_a_read_that_hangs_holds_nothing_up() -> None:
     run(scenario)
 
 
-def test_a_new_node_in_dev_is_seen_without_the_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_node_in_dev_is_observed_without_the_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "SETTLE_S", 0.0)
     (tmp_path / "dev").mkdir()
 
@@ -200,19 +200,19 @@ def test_a_new_node_in_dev_is_seen_without_the_poll(tmp_path: Path, monkeypatch:
         return Inventory(problems=tuple(sorted(path.name for path in (tmp_path / "dev").rglob("*"))))
 
     async def scenario() -> None:
-        seen = Seen()
-        watch = watching(read, seen, folders=watched_folders(tmp_path, [Nvidia()]), names=Nvidia.device_names)
+        observed = Seen()
+        watch = watching(read, observed, folders=watched_folders(tmp_path, [Nvidia()]), names=Nvidia.device_names)
         await watch.start()
         (tmp_path / "dev/nvidia0").touch()
-        await seen.until(lambda: watch.current == named("nvidia0"))
+        await observed.until(lambda: watch.current == named("nvidia0"))
         (tmp_path / "dev/infiniband").mkdir()
-        await seen.until(lambda: watch.current == Inventory(problems=("infiniband", "nvidia0")))
+        await observed.until(lambda: watch.current == Inventory(problems=("infiniband", "nvidia0")))
         (tmp_path / "dev/infiniband/uverbs0").touch()  # in a folder that was not there at the start
-        await seen.until(lambda: watch.current == Inventory(problems=("infiniband", "nvidia0", "uverbs0")))
+        await observed.until(lambda: watch.current == Inventory(problems=("infiniband", "nvidia0", "uverbs0")))
         (tmp_path / "dev/infiniband/uverbs0").unlink()
         (tmp_path / "dev/infiniband").rmdir()
         (tmp_path / "dev/nvidia0").unlink()
-        await seen.until(lambda: watch.current == Inventory())
+        await observed.until(lambda: watch.current == Inventory())
         await watch.close()
 
     run(scenario)
@@ -222,10 +222,10 @@ def test_gpu_lost_and_back_on_a_node(build_node: BuildNode, fake_nvml: Path) -> 
     node = build_node("demo-8gpu")
 
     async def scenario() -> None:
-        seen = Seen()
+        observed = Seen()
         watch = watching(
             lambda: read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))]),
-            seen,
+            observed,
             folders=watched_folders(node.root, [Nvidia()]),
         )
         await watch.start()
@@ -236,7 +236,7 @@ def test_gpu_lost_and_back_on_a_node(build_node: BuildNode, fake_nvml: Path) -> 
         assert [gpu.index for gpu in ill.gpus if gpu.unhealthy] == [6]
         NvmlState(profile=node.profile).write(node.nvml_state)
         assert await watch.refresh_now() == well
-        assert (seen.changes[1:], seen.failures) == ([(well, ill), (ill, well)], [])
+        assert (observed.changes[1:], observed.failures) == ([(well, ill), (ill, well)], [])
         await watch.close()
 
     run(scenario)

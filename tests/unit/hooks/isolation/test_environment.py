@@ -1,4 +1,4 @@
-"""A pod's environment against an isolation."""
+"""Test a pod's environment against an isolation."""
 
 from hooks.isolation.environment import find_preloads, overrule
 from hooks.model.container import Adjustment, Container, EnvVar

@@ -69,7 +69,7 @@ def test_a_limit_is_the_memory_of_the_card_at_most(granted: dict[str, int]) -> N
         ((card(0, memory_mib=1000, pod_wide=True),), "lading.dev/gpus.train"),
     ],
 )
-def test_what_the_library_cannot_keep_apart_is_refused(cards: tuple[Card, ...], word: str) -> None:
+def test_what_the_library_cannot_keep_separate_is_refused(cards: tuple[Card, ...], word: str) -> None:
     refusal = enforce(*cards)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.ISOLATION_UNAVAILABLE

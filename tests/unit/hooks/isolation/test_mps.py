@@ -125,10 +125,10 @@ def test_a_card_whose_daemon_is_being_stopped_is_given_as_a_share_alone() -> Non
     )
     view = replace(VIEW, held=(stopping,))
     assert isinstance(ask("0:memory=8Gi,core=100", view=view), Answer)
-    for gpus, why in (("0", Reason.DEVICE_HELD), ("0:memory=1Gi,isolation=none", Reason.ISOLATION_CONFLICT)):
+    for gpus, reason in (("0", Reason.DEVICE_HELD), ("0:memory=1Gi,isolation=none", Reason.ISOLATION_CONFLICT)):
         refusal = ask(gpus, view=view)
         assert isinstance(refusal, Refusal)
-        assert refusal.reason is why
+        assert refusal.reason is reason
         assert "the MPS daemon holds" in refusal.message
 
 

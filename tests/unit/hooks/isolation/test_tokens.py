@@ -112,7 +112,7 @@ def test_the_containers_of_a_pod_that_share_one_share_have_one_folder() -> None:
     assert enforced.adjustment.mounts[-1] == Mount("/run/lading/gpu", "/run/shares/pod-1_")
 
 
-def test_a_whole_card_beside_a_share_is_told_and_not_limited() -> None:
+def test_a_whole_card_beside_a_share_is_reported_and_not_limited() -> None:
     enforced = enforce(card(0), card(1, memory_mib=1000, core_percent=50))
     assert enforced.share is not None
     assert [one.uuid for one in enforced.share.gpus] == [uuid(1)]

@@ -1,4 +1,4 @@
-"""A ledger in a folder of its own, for each test."""
+"""Create a ledger in a folder of its own for each test."""
 
 from collections.abc import Iterator
 from pathlib import Path

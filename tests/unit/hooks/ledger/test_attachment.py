@@ -106,7 +106,7 @@ def test_what_is_written_is_read_back(one: Attachment) -> None:
 
 
 def test_every_field_is_written() -> None:
-    """A field that someone adds is covered above only if FULL sets it."""
+    """Check that FULL sets every field, so that the tests above cover a new field."""
     todo: list[Any] = [FULL]
     while todo:
         item = todo.pop()
@@ -119,7 +119,7 @@ def test_every_field_is_written() -> None:
 
 
 def test_it_stays_as_it_is() -> None:
-    """Nodes that are updated read what their older version wrote."""
+    """Check a fixed text, because updated nodes read the text of their older version."""
     assert json.loads(render_attachment(BARE)) == {
         "boot_id": "00000000-0000-4000-8000-000000000001",
         "config": {},
@@ -242,7 +242,7 @@ def test_names_and_numbers_that_are_none_are_refused(wrong: Attachment) -> None:
 
 
 def test_a_container_tells_of_no_generation_after_which_there_are_too_few() -> None:
-    """The journal goes on after the largest that it was told."""
+    """Check that the journal continues after the largest generation that it received."""
     assert parse_attachments(render_attachments([replace(FULL, generation=2**48)]))
     for generation in (2**48 + 1, 2**53):
         with pytest.raises(StateError):
@@ -276,8 +276,8 @@ def test_of_each_vf_the_newest_counts() -> None:
 
 
 def test_two_vfs_never_have_one_generation() -> None:
-    """Generations can collide where a node's ledger was rebuilt from containers that are gone since."""
+    """Check equal generations, which are possible where a ledger was rebuilt from containers that have ended since."""
     rows = [vf(bdf=PciAddress(f"0000:3b:00.{number}")) for number in (2, 3, 4)]
-    found = newest_of_each([*rows, replace(rows[0], generation=8)])
-    assert sorted(row.generation for row in found) == [7, 8, 9]
-    assert {row.bdf for row in found} == {row.bdf for row in rows}
+    result = newest_of_each([*rows, replace(rows[0], generation=8)])
+    assert sorted(row.generation for row in result) == [7, 8, 9]
+    assert {row.bdf for row in result} == {row.bdf for row in rows}

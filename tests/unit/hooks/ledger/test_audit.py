@@ -39,9 +39,9 @@ def test_the_table() -> None:
 
 
 def test_the_keys_of_the_json_stay() -> None:
-    found = as_json(list_entries(PERIODS), ledger="/node.db", now=NOW)
-    assert (found["ledger"], found["at"]) == ("/node.db", "1970-01-24T03:33:20Z")
-    card, vf, forced, instance, held, _ = json.loads(json.dumps(found["entries"]))
+    result = as_json(list_entries(PERIODS), ledger="/node.db", now=NOW)
+    assert (result["ledger"], result["at"]) == ("/node.db", "1970-01-24T03:33:20Z")
+    card, vf, forced, instance, held, _ = json.loads(json.dumps(result["entries"]))
     assert card == {
         "kind": "gpu",
         "device": gpu_uuid(0),
@@ -65,7 +65,7 @@ def test_the_keys_of_the_json_stay() -> None:
     assert (forced["memory_mib"], forced["core_percent"], forced["ended"], forced["ended_by_uid"]) == (8138, 30, "forced", 1000)
     assert (instance["kind"], instance["device"], instance["card"], instance["ended"]) == ("mig", MIG, gpu_uuid(1), "given-up")
     assert (held["began"], held["until"], held["ended"], held["key_id"]) == ("adopted", None, None, None)
-    assert all(entry.keys() == card.keys() for entry in found["entries"])
+    assert all(entry.keys() == card.keys() for entry in result["entries"])
 
 
 def pods(*, devices: frozenset[str] | None = None, pod: str = "") -> list[str]:

@@ -1,4 +1,4 @@
-"""The history in its file: what a ledger writes of grants as they come and go."""
+"""Test the history in its file: what a ledger writes when grants are created and ended."""
 
 import sqlite3
 from dataclasses import replace
@@ -26,7 +26,7 @@ END = End(at=NOW)
 
 
 def run(ledger: Ledger, *pods: int) -> None:
-    """Pods that came and went, one after the other."""
+    """Create and end pods, one after the other."""
     for number in pods:
         one = grant(f"pod-{number}", granted_at=LONG_AGO + number)
         ledger.record(one)
@@ -71,7 +71,7 @@ def test_a_retry_is_the_same_period_and_what_was_released_before_is_another(ledg
 
 
 @pytest.mark.parametrize("end", [End(at=NOW, how=Ended.FORCED, uid=1000), End(at=NOW, how=Ended.GIVEN_UP)])
-def test_how_it_began_and_ended_is_told(ledger: Ledger, end: End) -> None:
+def test_how_it_began_and_ended_is_reported(ledger: Ledger, end: End) -> None:
     ledger.record(grant(), began=Began.ADOPTED)
     ledger.release(POD, end=end)
     assert [(period.began, period.end) for period in read_history(ledger.path)] == [(Began.ADOPTED, end)]
@@ -150,7 +150,7 @@ def test_of_too_many_the_oldest_go(ledger: Ledger, monkeypatch: pytest.MonkeyPat
 
 
 def test_where_nothing_is_old_nothing_is_written(ledger: Ledger) -> None:
-    """The error of the last write stays until something is written."""
+    """Check that the error of the last write stays until the next write."""
     run(ledger, 1)
     ledger.last_write = "the disk is full"
     ledger.history.prune(0)

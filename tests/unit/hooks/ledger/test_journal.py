@@ -51,7 +51,7 @@ def test_a_generation_is_never_used_again(ledger: Ledger) -> None:
         assert again.journal.begin(NEW).generation == 4
 
 
-def test_what_is_said_of_another_generation_is_refused(ledger: Ledger) -> None:
+def test_what_is_reported_of_another_generation_is_refused(ledger: Ledger) -> None:
     ledger.journal.begin(NEW)
     ledger.journal.forget(VF, 1)
     row = ledger.journal.begin(NEW)
@@ -137,9 +137,9 @@ def test_a_number_that_was_given_again_keeps_no_one_out_of_the_journal(ledger: L
     row = ledger.journal.begin(NEW)
     ledger.journal.restore([replace(other(), generation=row.generation, step=Step.ATTACHED)])
     with reopened(ledger) as again:
-        found = again.journal.find(other().bdf)
-        assert found is not None
-        assert found.generation > row.generation
+        result = again.journal.find(other().bdf)
+        assert result is not None
+        assert result.generation > row.generation
         assert again.journal.find(row.bdf) == row
 
 
@@ -169,7 +169,7 @@ def test_to_restore_nothing_is_no_write(ledger: Ledger) -> None:
 
 
 def test_a_generation_that_could_not_be_read_back_is_not_given(ledger: Ledger) -> None:
-    """A ledger with one is refused at the next start."""
+    """Check such a generation, with which a ledger would be refused at the next start."""
     ledger.journal.restore([replace(FULL, generation=2**53)])
     with pytest.raises(StateError):
         ledger.journal.begin(other())

@@ -33,8 +33,8 @@ def row(step: Step = Step.ATTACHED, *, failure: str = "", pod: str = "pod-1") ->
 def listed(
     *grants: Grant, rows: Sequence[Attachment] = (), node: Inventory = NODE, stopped: Sequence[str] = (), **more: Any
 ) -> dict[str, Entry]:
-    said = LedgerContent(grants=grants, attachments=rows, stopped={SandboxId(one): 1 for one in stopped})
-    entries = list_devices(node, said, **{"unmanaged": Unmanaged(), **more})
+    content = LedgerContent(grants=grants, attachments=rows, stopped={SandboxId(one): 1 for one in stopped})
+    entries = list_devices(node, content, **{"unmanaged": Unmanaged(), **more})
     by_device = {entry.device: entry for entry in entries}
     assert len(by_device) == len(entries)
     return by_device
@@ -50,9 +50,9 @@ def test_a_node_of_which_no_one_holds_anything() -> None:
 
 
 def test_until_when_a_pod_holds_of_which_the_runtime_does_not_know_is_shown() -> None:
-    said = LedgerContent(grants=[holders.grant("a", devices=WHOLE)], empty_until=60 * 60 * 13 + 5)
-    why = {entry.device: entry.why for entry in list_devices(NODE, said, unmanaged=Unmanaged())}
-    assert "free at 13:00:05 UTC" in why[uuid(0)]
+    content = LedgerContent(grants=[holders.grant("a", devices=WHOLE)], empty_until=60 * 60 * 13 + 5)
+    reason = {entry.device: entry.why for entry in list_devices(NODE, content, unmanaged=Unmanaged())}
+    assert "free at 13:00:05 UTC" in reason[uuid(0)]
 
 
 @pytest.mark.parametrize(("devices", "state"), [(WHOLE, State.HELD), (SHARE, State.SHARED)])
@@ -96,8 +96,9 @@ def test_a_vf_is_where_the_journal_has_it_with_a_grant_or_without(step: Step, st
         assert (step.value in entry.why) is (step is not Step.ATTACHED)
 
 
-def test_why_a_vf_does_not_come_back_is_said_once() -> None:
-    """The overlay has the failure from the same row, as an illness."""
+def test_why_a_vf_does_not_come_back_is_reported_once() -> None:
+    """Check that the failure is shown once, although the overlay has it from the same row as the reason why the VF is
+    unhealthy."""
     stuck = row(Step.RETURNING, failure="no answer from the firmware")
     node = inventory(vfs=(vf(0, unhealthy=stuck.failure),))
     assert listed(rows=[stuck], node=node)[vf(0).bdf].why.count(stuck.failure) == 1
@@ -131,21 +132,21 @@ def test_a_card_that_a_pod_uses_without_a_grant() -> None:
     assert "process 42" in beside.why
 
 
-def test_a_process_of_no_pod_is_said_and_holds_nothing() -> None:
+def test_a_process_of_no_pod_is_reported_and_holds_nothing() -> None:
     entry = listed(unmanaged=Unmanaged(host={uuid(0): (7,)}))[uuid(0)]
     assert entry.state is State.FREE
     assert "7" in entry.why
 
 
 def test_a_stray_has_an_unknown_holder() -> None:
-    """A stray is shown with an unknown holder, and with the reason why it is unhealthy."""
+    """Check that an unmanaged VF has an unknown holder, and the reason why it is unhealthy."""
     node = inventory(vfs=(vf(0, unhealthy="in another namespace"), vf(1, unhealthy="in another namespace")))
     entries = listed(node=node, strays={vf(0).bdf})
     assert [entry.state for entry in entries.values()] == [State.UNKNOWN_HOLDER, State.UNHEALTHY]
     assert all("in another namespace" in entry.why for entry in entries.values())
 
 
-def test_that_the_sandbox_is_stopped_is_said_of_what_is_still_held() -> None:
+def test_that_the_sandbox_is_stopped_is_reported_of_what_is_still_held() -> None:
     grant = holders.grant(devices=VF)
     running, stopped = listed(grant)[vf(0).bdf], listed(grant, stopped=[grant.sandbox])[vf(0).bdf]
     assert [holder.stopped_at for holder in (*running.holders, *stopped.holders)] == [None, 1]
@@ -161,20 +162,20 @@ def test_that_the_sandbox_is_stopped_is_said_of_what_is_still_held() -> None:
         (holders.vfs(7), holders.vf_bdf(7), Kind.VF),
     ],
 )
-def test_what_is_held_and_gone_is_listed(devices: GrantedDevices, device: GpuUuid | PciAddress | str, kind: Kind) -> None:
+def test_what_is_held_and_deleted_is_listed(devices: GrantedDevices, device: GpuUuid | PciAddress | str, kind: Kind) -> None:
     entry = listed(holders.grant(devices=devices))[device]
     assert (entry.kind, entry.state) == (kind, State.HELD)
     assert entry.why
 
 
-def test_a_vf_that_is_gone_and_in_the_journal_is_listed_once() -> None:
-    gone = holders.row(5)
+def test_a_vf_that_is_deleted_and_in_the_journal_is_listed_once() -> None:
+    deleted = holders.row(5)
     for grants in ((), (holders.grant(devices=holders.vfs(5)),)):
-        assert listed(*grants, rows=[gone])[gone.bdf].state is State.ATTACHED
+        assert listed(*grants, rows=[deleted])[deleted.bdf].state is State.ATTACHED
 
 
 def test_everything_at_once_is_there_once() -> None:
-    """A card with a whole grant, an instance of it that is gone, and one that is there."""
+    """List a card with a whole grant, an instance of it that does not exist any more, and one that exists."""
     entries = listed(
         holders.grant("a", devices=mig(10)),
         holders.grant("b", devices=mig(99)),

@@ -50,9 +50,9 @@ def test_an_empty_node_is_in_order() -> None:
     assert settle([], [], []) == Actions()
 
 
-def test_a_grant_of_a_pod_that_is_gone_is_released() -> None:
-    gone = grant()
-    assert settle([gone], [OTHER], [container("x", pod="pod-other")]).release == (gone.key,)
+def test_a_grant_of_a_pod_that_is_deleted_is_released() -> None:
+    deleted = grant()
+    assert settle([deleted], [OTHER], [container("x", pod="pod-other")]).release == (deleted.key,)
 
 
 def test_the_last_container_of_a_node_may_end() -> None:
@@ -61,7 +61,7 @@ def test_the_last_container_of_a_node_may_end() -> None:
 
 @pytest.mark.parametrize("state", [ContainerState.CREATED, ContainerState.RUNNING])
 def test_a_container_that_outlives_its_sandbox_keeps_its_devices(state: ContainerState) -> None:
-    """kubelet stops a sandbox also after it failed to kill a container in it."""
+    """Check it, because kubelet stops a sandbox also after it failed to kill a container in it."""
     assert is_quiet(settle([grant()], [ENDED], [container(state=state)]))
 
 
@@ -92,20 +92,21 @@ def test_a_container_whose_sandbox_is_not_listed_counts() -> None:
     ("age", "released"), [(0, False), (GRACE_S - 1, False), (GRACE_S, True), (-1, False), (-GRACE_S, True)]
 )
 def test_a_brand_new_grant_is_left_alone(age: int, released: bool) -> None:
-    """The CreateContainer call of a new grant may be under way. A clock that jumped far back does not keep it for ever."""
+    """Check that the CreateContainer call of a new grant may be under way, and that a clock that jumped far back does not keep
+    the grant for ever."""
     actions = settle([grant(granted_at=NOW - age)], [OTHER], [container("x", pod="pod-other")])
     assert bool(actions.release) is released
 
 
 def test_the_last_pod_of_a_node_may_end() -> None:
-    """It was seen to stop, and removed before the lists were made: then they are empty."""
+    """Check a pod whose stop was observed, and which was removed before the lists were made: they are empty."""
     young = grant(granted_at=NOW)
     assert settle([young], [], [], stopped={young.pod}) == Actions(release=(young.key,))
     beside = grant("pod-2", devices=whole(1))
     assert kinds(settle([young, beside], [], [], stopped={young.pod})) == [ProblemKind.LIST_EMPTY]
 
 
-def test_a_pod_that_was_seen_to_stop_has_no_grace_and_every_other_right() -> None:
+def test_a_pod_that_was_observed_to_stop_has_no_grace_and_every_other_right() -> None:
     young = grant(granted_at=NOW)
     assert settle([young], [ENDED], [container(state=EXITED)], stopped={young.pod}).release == (young.key,)
     assert is_quiet(settle([young], [ENDED], [container()], stopped={young.pod}))
@@ -115,7 +116,7 @@ def test_a_pod_that_was_seen_to_stop_has_no_grace_and_every_other_right() -> Non
 
 
 def test_a_tombstone_ends_the_grace() -> None:
-    """The writer of the grant may have been killed before it heard that the sandbox was stopped."""
+    """Check a grant whose writer may have been killed before the stop of the sandbox reached it."""
     young = grant(granted_at=NOW)
     grave = {young.sandbox: NOW}
     assert settle([young], [OTHER], [], tombstones=grave).release == (young.key,)
@@ -126,7 +127,7 @@ def test_a_tombstone_ends_the_grace() -> None:
 
 
 def test_a_busy_pod_is_left_alone() -> None:
-    """The lists may be older than what it was just answered."""
+    """Check a pod for which the lists may be older than its last answer."""
     old = grant(containers={"gone": "pod-1-s0"})
     wearing = [container("c9", wears=grant(devices=whole(7)))]
     assert is_quiet(settle([old], [OTHER], (), busy={PodUid("pod-1")}))
@@ -281,7 +282,8 @@ def test_rebuild_is_what_the_containers_say() -> None:
 
 @pytest.mark.parametrize(("whose", "kept"), [("pod-1", True), ("pod-2", False)])
 def test_a_grant_stays_while_a_vf_of_it_is_not_back(whose: str, kept: bool) -> None:
-    """Also where the stop was seen: the kernel has not given it back yet. Another pod's VF of that address is no reason."""
+    """Check a stop that was observed too: the kernel has not moved the VF back yet. Another pod's VF with that address does not
+    count."""
     over = grant(devices=vfs(1, 2))
     away = {(PodUid(whose), vf_bdf(2))}
     actions = settle([over], [ENDED, OTHER], [], stopped={over.pod}, attached=away)
@@ -300,7 +302,7 @@ def test_what_is_adopted_brings_its_vfs_back() -> None:
 
 
 def test_old_annotations_of_what_the_ledger_knows_bring_nothing_back() -> None:
-    """A person released the VF by force, or the pod gave it up: the container still says what it was made with."""
+    """Check a VF that a person released by force, or that the pod gave up: the container still has its first annotation."""
     held = grant(devices=vfs(1), containers={"c0": "pod-1-s0"})
     assert settle([held], [sandbox()], [container(wears=held, attached=[row(1)])]).restore == ()
     now = grant(devices=vfs(2))

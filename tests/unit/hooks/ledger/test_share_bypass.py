@@ -44,11 +44,11 @@ def find(
     tolerance_mib: int = 100,
 ) -> list[tuple[str, str, How, tuple[int, ...]]]:
     card = replace(gpu(0), processes=processes)
-    found = find_share_bypasses([card], cgroups, uses, grants, tolerance_mib=tolerance_mib)
-    return [(one.pod, one.container, one.how, one.process_ids) for one in found]
+    share_bypasses = find_share_bypasses([card], cgroups, uses, grants, tolerance_mib=tolerance_mib)
+    return [(one.pod, one.container, one.how, one.process_ids) for one in share_bypasses]
 
 
-def test_only_cards_whose_shares_take_turns_are_looked_at() -> None:
+def test_only_cards_whose_shares_take_turns_are_checked() -> None:
     assert shared_cards([sharer("a"), grant("b", devices=whole(1))]) == {uuid(0)}
 
 
@@ -86,11 +86,11 @@ def test_a_card_that_does_not_tell_its_processes_accuses_no_pod() -> None:
 def test_more_memory_than_the_share_and_what_each_process_may_use_besides(used_mib: tuple[int, ...], is_over: bool) -> None:
     processes = tuple(GpuProcess(pid=pid, used_mib=mib) for pid, mib in enumerate(used_mib, 1))
     cgroups = dict.fromkeys(range(1, 3), cgroup("a"))
-    found = find(processes, cgroups, [known("a", 1, 2)], sharer("a", ids=A))
-    assert found == ([("a", "train", How.MEMORY, ())] if is_over else [])
+    result = find(processes, cgroups, [known("a", 1, 2)], sharer("a", ids=A))
+    assert result == ([("a", "train", How.MEMORY, ())] if is_over else [])
 
 
-def test_memory_that_is_not_told_or_not_limited_is_not_over_a_limit() -> None:
+def test_memory_that_is_not_reported_or_not_limited_is_not_over_a_limit() -> None:
     cgroups = {1: cgroup("a")}
     assert find(running(1), cgroups, [known("a", 1)], sharer("a")) == []
     assert find(running(1, used_mib=80_000), cgroups, [known("a", 1)], sharer("a", memory_mib=None)) == []
@@ -110,14 +110,14 @@ def bypass(*pids: int) -> ShareBypass:
     )
 
 
-def test_a_suspicion_is_told_when_it_lasts() -> None:
+def test_a_suspicion_is_reported_when_it_lasts() -> None:
     suspicions = Suspicions()
     assert suspicions.settle([bypass(1)], 10.0) == ()
     assert suspicions.settle([bypass(1, 2)], 10.0 + SUSPECT_S) == (bypass(1),)
     assert suspicions.settle([bypass(1, 2)], 10.0 + 2 * SUSPECT_S) == (bypass(1, 2),)
 
 
-def test_a_suspicion_that_was_gone_begins_anew() -> None:
+def test_a_suspicion_that_was_deleted_begins_anew() -> None:
     suspicions = Suspicions()
     suspicions.settle([bypass(1)], 10.0)
     suspicions.settle([], 11.0)
@@ -125,5 +125,5 @@ def test_a_suspicion_that_was_gone_begins_anew() -> None:
 
 
 def test_words_name_a_few_processes() -> None:
-    assert bypass(1, 2, 3, 4, 5).words.endswith("process 1, 2, 3 and 2 more")
-    assert "1000 MiB" in replace(bypass(), how=How.MEMORY, limit_mib=1000).words
+    assert bypass(1, 2, 3, 4, 5).text.endswith("process 1, 2, 3 and 2 more")
+    assert "1000 MiB" in replace(bypass(), how=How.MEMORY, limit_mib=1000).text

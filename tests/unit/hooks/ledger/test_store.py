@@ -66,9 +66,9 @@ def test_recording_again_moves_a_grant_to_its_newer_sandbox(ledger: Ledger) -> N
     ledger.add_container(POD, "train", C0, S0)
     ledger.record(grant(sandbox=S1))
     with reopened(ledger) as again:
-        (found,) = again.grants()
-        assert found.sandbox == S1
-        assert [c.id for c in found.containers] == [C0]
+        (result,) = again.grants()
+        assert result.sandbox == S1
+        assert [c.id for c in result.containers] == [C0]
 
 
 def test_an_existing_grant_wins(ledger: Ledger) -> None:
@@ -95,8 +95,8 @@ def test_containers_come_and_go(ledger: Ledger) -> None:
         ledger.add_container(POD, "train", C1, S0)
         ledger.add_container(POD, "train", C0, S0)
     ledger.add_container(POD, "absent", ContainerId("c2"), S0)
-    (found,) = ledger.grants()
-    assert [c.id for c in found.containers] == [C0, C1]
+    (result,) = ledger.grants()
+    assert [c.id for c in result.containers] == [C0, C1]
     ledger.forget_containers([C0])
     with reopened(ledger) as again:
         assert [c.id for c in again.grants()[0].containers] == [C1]
@@ -147,7 +147,7 @@ def test_one_process_at_a_time(ledger: Ledger, path: Path) -> None:
     reopened(ledger).close()
 
 
-def test_a_person_may_look_meanwhile(ledger: Ledger, path: Path) -> None:
+def test_a_person_may_scan_meanwhile(ledger: Ledger, path: Path) -> None:
     ledger.record(grant())
     shell = sqlite3.connect(path)
     assert shell.execute("SELECT pod_uid, devices FROM grants").fetchall() == [
@@ -220,21 +220,21 @@ def test_replacing_what_is_not_there_makes_it(path: Path) -> None:
 
 
 def test_a_ledger_can_be_read_beside_its_daemon(ledger: Ledger) -> None:
-    """Also what is in its log only; and the daemon writes on while someone looks."""
+    """Read the records that are only in the log too, while the daemon continues to write."""
     for number in range(3):
         one = grant(f"pod-{number}", devices=whole(number), granted_at=number)
         ledger.record(one)
         ledger.add_container(one.pod, one.container, ContainerId(f"c{number}"), one.sandbox)
         assert read_ledger(ledger.path) == ledger.grants()
     ledger.release(POD, end=END)
-    assert [found.pod for found in read_ledger(ledger.path)] == ["pod-0", "pod-2"]
+    assert [result.pod for result in read_ledger(ledger.path)] == ["pod-0", "pod-2"]
 
 
 def test_looking_changes_nothing(ledger: Ledger) -> None:
     ledger.record(grant())
     ledger.close()
     before = ledger.path.read_bytes()
-    assert [found.pod for found in read_ledger(ledger.path)] == [POD]
+    assert [result.pod for result in read_ledger(ledger.path)] == [POD]
     assert ledger.path.read_bytes() == before
 
 

@@ -1,4 +1,4 @@
-"""The listing as it is shown: golden texts, and JSON whose keys stay."""
+"""Test the listing as it is shown: golden texts, and JSON with fixed keys."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ def share(memory_mib: int | None, core_percent: int | None) -> GrantedDevices:
 
 def entries() -> tuple[Entry, ...]:
     both = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),), vfs=(GrantedVf(bdf=vf(0).bdf),))
-    said = LedgerContent(
+    content = LedgerContent(
         grants=(
             replace(holders.grant("a", devices=both), form=Form.SIGNED, gen=7),
             holders.grant("b", devices=share(8138, 30), granted_at=NOW - 59),
@@ -47,7 +47,7 @@ def entries() -> tuple[Entry, ...]:
         ),
         stopped={SandboxId("c-s0"): NOW},
     )
-    return list_devices(NODE, said, unmanaged=UNMANAGED, strays={vf(3).bdf})
+    return list_devices(NODE, content, unmanaged=UNMANAGED, strays={vf(3).bdf})
 
 
 GOLDEN = Path(__file__).with_name("table.txt")

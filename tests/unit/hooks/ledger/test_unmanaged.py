@@ -91,7 +91,7 @@ def test_cgroups_are_read_below_the_host_root_and_ended_processes_left_out(tmp_p
     assert read_cgroups(tmp_path, [41, 42]) == {42: "0::/x\ufffd\n"}
 
 
-def test_a_cgroup_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_a_cgroup_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "proc/42/cgroup").mkdir(parents=True)
     with pytest.raises(HostError, match="42"):
         read_cgroups(tmp_path, [42])

@@ -1,4 +1,4 @@
-"""Memory by container: processes of cards, cgroups and grants → MiB."""
+"""Test memory by container, from the processes of cards, cgroups and grants, in MiB."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_a_process_of_no_holder_is_not_counted(text: str) -> None:
     assert decide_use([CARD], {1: text}, [grant("a", devices=SHARE)]) == {part("a"): 0}
 
 
-def test_containers_of_one_pod_are_told_apart_by_their_ids() -> None:
+def test_containers_of_one_pod_are_distinguished_by_their_ids() -> None:
     grants = [
         grant("a", "x", SHARE, containers={"a" * 64: "s"}),
         grant("a", "y", SHARE, containers={"b" * 64: "s"}),
@@ -63,13 +63,13 @@ def test_a_container_that_the_ledger_does_not_know_yet_is_the_pods_only_one_or_n
     assert decide_use([CARD], cgroups, [known, new, grant("b", devices=SHARE)]) == {part("b"): 0}
 
 
-def test_a_process_whose_memory_is_not_told_makes_that_of_its_container_unknown() -> None:
+def test_a_process_whose_memory_is_not_reported_makes_that_of_its_container_unknown() -> None:
     card = replace(gpu(0), processes=(*running(1), *running(2, used_mib=30)))
     cgroups = {1: cgroup("a", "a"), 2: cgroup("a", "a")}
     assert decide_use([card], cgroups, [grant("a", devices=SHARE), grant("b", devices=SHARE)]) == {part("b"): 0}
 
 
-def test_instances_are_told_apart() -> None:
+def test_instances_are_distinguished() -> None:
     both = GrantedDevices(gpus=tuple(GrantedGpu(uuid=uuid(1), mig_uuid=mig_uuid(number)) for number in (10, 11)))
     card = replace(
         mig_gpu(1),
@@ -79,16 +79,16 @@ def test_instances_are_told_apart() -> None:
     assert decide_use([card], {1: cgroup("a")}, [grant("a", devices=both)]) == expected
 
 
-def test_nothing_is_told_outside_the_hosts_pid_namespace(tmp_path: Path) -> None:
-    found, grants = inventory(gpus=(CARD,)), [grant("a", devices=SHARE)]
-    assert find_use(tmp_path, found, grants) == {}
+def test_nothing_is_reported_outside_the_hosts_pid_namespace(tmp_path: Path) -> None:
+    result, grants = inventory(gpus=(CARD,)), [grant("a", devices=SHARE)]
+    assert find_use(tmp_path, result, grants) == {}
     link = tmp_path / "proc/self/ns/pid"
     link.parent.mkdir(parents=True)
     link.symlink_to("pid:[4026532201]")
     assert not sees_host_processes(tmp_path)
-    assert find_use(tmp_path, found, grants) == {}
+    assert find_use(tmp_path, result, grants) == {}
     link.unlink()
     link.symlink_to("pid:[4026531836]")
     (tmp_path / "proc/1").mkdir()
     (tmp_path / "proc/1/cgroup").write_text(cgroup("a", "a"))
-    assert find_use(tmp_path, found, grants) == {part("a"): 100}
+    assert find_use(tmp_path, result, grants) == {part("a"): 100}

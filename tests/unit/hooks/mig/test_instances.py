@@ -1,4 +1,4 @@
-"""When MIG instances are made and removed on demand; the driver is a set of positions."""
+"""Test when MIG instances are created and removed on demand; the driver is a set of positions."""
 
 import asyncio
 import threading
@@ -181,7 +181,7 @@ def test_the_next_instance_of_the_daemon_removes_what_no_reading_shows(rig: Rig)
 
 
 def test_an_instance_that_was_granted_by_its_uuid_is_kept(rig: Rig) -> None:
-    """The pod is older than the setting by which its card is divided."""
+    """Check a pod that is older than the setting by which its card is divided."""
     rig.made = {position(0): "MIG-old", position(1): "MIG-left"}
     gpus = (GrantedGpu(uuid=CARD, mig_uuid="MIG-old"),)
     rig.grants.append(grant("older", devices=GrantedDevices(gpus=gpus)))

@@ -92,28 +92,28 @@ def test_both_written_forms_are_read_back(value: Grant) -> None:
 
 
 def test_every_field_of_request_and_devices_is_written() -> None:
-    """A field that someone adds to these types is covered above only if FULL sets it."""
+    """Check that FULL sets every field, so that the tests above cover a new field."""
     items: list[ContainerRequest | GpuRequest | VfRequest | VfSettings | VfConfig | GrantedVf | GrantedDevices]
     items = [FULL.request, FULL.devices, SETTINGS, SETTINGS.config]
     for item in (*items, *FULL.request.gpus, *FULL.request.vfs, *FULL.devices.vfs):
         kind: type = type(item)
         for name, default in defaults(kind) or ():
             assert getattr(item, name) != default, name
-    said = {f.name for gpu in FULL.devices.gpus for f in dataclasses.fields(gpu) if getattr(gpu, f.name) != f.default}
-    assert said == {f.name for f in dataclasses.fields(GrantedGpu)}
+    text = {f.name for gpu in FULL.devices.gpus for f in dataclasses.fields(gpu) if getattr(gpu, f.name) != f.default}
+    assert text == {f.name for f in dataclasses.fields(GrantedGpu)}
 
 
 def test_the_annotation_of_a_released_version_stays_readable() -> None:
-    """These bytes are on containers that run out there."""
+    """Check the bytes that are on running containers of released versions."""
     text = (
         '{"container":"train","devices":{"gpus":[{"memory_mib":1024,"uuid":"GPU-00000000-0000-0000-0000-000000000001"}],'
         '"vfs":[{"bdf":"0000:3b:00.2"}]},"form":"unsigned","gen":3,"name":"p","namespace":"n","pod":"u",'
         '"request":{"gpus":[{"core_percent":10,"name":"0"}]},"v":1}'
     )
-    found = parse(text)
-    assert render_annotation(found) == text
-    assert (found.pod, found.container, found.form, found.gen) == ("u", "train", Form.UNSIGNED, 3)
-    assert found.devices.gpus[0].memory_mib == 1024
+    result = parse(text)
+    assert render_annotation(result) == text
+    assert (result.pod, result.container, result.form, result.gen) == ("u", "train", Form.UNSIGNED, 3)
+    assert result.devices.gpus[0].memory_mib == 1024
 
 
 TEXT = render_annotation(FULL)
@@ -168,14 +168,14 @@ def test_a_row_that_is_not_ours_is_refused(text: str) -> None:
 
 
 def test_what_an_assignment_can_say_a_ledger_can_read() -> None:
-    """50 VFs with as many routes as one may have are no more than a pod's annotations can hold."""
+    """Check 50 VFs with the maximum number of routes: no more than a pod's annotations can hold."""
     routes = [{"to": f"fd00:1111:2222:3333:4444:5555:{n:x}:0/112", "via": "fd00:1111:2222:3333::1"} for n in range(MAX_ROUTES)]
     entries = [{"bdf": vf_bdf(n), "ifname": f"rdma{n}", "mtu": 9000, "routes": routes} for n in range(50)]
-    said = {"v": 1, "pod": "p", "node": "n", "gen": 1, "containers": {"train": {"vfs": entries}}}
-    text = json.dumps(said, separators=(",", ":"))
+    message = {"v": 1, "pod": "p", "node": "n", "gen": 1, "containers": {"train": {"vfs": entries}}}
+    text = json.dumps(message, separators=(",", ":"))
     assert len(text) > MAX_BYTES * 0.75
     assignment = parse_central(text, pod=PodUid("p"), node="n", form=Form.SIGNED)
     assert isinstance(assignment, Assignment), assignment
     large = dataclasses.replace(grant(devices=vfs(*range(50))), request=assignment.for_container("train"))
-    found = parse_annotation(render_annotation(large), sandbox=large.sandbox, granted_at=0, boot_id=BOOT)
-    assert found.request == large.request
+    annotation = parse_annotation(render_annotation(large), sandbox=large.sandbox, granted_at=0, boot_id=BOOT)
+    assert annotation.request == large.request

@@ -1,4 +1,4 @@
-"""The life of a card's MPS daemon, with the simulated programs (simnode/fake_mps.py) as real processes."""
+"""Test the life of a card's MPS daemon, with the simulated programs (simnode/fake_mps.py) as real processes."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ def share(pod: str, number: int = 0, *, memory_mib: int = 1044, limit: int = 60)
 
 
 class Rig:
-    """A node's preparer, its ledger as a list, and its driver as a list of modes."""
+    """Hold a node's preparer, its ledger as a list, and its driver as a list of modes."""
 
     def __init__(self, folder: Path, log: Log) -> None:
         self.folders = MpsFolders(mps_dir=f"{folder}/mps", shm_dir=f"{folder}/shm")
@@ -118,9 +118,9 @@ class Rig:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (control_module, "START_S"),
-        (control_module, "GONE_S"),
+        (control_module, "ENDED_S"),
         (daemons_module, "PREPARE_S"),
-        (daemons_module, "_LOOK_S"),
+        (daemons_module, "_SCAN_S"),
     ):
         monkeypatch.setattr(module, name, PATIENT_S)
 
@@ -177,11 +177,11 @@ def test_a_daemon_lives_from_the_first_share_to_the_last(rig: Rig, records: Reco
 
 def test_a_daemon_is_a_service_of_its_own_with_its_own_shared_memory(rig: Rig) -> None:
     run(lambda: _created(rig, share("a")))
-    words = rig.command.with_name("systemd-run.log").read_text().split()
-    assert f"--unit=lading-mps-{uuid(0)}" in words
-    assert f"--property=BindPaths={rig.folders.shm(uuid(0))}:/dev/shm" in words
-    assert f"--setenv=CUDA_VISIBLE_DEVICES={uuid(0)}" in words
-    assert words[-2:] == ["-d", "-multiuser-server"]
+    text = rig.command.with_name("systemd-run.log").read_text().split()
+    assert f"--unit=lading-mps-{uuid(0)}" in text
+    assert f"--property=BindPaths={rig.folders.shm(uuid(0))}:/dev/shm" in text
+    assert f"--setenv=CUDA_VISIBLE_DEVICES={uuid(0)}" in text
+    assert text[-2:] == ["-d", "-multiuser-server"]
     assert Path(rig.folders.shm(uuid(0))).stat().st_mode & 0o7777 == 0o1777
 
 
@@ -321,7 +321,7 @@ def test_a_stop_with_a_client_ends_the_server_before_the_mode_is_set_back(rig: R
     monkeypatch.setattr(control_module, "QUIT_S", 1)
     servers: list[int] = []
 
-    def server_is_gone() -> None:
+    def server_ended() -> None:
         assert servers
         assert not any(map(_runs, servers))
 
@@ -329,7 +329,7 @@ def test_a_stop_with_a_client_ends_the_server_before_the_mode_is_set_back(rig: R
         await rig.create(share("a"))
         with client(rig.pipe) as program:
             servers.append(int(program.answer()[1]))
-            rig.driver = server_is_gone
+            rig.driver = server_ended
             rig.grants.clear()
             await _until(rig, lambda: not rig.ending())
         assert rig.modes[-1] == (uuid(0), DEFAULT)
@@ -397,7 +397,7 @@ def test_a_daemon_that_hangs_refuses_its_card_and_no_other(rig: Rig) -> None:
 
 
 def test_a_comparison_does_not_wait_for_a_daemon_that_hangs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemons_module, "_LOOK_S", 0.1)
+    monkeypatch.setattr(daemons_module, "_SCAN_S", 0.1)
 
     async def scenario() -> None:
         await rig.create(share("a"))
@@ -435,7 +435,7 @@ def test_a_program_that_never_starts_the_daemon_refuses(rig: Rig, records: Recor
     assert [fields["pod_uid"] for fields in records.fields(Event.MPS_FAILED)] == ["a"] * 3
 
 
-def test_a_card_that_was_never_changed_is_not_looked_at_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_that_was_never_changed_is_not_checked_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         rig.grants.append(share("a"))
 
@@ -486,7 +486,7 @@ def test_a_folder_of_another_user_is_not_used(rig: Rig) -> None:
     run(lambda: _refused_create(rig))
 
 
-def test_a_fault_makes_the_card_unhealthy_until_its_clients_are_gone(rig: Rig, records: Records) -> None:
+def test_a_fault_makes_the_card_unhealthy_until_its_clients_are_deleted(rig: Rig, records: Records) -> None:
     node = inventory(gpus=(gpu(0), gpu(1)))
 
     async def scenario() -> None:

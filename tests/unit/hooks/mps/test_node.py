@@ -1,4 +1,4 @@
-"""A node with MPS: annotations in, a daemon and a compute mode out, until the pod is gone."""
+"""Test a node with MPS: from annotations to a daemon and a compute mode, until the pod has ended."""
 
 import asyncio
 import contextlib
@@ -132,7 +132,7 @@ def rig(sockets: Path, build_node: BuildNode, fake_nvml: Path, log: Log) -> Iter
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a slow machine finish within one comparison."""
-    monkeypatch.setattr(daemons_module, "_LOOK_S", 30.0)
+    monkeypatch.setattr(daemons_module, "_SCAN_S", 30.0)
 
 
 def refused(answer: Answer | Refusal) -> Reason:

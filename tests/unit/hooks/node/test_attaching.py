@@ -1,4 +1,4 @@
-"""VFs that go into pods: a real ledger with its journal, a runtime of two lists, an attacher that moves nothing."""
+"""Test VFs that move into pods: a real ledger with its journal, a runtime of two lists, an attacher that moves nothing."""
 
 import asyncio
 import math
@@ -94,15 +94,15 @@ class Rig:
             finally:
                 await node.watch.close()
 
-    async def look(self, node: Node, *vfs: Vf) -> None:
+    async def read_inventory(self, node: Node, *vfs: Vf) -> None:
         self.devices = inventory(vfs=vfs)
         assert node.watch is not None
         await node.watch.refresh_now()
 
 
 def sandbox_of(pod: str, sandbox: str, annotations: dict[str, str] | None = None, *, host_network: bool = False) -> Sandbox:
-    name, said = f"name-of-{pod}", annotations or TWO
-    return Sandbox(id=sandbox, uid=pod, name=name, namespace="default", annotations=said, host_network=host_network)
+    name, text = f"name-of-{pod}", annotations or TWO
+    return Sandbox(id=sandbox, uid=pod, name=name, namespace="default", annotations=text, host_network=host_network)
 
 
 async def ask(node: Node, sandbox: Sandbox, name: str = "train") -> Answer | Refusal:
@@ -121,8 +121,8 @@ async def stop(node: Node, sandbox: Sandbox) -> None:
 async def create(rig: Rig, node: Node, pod: str, sandbox: str, name: str = "train") -> str:
     answer = await ask(node, sandbox_of(pod, sandbox), name)
     assert isinstance(answer, Answer), answer
-    said = answer.adjustment.annotations
-    return rig.runtime.create(sandbox, name, wears=said[GRANT], attached=said[ATTACHMENTS])
+    annotations = answer.adjustment.annotations
+    return rig.runtime.create(sandbox, name, wears=annotations[GRANT], attached=annotations[ATTACHMENTS])
 
 
 def reason(answer: Answer | Refusal) -> Reason:
@@ -171,7 +171,7 @@ def test_the_node_compares_again_soon_while_vfs_wait_for_their_release(play: Pla
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
-            await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
             assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
             rig.attacher.stuck = True
             keeping = asyncio.create_task(node.keep_reconciled())
@@ -281,7 +281,7 @@ def test_a_pod_in_the_hosts_network_is_refused_before_it_has_a_grant(play: Play)
     play(scenario)
 
 
-def test_where_only_nodes_are_given_nothing_is_said_of_attachments(play: Play) -> None:
+def test_where_only_nodes_are_given_nothing_is_reported_of_attachments(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         rig.rules = replace(RULES, netdev=NetdevPolicy(attaches=True))
         async with rig.node() as node:
@@ -297,13 +297,13 @@ def test_where_only_nodes_are_given_nothing_is_said_of_attachments(play: Play) -
 
 
 def test_a_vf_in_a_pod_is_well_and_its_container_may_restart(play: Play, records: Records) -> None:
-    """sysfs has no network device for it any more."""
+    """Check a VF without a network device in sysfs."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             container = await create(rig, node, "pod-1", sandbox)
-            await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0, netdev=""), vf(1, netdev=""), vf(2), vf(3))
             await node.reconcile()
             assert node.inventory == HOME
             assert node.unhealthy == ()
@@ -314,7 +314,7 @@ def test_a_vf_in_a_pod_is_well_and_its_container_may_restart(play: Play, records
     play(scenario)
 
 
-def test_a_vf_that_failed_is_told_with_its_reason(play: Play) -> None:
+def test_a_vf_that_failed_is_reported_with_its_reason(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
@@ -324,45 +324,45 @@ def test_a_vf_that_failed_is_told_with_its_reason(play: Play) -> None:
             before_the_first_look = node.unhealthy  # no one can say
             assert before_the_first_look == ()
             node.watch = watch
-            (words,) = node.unhealthy
-            assert row.bdf in words
-            assert "default/name-of-pod-1/train" in words
-            assert "the driver hangs" in words
+            (text,) = node.unhealthy
+            assert row.bdf in text
+            assert "default/name-of-pod-1/train" in text
+            assert "the driver hangs" in text
 
     play(scenario)
 
 
-def test_a_device_that_falls_ill_is_told_with_whose_it_is(play: Play, records: Records) -> None:
+def test_a_device_that_falls_ill_is_reported_with_whose_it_is(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
-            await rig.look(node, replace(vf(0), driver="", unhealthy="no driver is bound to it"), vf(1), vf(2), vf(3))
-            (told,) = records.fields(Event.DEVICE_UNHEALTHY)
-            assert (told["device"], told["pod_uid"], told["container"]) == (BDFS[0], "pod-1", "train")
+            await rig.read_inventory(node, replace(vf(0), driver="", unhealthy="no driver is bound to it"), vf(1), vf(2), vf(3))
+            (notified,) = records.fields(Event.DEVICE_UNHEALTHY)
+            assert (notified["device"], notified["pod_uid"], notified["container"]) == (BDFS[0], "pod-1", "train")
 
     play(scenario)
 
 
-def test_what_someone_else_moved_is_looked_at_twice_and_then_not_given(play: Play, records: Records) -> None:
+def test_what_someone_else_moved_is_checked_twice_and_then_not_given(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await rig.look(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
             rig.devices = HOME  # it was away when that was read, and is back
             await node.reconcile()
             assert rig.vfs.strays == frozenset()
-            await rig.look(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
             await node.reconcile()
             await node.reconcile()
             assert rig.vfs.strays == {BDFS[0]}
-            assert [told["device"] for told in records.fields(Event.VF_UNKNOWN_HOLDER)] == [BDFS[0]]
+            assert [notified["device"] for notified in records.fields(Event.VF_UNKNOWN_HOLDER)] == [BDFS[0]]
             assert isinstance(await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"))), Answer)
             assert given(node, "pod-1") == BDFS[1:3]
             named = sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": BDFS[0]})
             assert reason(await ask(node, named)) is Reason.DEVICE_UNHEALTHY
-            await rig.look(node, vf(0), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+            await rig.read_inventory(node, vf(0), vf(1, netdev=""), vf(2, netdev=""), vf(3))
             await node.reconcile()
             assert rig.vfs.strays == frozenset()
-            await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+            await rig.read_inventory(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
             await node.reconcile()
             assert len(records.fields(Event.VF_UNKNOWN_HOLDER)) == 2  # it went again
 
@@ -409,7 +409,8 @@ def test_a_stop_gives_back_and_the_grants_follow(play: Play) -> None:
 
 
 def test_a_stop_does_not_wait_for_ever(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release that takes longer goes on, and the grant stays until it is done; then the grant goes without another minute."""
+    """Check that a release that takes longer continues, and the grant stays until it is done; then the grant ends without
+    another minute."""
     monkeypatch.setattr("hooks.attach.preparer.STOP_WAIT_S", 0.01)
 
     async def scenario(rig: Rig) -> None:
@@ -484,7 +485,7 @@ def test_what_had_begun_to_be_released_needs_no_list(play: Play) -> None:
     play(scenario)
 
 
-def test_the_attacher_is_told_who_is_ready_and_who_lives(play: Play) -> None:
+def test_the_attacher_is_notified_who_is_ready_and_who_lives(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             one, other, empty = (rig.runtime.run(f"pod-{i}") for i in (1, 2, 3))
@@ -549,10 +550,10 @@ def test_by_default_a_container_waits_for_its_device(play: Play) -> None:
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
-            await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
             assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.DEVICE_UNHEALTHY
             assert given(node, "pod-1") == BDFS[:2]
-            await rig.look(node, vf(0), vf(1), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0), vf(1), vf(2), vf(3))
             assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
 
     play(scenario)
@@ -564,7 +565,7 @@ def test_or_gives_it_up_for_another_and_it_comes_back(play: Play, records: Recor
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
-            await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
             answer = await ask(node, sandbox_of("pod-1", sandbox))
             assert isinstance(answer, Answer)
             assert not answer.reused
@@ -590,7 +591,7 @@ def test_what_the_ledger_does_not_take_is_not_given_up(play: Play) -> None:
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
-            await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+            await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
             with full_disk(node.ledger.path):
                 assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.LEDGER_UNAVAILABLE
             assert given(node, "pod-1") == BDFS[:2]
@@ -623,7 +624,7 @@ def test_the_settings_that_were_granted_are_those_that_are_attached(play: Play) 
 
 
 def test_what_is_shown_is_made_once_for_what_it_is_made_of(play: Play) -> None:
-    """A container without a VF asks for it too, beside pods with hundreds."""
+    """Count the builds: a container without a VF needs the overlay too, beside pods with hundreds of VFs."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
@@ -632,7 +633,7 @@ def test_what_is_shown_is_made_once_for_what_it_is_made_of(play: Play) -> None:
             away = node.inventory
             assert away is not at_home
             assert node.inventory is away
-            await rig.look(node, vf(0, netdev=""), *HOME.vfs[1:])
+            await rig.read_inventory(node, vf(0, netdev=""), *HOME.vfs[1:])
             assert node.inventory is not away
             assert node.inventory == away
 
@@ -640,7 +641,7 @@ def test_what_is_shown_is_made_once_for_what_it_is_made_of(play: Play) -> None:
 
 
 def test_a_vf_that_cni_brings_back_is_held_until_the_stop_has_succeeded(play: Play) -> None:
-    """The runtime lists the sandbox as ended before it runs CNI's DEL."""
+    """Check a VF between the end of the sandbox in the runtime's list and CNI's DEL, which runs later."""
 
     async def scenario(rig: Rig) -> None:
         rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
@@ -682,7 +683,7 @@ def test_of_the_other_mode_what_is_left_comes_back_and_what_cni_moved_is_nobodys
             await create(rig, node, "p1", sandbox)
         rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
         async with rig.node() as node:
-            await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+            await rig.read_inventory(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
             await node.reconcile()
             assert (len(rows(node)), rig.vfs.strays, node.unhealthy) == (2, frozenset(), ())
             await stop(node, sandbox_of("p1", sandbox))
@@ -696,7 +697,8 @@ def test_of_the_other_mode_what_is_left_comes_back_and_what_cni_moved_is_nobodys
 
 
 def test_a_grant_is_not_released_while_its_container_is_not_answered(play: Play) -> None:
-    """The sandbox dies as a container of it is made again: what that has may not be another pod's when it is answered."""
+    """Check a sandbox that dies while a container of it is created again: its devices must not be another pod's when the answer
+    is sent."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:

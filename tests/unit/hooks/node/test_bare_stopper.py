@@ -1,4 +1,4 @@
-"""Containers that run without their devices are stopped, each once at a time."""
+"""Test that containers that run without their devices are stopped, one after the other."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ def test_what_runs_is_stopped_once_and_counted() -> None:
             stopped=lambda: done.append("stopped"),
         )
         for _ in range(2):
-            stopper.found([bypassed("a"), bypassed("created", running=False)])
+            stopper.handle([bypassed("a"), bypassed("created", running=False)])
             await settled()
         assert runtime.asked == ["a"]
         assert done == []
@@ -62,11 +62,11 @@ def test_what_could_not_be_stopped_is_tried_again_after_the_next_comparison() ->
         stopper = BareStopper(
             compare_soon=lambda: done.append("compared"), stop=runtime.stop, log=records.log, stopped=lambda: None
         )
-        stopper.found([bypassed("a")])
+        stopper.handle([bypassed("a")])
         await settled()
         runtime.fails = False
         assert (runtime.asked, done) == (["a"], [])
-        stopper.found([bypassed("a")])
+        stopper.handle([bypassed("a")])
         await settled()
         assert (runtime.asked, done) == (["a", "a"], ["compared"])
         assert [event for event, _ in records.seen] == [Event.CONTAINER_STOP_FAILED, Event.CONTAINER_STOPPED]

@@ -1,4 +1,4 @@
-"""Containers that run bare although their pod's annotations give them devices."""
+"""Test containers that run bare although their pod's annotations give them devices."""
 
 from collections.abc import Mapping
 

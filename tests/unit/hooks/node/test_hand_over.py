@@ -1,4 +1,4 @@
-"""Cards without a holder: what they wait for, since when they are dirty, and what is restored."""
+"""Test cards without a holder: what they wait for, since when they are dirty, and what is restored."""
 
 import asyncio
 import threading
@@ -53,7 +53,7 @@ def play(log: Log) -> Play:
     return lambda scenario: asyncio.run(run(scenario))
 
 
-def test_a_card_waits_for_a_reading_that_began_after_its_last_holder_was_gone(play: Play) -> None:
+def test_a_card_waits_for_a_reading_that_began_after_its_last_holder_was_deleted(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.hand_over.left([CARD])
         assert (set(world.hand_over.waits()), world.reads) == ({CARD}, 1)
@@ -65,11 +65,11 @@ def test_a_card_waits_for_a_reading_that_began_after_its_last_holder_was_gone(pl
     play(scenario)
 
 
-def test_a_card_is_dirty_since_it_was_first_seen_so(play: Play) -> None:
+def test_a_card_is_dirty_since_it_was_first_observed_so(play: Play) -> None:
     async def scenario(world: World) -> None:
-        for at, words in ((7, "a"), (8, "b"), (9, ""), (10, "c")):
-            world.hand_over.read(1.0, {CARD: words, OTHER: ""}, at)
-            assert world.hand_over.since == ({} if not words else {CARD: 7 if at < 9 else 10})
+        for at, text in ((7, "a"), (8, "b"), (9, ""), (10, "c")):
+            world.hand_over.read(1.0, {CARD: text, OTHER: ""}, at)
+            assert world.hand_over.since == ({} if not text else {CARD: 7 if at < 9 else 10})
         world.hand_over.read(1.0, {OTHER: ""}, 11)  # it has a holder now, or is gone
         assert world.hand_over.since == {}
 
@@ -126,19 +126,19 @@ def test_a_card_waits_for_the_operators_command_and_a_reading_after_it(play: Pla
     async def scenario(world: World) -> None:
         async def command(card: GpuUuid) -> None:
             ran.append(card)
-            seen.append(world.hand_over.waits()[card])
+            observed.append(world.hand_over.waits()[card])
             if problem := outcomes.pop(0):
                 raise HostError(problem)
 
-        seen: list[str] = []
+        observed: list[str] = []
         world.hand_over.command = command
         world.hand_over.left([CARD])
         world.now = 101.0
         world.hand_over.read(100.5, {CARD: ""}, 7)
         await world.until_restored()
         assert ran == [CARD, CARD]
-        assert "being handed over" in seen[0]
-        assert "the hand-over command fails: exit 3: busy" in seen[1]
+        assert "being handed over" in observed[0]
+        assert "the hand-over command fails: exit 3: busy" in observed[1]
         assert world.hand_over.waits() == {CARD: "it has not been read since its last holder was gone"}
         world.hand_over.read(101.5, {CARD: ""}, 8)
         assert world.hand_over.waits() == {}

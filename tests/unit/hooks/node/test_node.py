@@ -1,4 +1,4 @@
-"""Inventory, ledger and runtime joined: a real ledger, a runtime of two lists, a hand-made inventory."""
+"""Test a node: a real ledger, a runtime of two lists, a hand-made inventory."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ RULES = Rules(
 
 
 class Rig:
-    """A node beside a runtime, and kubelet's part of the game."""
+    """Hold a node beside a runtime, and act as kubelet."""
 
     def __init__(self, folder: Path, log: Log) -> None:
         self.folder = folder
@@ -139,7 +139,7 @@ Play = Callable[[Scenario], None]
 
 
 def holders(node: Node) -> set[str]:
-    return {found.pod for found in node.ledger.grants()}
+    return {result.pod for result in node.ledger.grants()}
 
 
 def reason(answer: Answer | Refusal) -> Reason:
@@ -163,7 +163,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def test_what_a_stopped_sandbox_held_is_free_at_once(play: Play, records: Records) -> None:
-    """No waiting for the grace that covers calls under way: the stop was seen."""
+    """Check that there is no grace period, because the stop was observed."""
 
     async def scenario(rig: Rig) -> None:
         rig.clock = lambda: NOW + 0.5
@@ -188,7 +188,7 @@ def test_what_a_stopped_sandbox_held_is_free_at_once(play: Play, records: Record
     assert records.fields(Event.GRANT_RELEASED)[0]["devices"] == uuid(0)
 
 
-def test_a_sandbox_that_was_not_seen_to_stop_has_its_grace(play: Play) -> None:
+def test_a_sandbox_that_was_not_observed_to_stop_has_its_grace(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await node.reconcile()
@@ -259,7 +259,7 @@ def test_a_container_that_outlives_its_sandbox_keeps_its_devices_until_it_exits(
 def test_the_end_of_a_pod_that_no_one_reported_is_found_by_two_comparisons_after_the_start(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The daemon was killed when it was called. The pod's grant is young, and the next periodic comparison is an hour away."""
+    """Kill the daemon during the stop. The pod's grant is young, and the next periodic comparison is an hour away."""
     monkeypatch.setattr(unreported, "AGAIN_S", 0.0)
 
     async def scenario(rig: Rig) -> None:
@@ -320,7 +320,7 @@ def test_after_the_start_comparisons_follow_one_another_only_until_two_agree(
 def test_the_last_pod_of_a_node_may_end_while_the_daemon_does_not_run(
     play: Play, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An empty list is believed when it has been empty for a while; until when it is not is shown."""
+    """Check that an empty list counts once it was empty for a while, and that the time until then is shown."""
 
     async def scenario(rig: Rig) -> None:
         sandbox = rig.runtime.run("pod-1")
@@ -348,7 +348,8 @@ def test_the_last_pod_of_a_node_may_end_while_the_daemon_does_not_run(
 
 @pytest.mark.parametrize("down", [True, False])
 def test_a_failed_or_empty_list_releases_nothing(play: Play, down: bool) -> None:
-    """But for an empty one after the node's last pod was seen to stop (tests/unit/hooks/ledger/test_reconcile.py)."""
+    """Check a failed list, and an empty one except after the stop of the node's last pod was observed
+    (tests/unit/hooks/ledger/test_reconcile.py)."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
@@ -366,7 +367,7 @@ def test_a_failed_or_empty_list_releases_nothing(play: Play, down: bool) -> None
 
 
 def test_calls_are_answered_while_annotations_are_compared(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod's author decides how long its annotations are."""
+    """Check it with long annotations, whose length a pod's author decides."""
 
     async def scenario(rig: Rig) -> None:
         loop, answered = asyncio.get_running_loop(), threading.Event()
@@ -412,7 +413,7 @@ def test_a_container_that_was_answered_with_nothing_was_not_made_past_the_proxy(
 
 
 def test_a_pod_that_is_being_answered_is_left_alone(play: Play) -> None:
-    """The pod's sandbox is newer than the lists, which know only the stopped one."""
+    """Check a sandbox that is newer than the lists, which have only the stopped one."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
@@ -450,14 +451,14 @@ def test_the_comparison_runs_soon_after_a_stop(play: Play) -> None:
 # the start
 
 
-def test_each_outage_of_the_runtime_is_said_once(play: Play, records: Records) -> None:
+def test_each_outage_of_the_runtime_is_reported_once(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            for said in (1, 2):
+            for text in (1, 2):
                 rig.runtime.down = True
                 for _ in range(3):
                     assert not await node.reconcile()
-                assert records.events().count(Event.LEDGER_FAILED) == said
+                assert records.events().count(Event.LEDGER_FAILED) == text
                 rig.runtime.down = False
                 assert await node.reconcile()
 
@@ -503,7 +504,7 @@ def test_what_the_ledger_lacks_is_adopted_from_the_runtime(play: Play, records: 
 
 
 def test_a_ledger_that_could_not_adopt_gives_nothing_new(play: Play) -> None:
-    """The holders are known but could not be written, so a card that is free in the ledger may be in use."""
+    """Check that a card which is free in the ledger may be in use: the holders are known but could not be written."""
 
     async def scenario(rig: Rig) -> None:
         rig.runtime.create(rig.runtime.run("pod-1"), "train", wears=grant(devices=whole(0)))
@@ -531,7 +532,7 @@ def test_without_an_inventory_nothing_is_given(play: Play) -> None:
 
 
 def with_files(rig: Rig, *names: str, socket: Path | None = None) -> Inventory:
-    """Devices whose driver has these files, below the rig's folder, and perhaps a socket."""
+    """Return devices whose driver has these files below the rig's folder, and perhaps a socket."""
     rig.rules = replace(RULES, vendors=(Nvidia(NvidiaSettings(driver_root=str(rig.folder))),))
     for name in names:
         (rig.folder / name).touch()
@@ -548,7 +549,7 @@ def mounted(answer: Answer | Refusal) -> list[str]:
 
 
 @pytest.mark.parametrize("becomes", ["nothing", "folder"])
-def test_a_file_of_the_driver_that_is_gone_since_the_devices_were_read_is_not_mounted(play: Play, becomes: str) -> None:
+def test_a_file_of_the_driver_that_is_deleted_since_the_devices_were_read_is_not_mounted(play: Play, becomes: str) -> None:
     async def scenario(rig: Rig) -> None:
         devices = with_files(rig, "libcuda.so.1", "libnvidia-ml.so.1")
         async with rig.node(devices) as node:
@@ -591,7 +592,7 @@ def test_a_socket_is_mounted_only_while_it_exists(play: Play, sockets: Path) -> 
 
 
 def test_a_card_that_is_clean_by_now_is_given(play: Play) -> None:
-    """The card's last user ended after the last reading."""
+    """Let the card's last user end after the last reading."""
 
     async def scenario(rig: Rig) -> None:
         rig.rules = replace(RULES, clean=CleanRule(checks=frozenset(CleanCheck), tolerance_mib=1024))
@@ -605,7 +606,7 @@ def test_a_card_that_is_clean_by_now_is_given(play: Play) -> None:
 
 
 def test_what_is_logged_and_counted_is_what_was_answered(play: Play, records: Records) -> None:
-    """A refusal that a new reading lifts is answered to no one."""
+    """Check that a refusal which a new reading lifts is not logged."""
     answers: list[Answer | Refusal] = []
 
     async def scenario(rig: Rig) -> None:
@@ -628,8 +629,8 @@ CHECKED = replace(RULES, clean=CleanRule(checks=frozenset(CleanCheck), tolerance
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_a_card_whose_last_holder_is_gone_is_read_before_it_is_given(play: Play, by_hand: bool) -> None:
-    """The card's memory was free at the last reading, which is older than what the holder did."""
+def test_a_card_whose_last_holder_is_deleted_is_read_before_it_is_given(play: Play, by_hand: bool) -> None:
+    """Check a card whose memory was free at a reading that is older than the last holder's work."""
 
     async def scenario(rig: Rig) -> None:
         rig.rules = CHECKED
@@ -655,7 +656,7 @@ def test_a_card_whose_last_holder_is_gone_is_read_before_it_is_given(play: Play,
 
 
 def test_only_cards_without_a_holder_and_without_instances_are_dirty(play: Play) -> None:
-    """The driver counts the memory of all instances of a card together."""
+    """Check a card with instances: the driver counts the memory of all instances together."""
 
     async def scenario(rig: Rig) -> None:
         rig.rules = CHECKED
@@ -687,7 +688,7 @@ def test_a_share_beside_another_one_does_not_wait_for_a_reading(play: Play) -> N
     play(scenario)
 
 
-def test_cards_are_restored_at_the_start_and_when_their_last_holder_is_gone(play: Play) -> None:
+def test_cards_are_restored_at_the_start_and_when_their_last_holder_is_deleted(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         restored: list[frozenset[str]] = []
         go_on = threading.Event()
@@ -728,7 +729,7 @@ def bind(rig: Rig, number: int) -> int:
 
 
 def test_a_card_whose_minor_changed_is_given_by_its_new_one(play: Play) -> None:
-    """A reload of the driver between two readings: the old minor is another card's."""
+    """Reload the driver between two readings: the old minor is another card's."""
 
     async def scenario(rig: Rig) -> None:
         before = replace(DEVICES, gpus=(replace(gpu(0, minor=2), binding=bind(rig, 0)),))
@@ -745,7 +746,7 @@ def test_a_card_whose_minor_changed_is_given_by_its_new_one(play: Play) -> None:
 
 
 def test_a_driver_that_was_bound_again_concerns_its_own_card(play: Play) -> None:
-    """Also one that a container holds already, and one that was not there: the next reading may find it."""
+    """Check a card that a container holds, and one that did not exist: the next reading may find it."""
 
     async def scenario(rig: Rig) -> None:
         devices = replace(DEVICES, gpus=tuple(replace(gpu(n), binding=bind(rig, n)) for n in (0, 1)))
@@ -800,7 +801,7 @@ def test_a_grant_that_cannot_be_written_is_not_given(play: Play, records: Record
 
 
 def test_a_stop_that_could_not_be_written_frees_a_card_at_the_next_comparison(play: Play) -> None:
-    """The end of the sandbox was not heard of either, and the grant is younger than the grace for calls under way."""
+    """Check a stop whose sandbox's end was not observed either, with a grant younger than the grace for calls under way."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
@@ -834,7 +835,7 @@ def test_a_stopped_sandbox_is_given_nothing_any_more(play: Play) -> None:
 
 
 def test_a_removed_sandbox_was_stopped_also_if_no_one_heard_of_that(play: Play) -> None:
-    """Killed before the release, the next instance finds its tombstone."""
+    """Kill the daemon before the release: the next one finds its tombstone."""
 
     async def scenario(rig: Rig) -> None:
         sandbox, _ = rig.runtime.run("pod-1"), rig.runtime.run("pod-2")
@@ -853,7 +854,7 @@ def test_a_removed_sandbox_was_stopped_also_if_no_one_heard_of_that(play: Play) 
 
 @pytest.mark.parametrize("turns", range(8))
 def test_it_can_be_ended_at_any_moment(play: Play, turns: int) -> None:
-    """Also in the turns of the loop in which a stopped sandbox wakes it."""
+    """End the daemon at each turn of the loop after a stopped sandbox."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
@@ -900,7 +901,7 @@ OTHER_POD = "/kubepods.slice/kubepods-podaaaa_bbbb.slice/cri-containerd-" + "c" 
 
 
 def test_a_card_that_a_pod_uses_without_a_grant_is_held_while_it_uses_it(play: Play, records: Records) -> None:
-    """The inventory may be seconds old: whether the process is still there is asked at the moment of the decision."""
+    """Check that the process is looked up at the moment of the decision, because the inventory may be seconds old."""
 
     async def scenario(rig: Rig) -> None:
         path = process(rig.folder, 42, OTHER_POD)
@@ -961,7 +962,7 @@ def test_whose_signature_gave_a_device_is_kept(play: Play) -> None:
 # the log
 
 
-def test_changes_of_the_inventory_are_said(play: Play, records: Records) -> None:
+def test_changes_of_the_inventory_are_reported(play: Play, records: Records) -> None:
     ill = inventory(gpus=(gpu(0, unhealthy="it fell off the bus"), gpu(1)), vfs=(vf(0), vf(1)))
 
     async def scenario(rig: Rig) -> None:

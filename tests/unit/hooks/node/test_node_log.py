@@ -41,13 +41,13 @@ def bypassed(number: int, container: str = "train") -> Bypassed:
 # ---- what is wrong: once, until it is over
 
 
-def test_a_problem_is_an_error_with_its_fields_and_said_once(node_log: NodeLog, records: Records) -> None:
+def test_a_problem_is_an_error_with_its_fields_and_reported_once(node_log: NodeLog, records: Records) -> None:
     node_log.once(Event.HOLDER_FOREIGN, "a pod uses GPU-1", device="GPU-1")
     node_log.once(Event.HOLDER_FOREIGN, "a pod uses GPU-1", device="GPU-1")
     assert records.written == [(Level.ERROR, Event.HOLDER_FOREIGN, "a pod uses GPU-1", {"device": "GPU-1"})]
 
 
-def test_what_is_over_is_said_again_and_what_is_not_is_not(node_log: NodeLog, records: Records) -> None:
+def test_what_is_over_is_reported_again_and_what_is_not_is_not(node_log: NodeLog, records: Records) -> None:
     problems = [(Event.LEDGER_FAILED, "cannot a"), (Event.LEDGER_FAILED, "cannot b"), (Event.INVENTORY_FAILED, "cannot a")]
 
     def said() -> list[tuple[Event, str]]:
@@ -67,13 +67,13 @@ def test_what_is_over_is_said_again_and_what_is_not_is_not(node_log: NodeLog, re
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([Event.LEDGER_FAILED, Event.VF_UNKNOWN_HOLDER]), st.text("ab"))))
-def test_nothing_is_lost_and_nothing_said_twice(steps: list[tuple[bool, Event, str]]) -> None:
+def test_nothing_is_lost_and_nothing_reported_twice(steps: list[tuple[bool, Event, str]]) -> None:
     records, known = Records(), set[tuple[Event, str]]()
     node_log, expected = NodeLog(Log(records)), []
     for over, event, message in steps:
         if over:
             node_log.over(event, message)
-            known = {said for said in known if not (said[0] is event and said[1].startswith(message))}
+            known = {text for text in known if not (text[0] is event and text[1].startswith(message))}
         else:
             node_log.once(event, message)
             if (event, message) not in known:
@@ -82,7 +82,7 @@ def test_nothing_is_lost_and_nothing_said_twice(steps: list[tuple[bool, Event, s
     assert [(event, message) for _, event, message, _ in records.written] == expected
 
 
-def test_however_many_there_are_each_is_said_and_they_do_not_pile_up(node_log: NodeLog, records: Records) -> None:
+def test_however_many_there_are_each_is_reported_and_they_do_not_pile_up(node_log: NodeLog, records: Records) -> None:
     texts = [f"problem {number}" for number in range(5000)]
     for text in texts:
         node_log.once(Event.LEDGER_FAILED, text)
@@ -106,12 +106,12 @@ def test_at_first_there_are_numbers_and_what_is_wrong_already(node_log: NodeLog,
     ]
 
 
-def test_where_nothing_changed_nothing_is_said(node_log: NodeLog, records: Records) -> None:
+def test_where_nothing_changed_nothing_is_reported(node_log: NodeLog, records: Records) -> None:
     node_log.changes(ILL, ILL, [holding(0, "p1")])
     assert records.written == []
 
 
-def test_what_comes_and_goes_later_is_said_device_by_device(node_log: NodeLog, records: Records) -> None:
+def test_what_comes_and_goes_later_is_reported_device_by_device(node_log: NodeLog, records: Records) -> None:
     before, after = inventory(gpus=(gpu(0),)), inventory(gpus=(gpu(1),))
     node_log.changes(before, after, ())
     assert records.written == [
@@ -120,7 +120,7 @@ def test_what_comes_and_goes_later_is_said_device_by_device(node_log: NodeLog, r
     ]
 
 
-def test_a_device_that_falls_ill_again_and_again_is_said_each_time(node_log: NodeLog, records: Records) -> None:
+def test_a_device_that_falls_ill_again_and_again_is_reported_each_time(node_log: NodeLog, records: Records) -> None:
     for _ in range(2):
         node_log.changes(TWO_CARDS, ILL, ())
         node_log.changes(ILL, TWO_CARDS, ())
@@ -128,26 +128,26 @@ def test_a_device_that_falls_ill_again_and_again_is_said_each_time(node_log: Nod
     assert [(level, event) for level, event, _, _ in records.written] == 2 * expected
 
 
-def test_an_ill_device_is_said_for_each_container_that_has_it_and_no_other(node_log: NodeLog, records: Records) -> None:
+def test_an_ill_device_is_reported_for_each_container_that_has_it_and_no_other(node_log: NodeLog, records: Records) -> None:
     node_log.changes(TWO_CARDS, ILL, [holding(0, "p1"), holding(0, "p2", "side"), holding(1, "p3")])
-    told = {"device": uuid(0), "change": "unhealthy", "namespace": "default"}
+    notified = {"device": uuid(0), "change": "unhealthy", "namespace": "default"}
     assert records.written == [
         (
             Level.WARNING,
             Event.DEVICE_UNHEALTHY,
             "XID 79",
-            {**told, "pod_uid": "p1", "pod": "name-of-p1", "container": "train"},
+            {**notified, "pod_uid": "p1", "pod": "name-of-p1", "container": "train"},
         ),
         (
             Level.WARNING,
             Event.DEVICE_UNHEALTHY,
             "XID 79",
-            {**told, "pod_uid": "p2", "pod": "name-of-p2", "container": "side"},
+            {**notified, "pod_uid": "p2", "pod": "name-of-p2", "container": "side"},
         ),
     ]
 
 
-def test_an_instance_of_a_card_is_told_with_its_own_holder(node_log: NodeLog, records: Records) -> None:
+def test_an_instance_of_a_card_is_reported_with_its_own_holder(node_log: NodeLog, records: Records) -> None:
     whole = mig_gpu(0)
     mine = holders.grant("p1", devices=GrantedDevices(gpus=(GrantedGpu(uuid=whole.uuid, mig_uuid=mig_uuid(1)),)))
     node_log.changes(inventory(gpus=(whole,)), inventory(gpus=(replace(whole, unhealthy="XID 79"),)), [mine])
@@ -158,7 +158,7 @@ def test_an_instance_of_a_card_is_told_with_its_own_holder(node_log: NodeLog, re
 # ---- containers past the proxy, and VFs that are nowhere
 
 
-def test_a_container_past_the_proxy_is_said_once_with_whose_it_is(node_log: NodeLog, records: Records) -> None:
+def test_a_container_past_the_proxy_is_reported_once_with_whose_it_is(node_log: NodeLog, records: Records) -> None:
     one, other = bypassed(1), bypassed(2, "side")
     node_log.bypassed([one])
     node_log.bypassed([one, other])
@@ -169,7 +169,7 @@ def test_a_container_past_the_proxy_is_said_once_with_whose_it_is(node_log: Node
 
 
 @given(st.lists(st.frozensets(st.sampled_from([vf(number).bdf for number in range(4)]))))
-def test_a_stray_is_said_each_time_it_goes_and_not_while_it_is_away(rounds: list[frozenset[PciAddress]]) -> None:
+def test_a_stray_is_reported_each_time_it_goes_and_not_while_it_is_away(rounds: list[frozenset[PciAddress]]) -> None:
     records = Records()
     node_log, before, expected = NodeLog(Log(records)), frozenset[PciAddress](), []
     for away in rounds:
@@ -180,7 +180,7 @@ def test_a_stray_is_said_each_time_it_goes_and_not_while_it_is_away(rounds: list
     assert all(level is Level.ERROR for level, _, _, _ in records.written)
 
 
-def test_strays_that_came_back_leave_what_else_was_said(node_log: NodeLog, records: Records) -> None:
+def test_strays_that_came_back_leave_what_else_was_reported(node_log: NodeLog, records: Records) -> None:
     node_log.once(Event.LEDGER_FAILED, "cannot write")
     node_log.missing({vf(0).bdf: "gone"})
     node_log.missing({})
@@ -188,7 +188,7 @@ def test_strays_that_came_back_leave_what_else_was_said(node_log: NodeLog, recor
     assert records.events() == [Event.LEDGER_FAILED, Event.VF_UNKNOWN_HOLDER]
 
 
-def test_an_owner_is_told_by_pod_and_container() -> None:
+def test_an_owner_is_reported_by_pod_and_container() -> None:
     assert owner_fields(holders.grant("p1", "side")) == {
         "pod_uid": "p1",
         "namespace": "default",

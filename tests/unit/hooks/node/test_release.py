@@ -1,4 +1,4 @@
-"""A release carried out: on a real ledger, the model of a kernel's VFs, and a runtime that exists as lists."""
+"""Test a release by a person, on a real ledger, the model of a kernel's VFs, and a runtime of lists."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from hooks.model.assignment import GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step, WantedVf
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
-from hooks.node.release import Outcome, carry_out, look, said_by
+from hooks.node.release import Outcome, carry_out, find_release, read_content
 from hooks.node.release_decision import Release
 from lading.errors import ConfigError, RuntimeUnavailableError
 from lading.log import Event, Log
@@ -32,7 +32,7 @@ END = End(at=holders.NOW, how=Ended.FORCED, uid=1000)
 
 
 class Room:
-    """A node with one card and one VF; pod p1 may have both."""
+    """Hold a node with one card and one VF, which pod p1 may have."""
 
     def __init__(self, ledger: Ledger, log: Log) -> None:
         self.ledger, self.log = ledger, log
@@ -59,7 +59,7 @@ class Room:
         return path_of(sandbox)
 
     async def given(self, *, alive: bool = False) -> Attachment:
-        """p1 has the VF and the card; its sandbox is stopped, and nothing came back."""
+        """Give p1 the VF and the card, and stop its sandbox, after which neither returned."""
         self.kernel.add_netns(path_of(SANDBOX))
         self.ledger.record(self.grant)
         attached = await self.attacher.attach([WantedVf(vf=self.vf, settings=SETTINGS)], pod_of(SANDBOX))
@@ -69,12 +69,12 @@ class Room:
             self.runtime.stop(SANDBOX)
         return attached[0]
 
-    async def look(self, device: str = CARD) -> Release:
-        return await look(device, self.inventory, lambda: said_by(self.ledger), self.runtime.lists)
+    async def find_release(self, device: str = CARD) -> Release:
+        return await find_release(device, self.inventory, lambda: read_content(self.ledger), self.runtime.lists)
 
     async def release(self, device: str = CARD) -> tuple[Release, Outcome]:
-        found = await self.look(device)
-        return found, await carry_out(found, self.ledger, self.attacher, self.log, end=END)
+        release = await self.find_release(device)
+        return release, await carry_out(release, self.ledger, self.attacher, self.log, end=END)
 
     def held(self) -> tuple[tuple[Grant, ...], tuple[Attachment, ...]]:
         return self.ledger.grants(), self.ledger.journal.rows()
@@ -86,24 +86,24 @@ def room(tmp_path: Path, log: Log) -> Iterator[Room]:
         yield Room(ledger, log)
 
 
-def test_to_look_touches_nothing(room: Room) -> None:
+def test_to_scan_touches_nothing(room: Room) -> None:
     async def run() -> None:
         row = await room.given()
         changes = list(room.kernel.changes)
-        found = await room.look()
-        assert (found.attachments, found.grants) == ((row,), (room.grant,))
+        release = await room.find_release()
+        assert (release.attachments, release.grants) == ((row,), (room.grant,))
         assert room.held() == ((room.grant,), (row,))
         assert room.kernel.changes == changes
 
     asyncio.run(run())
 
 
-def test_what_was_looked_at_is_what_is_done(room: Room, records: Records) -> None:
+def test_what_was_checked_is_what_is_done(room: Room, records: Records) -> None:
     async def run() -> None:
         await room.given()
-        found, outcome = await room.release()
-        assert outcome == Outcome(done=tuple(found.steps))
-        assert found.in_use == ()
+        result, outcome = await room.release()
+        assert outcome == Outcome(done=tuple(result.steps))
+        assert result.in_use == ()
 
     before = room.kernel.where(room.vf.bdf)
     asyncio.run(run())
@@ -118,8 +118,8 @@ def test_again_there_is_nothing_left_to_do(room: Room) -> None:
         await room.given()
         await room.release()
         for device in (CARD, room.vf.bdf):
-            found, outcome = await room.release(device)
-            assert (found, outcome) == (Release(device=device), Outcome())
+            result, outcome = await room.release(device)
+            assert (result, outcome) == (Release(device=device), Outcome())
 
     asyncio.run(run())
 
@@ -128,20 +128,20 @@ def test_from_a_live_pod_nothing_is_taken(room: Room) -> None:
     async def run() -> None:
         row = await room.given(alive=True)
         for device in (CARD, room.vf.bdf):
-            found, outcome = await room.release(device)
-            assert found.in_use
+            result, outcome = await room.release(device)
+            assert result.in_use
             assert outcome == Outcome()
         assert room.held() == ((room.grant,), (row,))
 
     asyncio.run(run())
 
 
-def test_while_the_runtime_does_not_answer_no_one_is_known_to_be_gone(room: Room) -> None:
+def test_while_the_runtime_does_not_answer_no_one_is_known_to_be_deleted(room: Room) -> None:
     async def run() -> None:
         await room.given()
         room.runtime.down = True
         with pytest.raises(RuntimeUnavailableError):
-            await room.look()
+            await room.find_release()
 
     asyncio.run(run())
     assert room.ledger.grants() == (room.grant,)
@@ -149,7 +149,7 @@ def test_while_the_runtime_does_not_answer_no_one_is_known_to_be_gone(room: Room
 
 def test_no_such_device(room: Room) -> None:
     with pytest.raises(ConfigError):
-        asyncio.run(room.look("0000:ff:00.1"))
+        asyncio.run(room.find_release("0000:ff:00.1"))
 
 
 def test_a_vf_that_does_not_come_back_keeps_its_grant(room: Room) -> None:
@@ -158,7 +158,7 @@ def test_a_vf_that_does_not_come_back_keeps_its_grant(room: Room) -> None:
         room.kernel.fail("move_out")
         _, outcome = await room.release()
         assert outcome.done == ()
-        assert any("move_out" in words for words in outcome.failed)
+        assert any("move_out" in text for text in outcome.failed)
         (row,) = room.ledger.journal.rows()
         assert row.step is Step.RETURNING
         assert room.ledger.grants() == (room.grant,)
@@ -169,13 +169,13 @@ def test_a_vf_that_does_not_come_back_keeps_its_grant(room: Room) -> None:
 
 
 def test_a_pod_that_comes_back_meanwhile_keeps_what_it_has(room: Room) -> None:
-    """The pod's new sandbox is younger than the lists, and than what was read of the ledger before."""
+    """Create a new sandbox of the pod that is younger than the lists and the earlier reading of the ledger."""
     again = replace(room.grant, sandbox=SandboxId("p1-s1"))
 
     async def run() -> None:
         await room.given()
         room.runtime.pause()
-        looking = asyncio.create_task(room.look())
+        looking = asyncio.create_task(room.find_release())
         await asyncio.sleep(0)
         room.ledger.record(again)
         room.runtime.go_on()
@@ -189,12 +189,12 @@ def test_a_pod_that_comes_back_meanwhile_keeps_what_it_has(room: Room) -> None:
 def test_a_vf_that_a_newer_sandbox_has_by_then_stays_there(room: Room) -> None:
     async def run() -> None:
         await room.given()
-        found = await room.look()
+        release = await room.find_release()
         await room.attacher.detach_sandbox(SandboxId(SANDBOX))
         room.kernel.add_netns(path_of("p1-s1"))
         newer = await room.attacher.attach([WantedVf(vf=room.vf)], pod_of("p1-s1"))
         assert isinstance(newer, tuple)
-        await carry_out(found, room.ledger, room.attacher, room.log, end=END)
+        await carry_out(release, room.ledger, room.attacher, room.log, end=END)
         assert room.ledger.journal.rows() == newer
         assert room.kernel.where(room.vf.bdf) is not None
         assert room.ledger.grants() == (room.grant,)
@@ -202,12 +202,12 @@ def test_a_vf_that_a_newer_sandbox_has_by_then_stays_there(room: Room) -> None:
     asyncio.run(run())
 
 
-def test_a_disk_that_takes_nothing_is_a_failure_that_is_told(room: Room) -> None:
+def test_a_disk_that_takes_nothing_is_a_failure_that_is_reported(room: Room) -> None:
     async def run() -> None:
         await room.given()
-        found = await room.look()
+        release = await room.find_release()
         room.ledger.path.rename(room.ledger.path.with_suffix(".gone"))
-        outcome = await carry_out(found, room.ledger, room.attacher, room.log, end=END)
+        outcome = await carry_out(release, room.ledger, room.attacher, room.log, end=END)
         assert outcome.done == ()
         assert outcome.failed
 

@@ -63,16 +63,16 @@ def test_a_device_of_the_node_by_any_of_its_names(text: str, device: HeldDevice)
         ("a\x1bb", r"a\x1bb"),
     ],
 )
-def test_what_is_no_device_of_the_node_is_said(text: str, said: str) -> None:
+def test_what_is_no_device_of_the_node_is_reported(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as e:
         find_device(text, NODE, LedgerContent())
     assert said in e.value.message
 
 
-def test_what_is_gone_can_be_released_while_someone_holds_it() -> None:
-    said = LedgerContent(grants=[holders.grant(devices=holders.whole(9))], attachments=[holders.row(9)])
-    assert find_device(holders.gpu_uuid(9), NODE, said) == HeldDevice(gpu=holders.gpu_uuid(9))
-    assert find_device(holders.vf_bdf(9), NODE, said) == HeldDevice(vf=holders.vf_bdf(9))
+def test_what_is_deleted_can_be_released_while_someone_holds_it() -> None:
+    content = LedgerContent(grants=[holders.grant(devices=holders.whole(9))], attachments=[holders.row(9)])
+    assert find_device(holders.gpu_uuid(9), NODE, content) == HeldDevice(gpu=holders.gpu_uuid(9))
+    assert find_device(holders.vf_bdf(9), NODE, content) == HeldDevice(vf=holders.vf_bdf(9))
 
 
 # ---- who is alive
@@ -85,9 +85,9 @@ def test_a_ready_sandbox_and_a_container_that_has_not_exited_are_alive() -> None
         (ContainerState.UNKNOWN, True),
         (ContainerState.EXITED, False),
     ):
-        found = living([holders.sandbox(ready=False)], [holders.container(state=state)])
-        assert bool(found.uses(holders.grant())) is alive
-        assert bool(found.uses_vf(holders.row())) is alive
+        result = living([holders.sandbox(ready=False)], [holders.container(state=state)])
+        assert bool(result.uses(holders.grant())) is alive
+        assert bool(result.uses_vf(holders.row())) is alive
     assert ready("pod-1").uses(holders.grant())
     assert ready("pod-1").uses_vf(holders.row())
     assert not ready("pod-2").uses(holders.grant())
@@ -105,7 +105,7 @@ def test_a_container_is_known_by_its_pod_or_its_id() -> None:
 # ---- what is done
 
 
-def test_of_a_pod_that_is_gone_the_vf_comes_back_before_the_grant_is_freed() -> None:
+def test_of_a_pod_that_is_deleted_the_vf_comes_back_before_the_grant_is_freed() -> None:
     grant, row = holders.grant(devices=BOTH), holders.row(1)
     for device in (CARD, FUNCTION):
         release = decided(device, [grant], [row])
@@ -131,14 +131,14 @@ def test_what_a_live_pod_has_is_not_taken() -> None:
         release = decided(device, [grant], [row], ready("pod-1"))
         assert (release.attachments, release.grants, release.steps) == ((), (), [])
         assert release.in_use
-        assert all("name-of-pod-1" in words for words in release.in_use)
+        assert all("name-of-pod-1" in text for text in release.in_use)
 
 
 def test_of_sharers_the_dead_go_and_the_living_stay() -> None:
     dead, alive = holders.grant("dead", devices=holders.share(0)), holders.grant("alive", devices=holders.share(0))
     release = decided(CARD, [dead, alive], alive=ready("alive"))
     assert release.grants == (dead,)
-    assert [("name-of-alive" in words, "name-of-dead" in words) for words in release.in_use] == [(True, False)]
+    assert [("name-of-alive" in text, "name-of-dead" in text) for text in release.in_use] == [(True, False)]
 
 
 def test_a_card_is_released_with_its_instances_and_an_instance_alone() -> None:
@@ -169,7 +169,7 @@ def test_a_grant_waits_for_a_vf_that_cannot_come_back_now() -> None:
     alive = replace(NO_ONE, sandboxes={row.sandbox: "its container x has not exited"})
     release = decided(CARD, [grant], [row], alive)
     assert (release.attachments, release.grants) == ((), ())
-    assert any(row.bdf in words for words in release.in_use)
+    assert any(row.bdf in text for text in release.in_use)
 
 
 def test_another_pods_vf_of_the_same_name_is_not_waited_for() -> None:

@@ -1,4 +1,4 @@
-"""The watch over shares: NVML, /proc and the real share server's status → the node, its log and its report."""
+"""Test the watch over shares, from NVML, /proc and the real share server's status to the node, its log and its report."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from hooks.inventory.read import read_inventory
 from hooks.ledger.share_bypass import SUSPECT_S
 from hooks.ledger.store import Ledger
 from hooks.model.assignment import GrantedDevices, GrantedGpu
-from hooks.node.share_watch import LOOK_S, ShareWatch
+from hooks.node.share_watch import SCAN_S, ShareWatch
 from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
@@ -47,10 +47,10 @@ class World:
         self.sim = sim
         vendor = Nvidia(NvidiaSettings(nvml_library=str(nvml)))
         self.show()
-        found = read_inventory(sim.root, vendors=[vendor])
-        self.card = found.gpus[0].uuid
+        inventory = read_inventory(sim.root, vendors=[vendor])
+        self.card = inventory.gpus[0].uuid
         self.node = a_node(ledger, FakeRuntime(), sim.root, log)
-        self.node.watch = Watch(found)
+        self.node.watch = Watch(inventory)
         self.now = 100.0
         self.uses: Callable[[], Sequence[ShareUse]] = list
         self.watch = ShareWatch(
@@ -76,9 +76,9 @@ class World:
         (folder / "stat").write_text(f"{thread} (a) S 9) S 1 {pid} {pid} 0 -1 {4194304 | 4 * ending} 0 0\n")
 
     async def look_for(self, seconds: float) -> None:
-        for _ in range(int(seconds / LOOK_S) + 1):
-            await self.watch.look()
-            self.now += LOOK_S
+        for _ in range(int(seconds / SCAN_S) + 1):
+            await self.watch.scan()
+            self.now += SCAN_S
 
     @property
     def found(self) -> list[tuple[str, str, tuple[int, ...]]]:
@@ -100,10 +100,10 @@ def play(build_node: BuildNode, fake_nvml: Path, tmp_path: Path, log: Log) -> Pl
 def test_a_process_that_is_not_connected_is_found_within_five_seconds(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.show(Running(4711, 10))
-        await world.look_for(5.0 - LOOK_S)  # it came just after a look
+        await world.look_for(5.0 - SCAN_S)  # it came just after a look
         assert world.found == [("train", "process", (4711,))]
         world.show()
-        await world.watch.look()
+        await world.watch.scan()
         assert world.found == []
 
     play(scenario)
@@ -122,7 +122,7 @@ def test_too_much_memory_is_found(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.show(Running(4711, 1101))
         world.uses = lambda: [known(4711)]
-        await world.look_for(5.0 - LOOK_S)
+        await world.look_for(5.0 - SCAN_S)
         assert world.found == [("train", "memory", ())]
 
     play(scenario)
@@ -131,9 +131,9 @@ def test_too_much_memory_is_found(play: Play) -> None:
 def test_what_contexts_take_is_kept_for_the_next_shares(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.uses = lambda: [msgspec.structs.replace(known(4711), gpu=world.card, context_mib=518)]
-        await world.watch.look()
+        await world.watch.scan()
         world.uses = lambda: [known(4711)]
-        await world.watch.look()
+        await world.watch.scan()
         assert world.node.share_contexts == {world.card: 518}
 
     play(scenario)
@@ -153,12 +153,12 @@ def test_while_the_share_server_does_not_answer_nothing_is_claimed(play: Play, r
 
     async def scenario(world: World) -> None:
         world.show(Running(4711, 10))
-        await world.look_for(SUSPECT_S - LOOK_S)
+        await world.look_for(SUSPECT_S - SCAN_S)
         world.uses = down
         await world.look_for(20.0)
         assert world.found == []
         world.uses = list  # it restarted, and the process is not connected again yet
-        await world.watch.look()
+        await world.watch.scan()
         assert world.found == []
 
     play(scenario)
@@ -166,7 +166,7 @@ def test_while_the_share_server_does_not_answer_nothing_is_claimed(play: Play, r
 
 
 def test_a_process_that_is_about_to_end_is_not_meant_as_long_as_no_thread_goes_on(play: Play) -> None:
-    """The connection of such a process is closed before the driver forgets the process."""
+    """Check a process whose connection is closed before the driver forgets the process."""
 
     async def scenario(world: World) -> None:
         world.show(Running(4711, 10))
@@ -191,7 +191,7 @@ def test_outside_the_hosts_pid_namespace_nothing_is_claimed(play: Play) -> None:
 
 
 def test_the_share_servers_status_names_the_processes_that_are_connected(play: Play, tmp_path: Path, log: Log) -> None:
-    """The process is this one, which NVML shows as one of the pod's."""
+    """Check the process of this test, which NVML shows as one of the pod's."""
 
     async def scenario(world: World) -> None:
         world.show(Running(os.getpid(), 10))

@@ -33,23 +33,23 @@ from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid
 GOLDEN = Path(__file__).with_name("demo-8gpu.json")
 
 
-def status(found: Inventory, *grants: Grant, **more: Any) -> Status:
-    return build_status(found, grants, **{"unmanaged": {}, "reconciled": True, "boot_id": BOOT, "reporter": "1.2.3", **more})
+def status(result: Inventory, *grants: Grant, **more: Any) -> Status:
+    return build_status(result, grants, **{"unmanaged": {}, "reconciled": True, "boot_id": BOOT, "reporter": "1.2.3", **more})
 
 
 def test_the_demo_node_as_it_is_sent(build_node: BuildNode, fake_nvml: Path) -> None:
-    """With one card lost, one used by a stranger, one given whole with a VF, one shared."""
+    """Check a node with one card lost, one used without a grant, one granted whole with a VF, and one shared."""
     node = build_node("demo-8gpu")
     NvmlState(profile=node.profile, failures=(Failure(gpu=3, status=GPU_IS_LOST),)).write(node.nvml_state)
-    found = read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))])
-    cards = [card.uuid for card in found.gpus]
+    result = read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))])
+    cards = [card.uuid for card in result.gpus]
     train = GrantedDevices(gpus=(GrantedGpu(uuid=cards[0]),), vfs=(GrantedVf(bdf=PciAddress("0000:18:00.2"), ifname="rdma0"),))
     side = GrantedDevices(gpus=(GrantedGpu(uuid=cards[1], memory_mib=8138, core_percent=30),))
     grants = (
         dataclasses.replace(grant("pod-2", "main", side), form=Form.SIGNED, gen=7),
         grant("pod-1", "train", train),
     )
-    built = build_status(found, grants, unmanaged={cards[7]: "process 42"}, reconciled=True, boot_id=BOOT, reporter="1.2.3")
+    built = build_status(result, grants, unmanaged={cards[7]: "process 42"}, reconciled=True, boot_id=BOOT, reporter="1.2.3")
     assert json.loads(msgspec.json.encode(built)) == json.loads(GOLDEN.read_text())
     assert msgspec.json.decode(GOLDEN.read_bytes(), type=Status) == built
 
@@ -63,10 +63,10 @@ def test_a_node_without_devices_has_empty_columns() -> None:
 def test_columns() -> None:
     down = dataclasses.replace(inventory(vfs=(vf(0), vf(1))).pfs[0], unhealthy="no port is active")
     well = inventory(gpus=(gpu(0), gpu(1, unhealthy="lost"), mig_gpu(2)), vfs=(vf(2), vf(3, unhealthy="vfio")))
-    found = dataclasses.replace(well, pfs=(*well.pfs, down), problems=("cannot read",))
+    result = dataclasses.replace(well, pfs=(*well.pfs, down), problems=("cannot read",))
     mine = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),))
     built = status(
-        found, grant("a", devices=mine), grant("b", devices=mine), grant("c", devices=vfs(0)), unmanaged={uuid(2): "x"}
+        result, grant("a", devices=mine), grant("b", devices=mine), grant("c", devices=vfs(0)), unmanaged={uuid(2): "x"}
     )
     assert (built.summary.gpus, built.summary.models, built.summary.vfs) == ("2/3", "NVIDIA H100", "1/4")
     assert built.summary.held == "2 GPUs, 1 VF"
@@ -75,9 +75,9 @@ def test_columns() -> None:
 
 
 def test_a_dirty_card_says_why_unless_it_has_a_holder_or_instances() -> None:
-    found = inventory(gpus=(gpu(0), gpu(1), mig_gpu(2), gpu(3)))
+    result = inventory(gpus=(gpu(0), gpu(1), mig_gpu(2), gpu(3)))
     mine = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(1)),))
-    built = status(found, grant("a", devices=mine), dirty={uuid(number): "90 MiB of it\n" for number in range(3)})
+    built = status(result, grant("a", devices=mine), dirty={uuid(number): "90 MiB of it\n" for number in range(3)})
     assert [card.dirty for card in built.gpus] == ["90 MiB of it\\x0a", "", "", ""]
     assert built.summary.gpus == "4/4"
     assert "dirty: 90 MiB" in built.summary.problems
@@ -96,12 +96,12 @@ def test_links_name_cards_and_not_addresses() -> None:
 def test_partitions_are_those_of_which_every_gpu_is_there() -> None:
     pair, half, one = (Partition(id=n, modules=modules) for n, modules in enumerate([(1, 3), (1, 2, 3, 4), (2,)]))
     on_board = tuple(dataclasses.replace(gpu(n), module_id=module) for n, module in enumerate((3, 1, None)))
-    found = dataclasses.replace(inventory(gpus=on_board), partitions=(pair, half, one))
-    assert [(each.id, each.modules) for each in status(found).partitions] == [(0, (1, 3))]
-    assert status(dataclasses.replace(found, gpus=on_board[2:])).partitions == ()
+    result = dataclasses.replace(inventory(gpus=on_board), partitions=(pair, half, one))
+    assert [(each.id, each.modules) for each in status(result).partitions] == [(0, (1, 3))]
+    assert status(dataclasses.replace(result, gpus=on_board[2:])).partitions == ()
 
 
-def test_every_kind_of_share_is_told_apart() -> None:
+def test_every_kind_of_share_is_distinguished() -> None:
     held = GrantedDevices(
         gpus=(
             GrantedGpu(uuid=uuid(0)),
@@ -137,18 +137,18 @@ def test_who_held_what_before() -> None:
 
 @pytest.mark.parametrize(("used_mib", "told_mib"), [(0, 0), (127, 0), (128, 256), (383, 256), (384, 512), (81559, 81559)])
 @pytest.mark.parametrize(("busy", "told"), [(0, 0), (2, 0), (3, 5), (97, 95), (98, 100), (100, 100)])
-def test_what_is_in_use_is_told_in_steps(used_mib: int, told_mib: int, busy: int, told: int) -> None:
+def test_what_is_in_use_is_reported_in_steps(used_mib: int, told_mib: int, busy: int, told: int) -> None:
     card = dataclasses.replace(gpu(0), used_mib=used_mib, busy_percent=busy)
     assert coarse_use(inventory(gpus=(card,)), {}) == (Use(uuid=uuid(0), memory_used_mib=told_mib, busy_percent=told),)
 
 
-def test_of_what_a_card_does_not_tell_nothing_is_said() -> None:
+def test_of_what_a_card_does_not_tell_nothing_is_reported() -> None:
     cards = (gpu(0), dataclasses.replace(gpu(1), used_mib=512), dataclasses.replace(gpu(2), busy_percent=50))
     assert coarse_use(inventory(gpus=cards), {}) == (Use(uuid=uuid(1), memory_used_mib=512), Use(uuid=uuid(2), busy_percent=50))
     assert status(inventory(gpus=cards)).use == ()  # the reporter adds the use
 
 
-def test_the_use_of_containers_is_told_beside_their_cards() -> None:
+def test_the_use_of_containers_is_reported_beside_their_cards() -> None:
     parts = {Part(uuid(0), GrantKey(PodUid("b"), "x")): 3000, Part(uuid(0), GrantKey(PodUid("a"), "y")): 100}
     instance = {Part(mig_uuid(11), GrantKey(PodUid("c"), "z")): 10_000}
     card, split, other = coarse_use(
@@ -162,13 +162,13 @@ def test_the_use_of_containers_is_told_beside_their_cards() -> None:
     assert other.containers == ()
 
 
-def test_no_more_containers_are_told_than_are_taken() -> None:
+def test_no_more_containers_are_reported_than_are_taken() -> None:
     many = {Part(uuid(0), GrantKey(PodUid("a"), f"c{number:03}")): 1 for number in range(MAX_CONTAINERS + 1)}
     (card,) = coarse_use(inventory(gpus=(gpu(0),)), many)
     assert len(card.containers) == MAX_CONTAINERS
 
 
-def test_bypasses_of_shares_are_told_with_their_pods() -> None:
+def test_bypasses_of_shares_are_reported_with_their_pods() -> None:
     one = ShareBypass(
         pod=PodUid("a"), container="c", namespace="n", pod_name="p", card=uuid(0), how=How.PROCESS, process_ids=(7,)
     )

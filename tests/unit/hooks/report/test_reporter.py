@@ -1,4 +1,5 @@
-"""The reporter step by step: a node that a test changes, and an API server that is one object, a Node, and failures to come."""
+"""Test the reporter step by step, with a node that the test changes, and an API server of one object, a Node, and scripted
+failures."""
 
 import asyncio
 import contextlib
@@ -20,7 +21,7 @@ from hooks.ledger.share_bypass import How, ShareBypass
 from hooks.ledger.store import Ledger
 from hooks.node.node import Node
 from hooks.report import reporter
-from hooks.report.reporter import LOOK_S, RENEW_S, Reporter, connect
+from hooks.report.reporter import RENEW_S, SCAN_S, Reporter, connect
 from lading.errors import ConfigError
 from lading.kube.errors import ConflictError, InvalidError, NotFoundError, TooManyRequestsError, UnreachableError
 from lading.log import Event, Level, Log
@@ -38,7 +39,8 @@ DOWN = UnreachableError("cannot patch: connection refused")
 
 
 class Kube:
-    """Honest where the reporter leans on it: a status is no way to make its object, an object is made once."""
+    """Act as the API server where the reporter relies on it: a status does not create its object, and an object is created
+    once."""
 
     def __init__(self) -> None:
         self.nodes = {"n1": "uid-of-n1"}
@@ -86,7 +88,7 @@ class Kube:
 
 
 class World:
-    """A node with two cards, and its reporter. Time passes when a test says so."""
+    """Hold a node with two cards, and its reporter. Time passes when the test decides."""
 
     def __init__(self, node: Node, log: Log, records: Records, *, use_interval_s: float) -> None:
         self.node = node
@@ -109,8 +111,8 @@ class World:
             chance=lambda: 1.0,
         )
 
-    async def look(self) -> float:
-        return await self.reporter.look(self.kube)
+    async def scan(self) -> float:
+        return await self.reporter.scan(self.kube)
 
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -125,8 +127,8 @@ class World:
         self.connections += 1
         yield self.kube
 
-    def fall_ill(self, index: int, why: str) -> None:
-        gpus = [dataclasses.replace(gpu(i), unhealthy=why if i == index else "") for i in (0, 1)]
+    def fall_ill(self, index: int, reason: str) -> None:
+        gpus = [dataclasses.replace(gpu(i), unhealthy=reason if i == index else "") for i in (0, 1)]
         self.node.watch = Watch(inventory(gpus=tuple(gpus)))
 
 
@@ -158,7 +160,7 @@ def play_use(tmp_path: Path, log: Log, records: Records) -> Play:
 
 def test_the_first_report_makes_the_object_with_the_node_as_its_owner(play: Play) -> None:
     async def scenario(world: World) -> None:
-        assert await world.look() == LOOK_S
+        assert await world.scan() == SCAN_S
         assert world.kube.calls == ["apply", "get", "create", "apply"]
         assert world.kube.object is not None
         assert world.kube.object["metadata"] == {
@@ -173,12 +175,12 @@ def test_the_first_report_makes_the_object_with_the_node_as_its_owner(play: Play
 
 def test_what_did_not_change_is_not_sent_again(play: Play) -> None:
     async def scenario(world: World) -> None:
-        await world.look()
+        await world.scan()
         calls = len(world.kube.calls)
         for _ in range(5):
-            world.now += LOOK_S
+            world.now += SCAN_S
             world.node.watch = Watch(inventory(gpus=(gpu(0), gpu(1))))  # read again, and the same
-            await world.look()
+            await world.scan()
         assert len(world.kube.calls) == calls
 
     play(scenario)
@@ -186,10 +188,10 @@ def test_what_did_not_change_is_not_sent_again(play: Play) -> None:
 
 def test_processes_come_and_go_and_are_no_news(play: Play) -> None:
     async def scenario(world: World) -> None:
-        await world.look()
+        await world.scan()
         busy = dataclasses.replace(gpu(0), processes=running(1, 2))  # processes of the host: there is no /proc below this root
         world.node.watch = Watch(inventory(gpus=(busy, gpu(1))))
-        await world.look()
+        await world.scan()
         assert len(world.kube.applied) == 1
 
     play(scenario)
@@ -197,9 +199,9 @@ def test_processes_come_and_go_and_are_no_news(play: Play) -> None:
 
 def test_health_goes_both_ways(play: Play) -> None:
     async def scenario(world: World) -> None:
-        for why in ("", "GPU is lost", ""):
-            world.fall_ill(1, why)
-            await world.look()
+        for reason in ("", "GPU is lost", ""):
+            world.fall_ill(1, reason)
+            await world.scan()
         assert [status.gpus[1].unhealthy for status in world.kube.applied] == ["", "GPU is lost", ""]
 
     play(scenario)
@@ -207,24 +209,24 @@ def test_health_goes_both_ways(play: Play) -> None:
 
 def test_grants_and_reconciliation_are_news(play: Play) -> None:
     async def scenario(world: World) -> None:
-        await world.look()
+        await world.scan()
         world.node.ledger.record(grant("p", "c", whole(0)))
         world.node.ledger.record(grant("p", "d", whole(1)))  # two changes, one report
-        await world.look()
+        await world.scan()
         world.node.reconciled = True
-        await world.look()
+        await world.scan()
         world.node.ledger.release(PodUid("p"), end=End(at=5))
-        await world.look()
+        await world.scan()
         assert [(len(s.grants), s.reconciled) for s in world.kube.applied] == [(0, False), (2, False), (2, True), (0, True)]
 
     play(scenario)
 
 
-def test_before_the_first_inventory_nothing_is_said(play: Play) -> None:
+def test_before_the_first_inventory_nothing_is_reported(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.node.watch = None
         world.now += 90
-        assert await world.look() == LOOK_S
+        assert await world.scan() == SCAN_S
         assert world.kube.calls == []
         assert world.reporter.stale_s == 90
         assert world.reporter.age_s == float("inf")
@@ -234,13 +236,13 @@ def test_before_the_first_inventory_nothing_is_said(play: Play) -> None:
 
 def test_the_whole_is_applied_again_after_a_while(play: Play) -> None:
     async def scenario(world: World) -> None:
-        await world.look()
+        await world.scan()
         world.now += 0.8 * RENEW_S
-        await world.look()
+        await world.scan()
         assert len(world.kube.applied) == 1
         world.kube.object = None  # deleted: by a person, or with its Node
         world.now += 0.4 * RENEW_S
-        await world.look()
+        await world.scan()
         assert world.kube.applied[0] == world.kube.applied[1]
         assert world.kube.object is not None
 
@@ -250,9 +252,9 @@ def test_the_whole_is_applied_again_after_a_while(play: Play) -> None:
 def test_who_held_what_before_goes_along(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.node.ledger.record(grant("p", "c", whole(0)))
-        await world.look()
+        await world.scan()
         world.node.ledger.release(PodUid("p"), end=End(at=7))
-        await world.look()
+        await world.scan()
         assert [len(status.past) for status in world.kube.applied] == [0, 1]
         assert (world.kube.applied[-1].past[0].pod, world.kube.applied[-1].past[0].until) == ("p", 7)
 
@@ -261,32 +263,32 @@ def test_who_held_what_before_goes_along(play: Play) -> None:
 
 def test_a_bypass_of_a_share_is_news(play: Play) -> None:
     async def scenario(world: World) -> None:
-        await world.look()
+        await world.scan()
         one = ShareBypass(pod=PodUid("p"), container="c", namespace="n", pod_name="a", card=uuid(0), how=How.MEMORY)
         world.node.share_bypasses = (one,)
-        await world.look()
+        await world.scan()
         world.node.share_bypasses = ()
-        await world.look()
+        await world.scan()
         assert [len(status.share_bypasses) for status in world.kube.applied] == [0, 1, 0]
 
     play(scenario)
 
 
-def test_a_card_is_reported_as_dirty_from_the_report_on_in_which_its_last_grant_is_gone(play: Play) -> None:
+def test_a_card_is_reported_as_dirty_from_the_report_on_in_which_its_last_grant_is_deleted(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.node.ledger.record(grant("p", "c", whole(0)))
-        await world.look()
+        await world.scan()
         world.node.ledger.release(PodUid("p"), end=End(at=7))
         world.node.hand_over.read_soon = lambda: None
         world.node.hand_over.left([uuid(0)])
-        await world.look()
+        await world.scan()
         world.node.hand_over.read(float("inf"), {uuid(0): "90 MiB of it", uuid(1): ""}, 60)
-        await world.look()
+        await world.scan()
         world.node.hand_over.read(float("inf"), {uuid(0): "", uuid(1): ""}, 61)
-        await world.look()
-        told = [(len(status.grants), status.gpus[0].dirty) for status in world.kube.applied]
+        await world.scan()
+        notified = [(len(status.grants), status.gpus[0].dirty) for status in world.kube.applied]
         waits = "it has not been read since its last holder was gone"
-        assert told == [(1, ""), (0, waits), (0, "90 MiB of it; since 1970-01-01 00:01:00 UTC"), (0, "")]
+        assert notified == [(1, ""), (0, waits), (0, "90 MiB of it; since 1970-01-01 00:01:00 UTC"), (0, "")]
         assert {status.gpus[1].dirty for status in world.kube.applied} == {""}
 
     play(scenario)
@@ -307,11 +309,11 @@ def seen(world: World) -> list[tuple[int | None, int | None]]:
 def test_use_is_a_report_of_its_own_once_in_a_while(play_use: Play) -> None:
     async def scenario(world: World) -> None:
         use(world, 300, 50)
-        await world.look()
+        await world.scan()
         for second in range(1, 150):
             world.now += 1
             use(world, 512 * second, second % 100)
-            await world.look()
+            await world.scan()
         assert seen(world) == [(256, 50), (72 * 512, 70), (144 * 512, 45)]  # every 72 s: a fifth may be added to 60
 
     play_use(scenario)
@@ -320,11 +322,11 @@ def test_use_is_a_report_of_its_own_once_in_a_while(play_use: Play) -> None:
 def test_use_that_is_nearly_the_same_is_no_news(play_use: Play) -> None:
     async def scenario(world: World) -> None:
         use(world, 300, 50)
-        await world.look()
+        await world.scan()
         for mib, percent in ((310, 51), (350, 49), (300, 50)):
             world.now += 100
             use(world, mib, percent)
-            await world.look()
+            await world.scan()
         assert seen(world) == [(256, 50)]
 
     play_use(scenario)
@@ -334,12 +336,12 @@ def test_its_time_is_when_the_cards_were_asked(play_use: Play) -> None:
     async def scenario(world: World) -> None:
         world.node.clock = lambda: 1_000_000.0 + world.now
         use(world, 300, 50)
-        await world.look()
+        await world.scan()
         use(world, 301, 50)
         world.now += 100
-        await world.look()
+        await world.scan()
         world.now += 1.1 * RENEW_S  # with what is reported anyway it is told anew
-        await world.look()
+        await world.scan()
         assert [status.used_at for status in world.kube.applied] == [1_001_000 - 7, 1_001_000 - 7 + 100 + 660]
 
     play_use(scenario)
@@ -351,7 +353,7 @@ def test_use_that_does_not_change_is_as_fresh_as_the_renewals(play_use: Play) ->
         use(world, 300, 50)
         for _ in range(int(5 * RENEW_S)):
             world.now += 1
-            await world.look()
+            await world.scan()
             assert world.now - world.kube.applied[-1].used_at <= 1.2 * (RENEW_S + 60) + 7 + 1
         assert len(world.kube.applied) == 5
 
@@ -362,7 +364,7 @@ def test_its_time_is_one_that_the_api_server_takes_whatever_the_clock_says(play_
     async def scenario(world: World) -> None:
         world.node.clock = lambda: 3.0  # the card was asked 7 s ago, before time 0
         use(world, 300, 50)
-        await world.look()
+        await world.scan()
         assert world.kube.applied[0].used_at == 0
 
     play_use(scenario)
@@ -371,10 +373,10 @@ def test_its_time_is_one_that_the_api_server_takes_whatever_the_clock_says(play_
 def test_a_change_between_takes_the_use_along_that_was_reported(play_use: Play) -> None:
     async def scenario(world: World) -> None:
         use(world, 300, 50)
-        await world.look()
+        await world.scan()
         use(world, 9000, 100)
         world.node.ledger.record(grant("p", "c", whole(0)))
-        await world.look()
+        await world.scan()
         assert seen(world) == [(256, 50), (256, 50)]
 
     play_use(scenario)
@@ -383,11 +385,11 @@ def test_a_change_between_takes_the_use_along_that_was_reported(play_use: Play) 
 def test_where_it_is_off_or_no_card_tells_there_is_none(play: Play, play_use: Play) -> None:
     async def off(world: World) -> None:
         use(world, 300, 50)
-        await world.look()
+        await world.scan()
         assert (world.kube.applied[0].use, world.kube.applied[0].used_at) == ((), 0)
 
     async def silent(world: World) -> None:
-        await world.look()
+        await world.scan()
         assert (world.kube.applied[0].use, world.kube.applied[0].used_at) == ((), 0)
 
     play(off)
@@ -397,24 +399,24 @@ def test_where_it_is_off_or_no_card_tells_there_is_none(play: Play, play_use: Pl
 # ---- failures
 
 
-def test_a_failure_is_said_once_counted_and_made_up_for(play: Play) -> None:
+def test_a_failure_is_reported_once_counted_and_made_up_for(play: Play) -> None:
     async def scenario(world: World) -> None:
-        await world.look()
+        await world.scan()
         world.fall_ill(0, "lost")
         world.kube.failures.extend([DOWN, DOWN, DOWN])
         waits = []
         for _ in range(3):
-            waits.append(await world.look())
+            waits.append(await world.scan())
             world.now += waits[-1]
         assert waits == [0.5, 1.0, 2.0]
         assert world.reporter.failures == 3
         assert world.reporter.failure == str(DOWN)
         assert world.reporter.stale_s == sum(waits)
-        assert await world.look() == LOOK_S
+        assert await world.scan() == SCAN_S
         assert world.kube.applied[-1].gpus[0].unhealthy == "lost"
         assert (world.reporter.stale_s, world.reporter.failure) == (0, "")
-        said = [(level, event) for level, event, _, _ in world.records.written if event in REPORTS]
-        assert said == [
+        text = [(level, event) for level, event, _, _ in world.records.written if event in REPORTS]
+        assert text == [
             (Level.INFO, Event.REPORT_APPLIED),
             (Level.WARNING, Event.REPORT_FAILED),
             (Level.INFO, Event.REPORT_APPLIED),
@@ -425,12 +427,12 @@ def test_a_failure_is_said_once_counted_and_made_up_for(play: Play) -> None:
 
 def test_after_an_outage_the_whole_is_applied_though_nothing_changed(play: Play) -> None:
     async def scenario(world: World) -> None:
-        await world.look()
+        await world.scan()
         world.fall_ill(0, "lost")
         world.kube.failures.append(DOWN)
-        await world.look()
+        await world.scan()
         world.fall_ill(0, "")  # the state that the API server has, as far as the node knows
-        await world.look()
+        await world.scan()
         assert len(world.kube.applied) == 2
 
     play(scenario)
@@ -439,11 +441,11 @@ def test_after_an_outage_the_whole_is_applied_though_nothing_changed(play: Play)
 def test_the_wait_grows_to_half_a_minute_and_is_what_the_server_asks_for(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.kube.failures.extend([DOWN] * 10)
-        waits = [await world.look() for _ in range(10)]
+        waits = [await world.scan() for _ in range(10)]
         assert waits == sorted(waits)
         assert waits[-1] == 30
         world.kube.failures.append(TooManyRequestsError("later", status=429, retry_after_s=45))
-        assert await world.look() == 45
+        assert await world.scan() == 45
 
     play(scenario)
 
@@ -458,7 +460,7 @@ def test_the_wait_grows_to_half_a_minute_and_is_what_the_server_asks_for(play: P
 def test_what_is_missing_is_named(play: Play, prepare: Callable[[Kube], None], hint: str) -> None:
     async def scenario(world: World) -> None:
         prepare(world.kube)
-        await world.look()
+        await world.scan()
         assert hint in world.reporter.failure
         assert world.kube.applied == []
         assert world.records.written[-1][:2] == (Level.ERROR, Event.REPORT_FAILED)
@@ -475,7 +477,7 @@ def test_an_object_that_came_meanwhile_is_used(play: Play) -> None:
             return await original(path)
 
         world.kube.get = get  # type: ignore[method-assign]
-        assert await world.look() == LOOK_S
+        assert await world.scan() == SCAN_S
         assert len(world.kube.applied) == 1
 
     play(scenario)
@@ -485,7 +487,7 @@ def test_a_card_whose_user_cannot_be_read_is_not_reported_as_free(play: Play) ->
     async def scenario(world: World) -> None:
         (world.node.host_root / "proc/7/cgroup").mkdir(parents=True)  # EISDIR
         world.node.watch = Watch(inventory(gpus=(dataclasses.replace(gpu(0), processes=running(7)),)))
-        await world.look()
+        await world.scan()
         assert world.kube.calls == []
         assert world.reporter.failures == 1
 
@@ -498,7 +500,7 @@ def test_a_fault_of_lading_does_not_end_the_daemon(play: Play, monkeypatch: pyte
 
     async def scenario(world: World) -> None:
         monkeypatch.setattr(reporter, "build_status", broken)
-        assert await world.look() > 0
+        assert await world.scan() > 0
         assert "ZeroDivisionError" in world.reporter.failure
 
     play(scenario)
@@ -507,7 +509,7 @@ def test_a_fault_of_lading_does_not_end_the_daemon(play: Play, monkeypatch: pyte
 def test_a_refusal_is_for_a_person_to_see(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.kube.failures.append(InvalidError("status.gpus: too many", status=422))
-        await world.look()
+        await world.scan()
         assert world.records.written[-1][:2] == (Level.ERROR, Event.REPORT_FAILED)
 
     play(scenario)
@@ -517,16 +519,16 @@ def test_a_refusal_is_for_a_person_to_see(play: Play) -> None:
 
 
 async def keep(world: World) -> None:
-    """Until it has waited `world.until` times."""
+    """Run the reporter until it has waited `world.until` times."""
     with pytest.raises(asyncio.CancelledError):
         await world.reporter.keep_reporting()
 
 
-def test_it_keeps_one_connection_and_looks_again_and_again(play: Play) -> None:
+def test_it_keeps_one_connection_and_scans_again_and_again(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.kube.failures.append(DOWN)
         await keep(world)
-        assert world.waits == [0.5, LOOK_S, LOOK_S]
+        assert world.waits == [0.5, SCAN_S, SCAN_S]
         assert world.connections == 1
         assert len(world.kube.applied) == 1
 
@@ -537,7 +539,7 @@ def test_credentials_may_come_later(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.credentials.extend([ConfigError("cannot use kubeconfig: no such file"), KeyError("users")])
         await keep(world)
-        assert world.waits == [0.5, 1.0, LOOK_S]
+        assert world.waits == [0.5, 1.0, SCAN_S]
         assert len(world.kube.applied) == 1
 
     play(scenario)
@@ -562,7 +564,7 @@ def test_credentials_that_do_not_come_do_not_hold_up_the_end_of_the_process(monk
 
 
 def test_what_goes_over_the_wire_is_a_forced_apply(play: Play, tmp_path: Path) -> None:
-    """The real client and a kubeconfig."""
+    """Check the request with the real client and a kubeconfig."""
 
     async def scenario(world: World) -> None:
         async with FakeKubeServer() as kube:
@@ -576,9 +578,9 @@ def test_what_goes_over_the_wire_is_a_forced_apply(play: Play, tmp_path: Path) -
             await kube.put("/api/v1/nodes/n1", {"kind": "Node"})
             kube.fail(Fault(status=503), when=lambda request: request.method == "POST")
             async with connect(str(tmp_path / "kubeconfig")) as api:
-                assert await world.reporter.look(api) > 0
+                assert await world.reporter.scan(api) > 0
                 assert world.reporter.failures == 1
-                assert await world.reporter.look(api) == LOOK_S
+                assert await world.reporter.scan(api) == SCAN_S
         assert [request.method for request in kube.requests] == ["PATCH", "GET", "POST", "PATCH", "GET", "POST", "PATCH"]
         last = kube.requests[-1]
         assert (last.query["fieldManager"], last.query["force"]) == ("lading-hooks", "true")

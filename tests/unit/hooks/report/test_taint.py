@@ -1,4 +1,4 @@
-"""The taint of a node, step by step, with an API server that is one Node and failures to come."""
+"""Test the taint of a node step by step, with an API server of one Node and scripted failures."""
 
 import asyncio
 from collections import deque
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hooks.report.reporter import LOOK_S, RENEW_S
+from hooks.report.reporter import RENEW_S, SCAN_S
 from hooks.report.taint import PATIENCE_S, Tainter, change
 from lading.kube.errors import ConflictError, UnreachableError
 from lading.log import Event
@@ -50,7 +50,7 @@ class Kube:
 
 
 class World:
-    """A node that was ready since its boot."""
+    """Hold a node that was ready since its boot."""
 
     def __init__(self, *taints: dict[str, Any], mark: Path) -> None:
         mark.parent.mkdir(exist_ok=True)
@@ -74,15 +74,15 @@ class World:
     async def _connect(self) -> AsyncIterator[Kube]:
         yield self.kube
 
-    async def look(self) -> float:
-        return await self.tainter.look(self.kube)
+    async def scan(self) -> float:
+        return await self.tainter.scan(self.kube)
 
     async def breaks(self, problem: str) -> None:
-        """It lasts."""
+        """Let the problem last."""
         self.problem = problem
-        await self.look()
+        await self.scan()
         self.now += PATIENCE_S
-        await self.look()
+        await self.scan()
 
 
 def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
@@ -91,7 +91,7 @@ def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
 
 def test_it_goes_when_the_node_is_ready_and_comes_back_when_it_is_not(tmp_path: Path) -> None:
     async def act(world: World) -> None:
-        assert await world.look() == LOOK_S
+        assert await world.scan() == SCAN_S
         assert world.kube.taints == [OTHER]
         await world.breaks("no guard")
         assert world.kube.taints == [OTHER, OURS]
@@ -107,7 +107,7 @@ def test_what_passes_soon_is_not_written(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         for problem in ("it has not connected yet", "", "lost", ""):
             world.problem = problem
-            await world.look()
+            await world.scan()
             world.now += PATIENCE_S / 2
         assert world.kube.writes == 0
 
@@ -118,10 +118,10 @@ def test_a_node_that_was_not_ready_since_its_boot_gets_it_at_once(tmp_path: Path
     async def act(world: World) -> None:
         world.mark.unlink()
         world.problem = "it has not connected yet"
-        await world.look()
+        await world.scan()
         assert world.kube.taints == [OURS]
         world.problem = ""
-        await world.look()
+        await world.scan()
         assert (world.kube.taints, world.mark.exists()) == ([], True)
 
     play(World(mark=tmp_path / "was-ready"), act)
@@ -131,7 +131,7 @@ def test_a_mark_that_cannot_be_made_is_no_failure(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         world.mark.unlink()
         world.mark.parent.rmdir()
-        await world.look()
+        await world.scan()
         assert (world.kube.taints, world.tainter.failure) == ([], "")
 
     play(World(OURS, mark=tmp_path / "run/was-ready"), act)
@@ -145,14 +145,14 @@ def test_a_node_that_has_it_keeps_it_until_it_is_ready(tmp_path: Path) -> None:
     play(World(OURS, mark=tmp_path / "was-ready"), act)
 
 
-def test_while_nothing_changes_the_node_is_looked_at_now_and_then_only(tmp_path: Path) -> None:
+def test_while_nothing_changes_the_node_is_checked_now_and_then_only(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         for _ in range(5):
-            await world.look()
+            await world.scan()
         assert (world.kube.reads, world.kube.writes) == (1, 0)
         world.kube.taints.append(OURS)  # another client wrote it meanwhile
         world.now += RENEW_S * 1.1
-        await world.look()
+        await world.scan()
         assert world.kube.taints == []
 
     play(World(mark=tmp_path / "was-ready"), act)
@@ -161,27 +161,27 @@ def test_while_nothing_changes_the_node_is_looked_at_now_and_then_only(tmp_path:
 def test_another_writer_of_the_node_is_no_failure(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         world.kube.failures.extend([ConflictError("changed", status=409)] * 2)
-        assert await world.look() == LOOK_S
+        assert await world.scan() == SCAN_S
         assert world.kube.taints == []
         world.kube.failures.extend([ConflictError("changed", status=409)] * 3)
         await world.breaks("x")
         assert "changed" in world.tainter.failure
-        await world.look()
+        await world.scan()
         assert (world.kube.taints, world.tainter.failure) == ([OURS], "")
 
     play(World(OURS, mark=tmp_path / "was-ready"), act)
 
 
-def test_without_an_api_server_it_is_tried_again_and_said_once(tmp_path: Path) -> None:
+def test_without_an_api_server_it_is_tried_again_and_reported_once(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         assert world.tainter.failure != ""
         world.kube.down = True
         for _ in range(3):
-            await world.look()
+            await world.scan()
         assert world.records.count(Event.NODE_TAINT_FAILED) == 1
         assert "refused" in world.tainter.failure
         world.kube.down = False
-        await world.look()
+        await world.scan()
         assert (world.kube.taints, world.tainter.failure) == ([], "")
 
     play(World(OURS, mark=tmp_path / "was-ready"), act)

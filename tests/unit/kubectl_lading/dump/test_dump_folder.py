@@ -1,4 +1,4 @@
-"""The folder of a sysdump: what is written where, and that names from the cluster lead nowhere else."""
+"""Test the folder of a sysdump: what is written where, and that names from the cluster lead nowhere else."""
 
 import json
 import os

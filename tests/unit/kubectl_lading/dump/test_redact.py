@@ -37,10 +37,10 @@ HIDING = [
 
 @pytest.mark.parametrize("text", HIDING)
 def test_texts_are_scrubbed(text: str) -> None:
-    said = scrub(text)
-    assert CANARY not in said
-    assert REDACTED in said
-    assert scrub(said) == said
+    message = scrub(text)
+    assert CANARY not in message
+    assert REDACTED in message
+    assert scrub(message) == message
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_a_long_word_is_no_trap(word: str) -> None:
 
 
 def test_a_command_line_keeps_the_names_of_flags() -> None:
-    words = ["sh", "-c", CANARY, "--config", "/etc/x.toml", "--token", CANARY, f"--password={CANARY}", "-v=2", CANARY]
+    text = ["sh", "-c", CANARY, "--config", "/etc/x.toml", "--token", CANARY, f"--password={CANARY}", "-v=2", CANARY]
     kept = ["-c", "--config", "/etc/x.toml", "--token", f"--password={REMOVED}", "-v=2"]
-    assert [one for one in arguments(words) if one != REMOVED] == kept
-    assert len(arguments(words)) == len(words)
+    assert [one for one in arguments(text) if one != REMOVED] == kept
+    assert len(arguments(text)) == len(text)
     assert CANARY not in json.dumps(arguments([f"--config=http://u:{CANARY}@x"]))
 
 
@@ -235,12 +235,12 @@ def test_a_deployment_keeps_its_arguments_and_the_names_of_its_volumes() -> None
 
 
 def test_a_config_map_keeps_files_that_are_not_secret() -> None:
-    found = {
+    result = {
         "metadata": {"name": "c", "annotations": {"kubectl.kubernetes.io/last-applied-configuration": CANARY}},
         "data": {"central.toml": f'listen = "x"\ntoken = "{CANARY}"\n', "private.pem": CANARY, "proxy": f"http://u:{CANARY}@p"},
         "binaryData": {"blob": CANARY},
     }
-    kept = config_map(found)
+    kept = config_map(result)
     assert CANARY not in json.dumps(kept)
     assert kept["data"]["central.toml"].startswith('listen = "x"\n')
     assert set(kept["data"]) == {"central.toml", "private.pem", "proxy"}
@@ -259,8 +259,14 @@ def test_a_config_map_keeps_files_that_are_not_secret() -> None:
     ],
 )
 def test_an_event_keeps_its_message_where_it_is_about_us(source: str, message: str, ours: bool, stays: bool) -> None:
-    found = {"metadata": {"name": "e"}, "reason": "Failed", "message": message, "source": {"component": source}, "note": CANARY}
-    kept = event(found, ours=ours)
+    result = {
+        "metadata": {"name": "e"},
+        "reason": "Failed",
+        "message": message,
+        "source": {"component": source},
+        "note": CANARY,
+    }
+    kept = event(result, ours=ours)
     assert CANARY not in json.dumps(kept)
     assert (kept["message"] == message) is stays
     assert kept["reason"] == "Failed"

@@ -1,4 +1,4 @@
-"""`kubectl lading sysdump`: what is in it, what is in none of its files, and who can read them."""
+"""Test `kubectl lading sysdump`: what it has, what none of its files has, and who can read them."""
 
 import json
 import stat
@@ -27,7 +27,7 @@ CENTRAL_API = f"/api/v1/namespaces/{NAMESPACE}/pods/http:{LEADER}:8081/proxy"
 
 
 def hide(cluster: InstalledCluster) -> None:
-    """The canary wherever people and programs put secrets."""
+    """Hide the canary where people and programs put secrets."""
     spec = {
         "env": [{"name": "TOKEN", "value": CANARY}],
         "command": ["sh", "-c", CANARY],
@@ -88,8 +88,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def items(folder: Path, name: str) -> list[Any]:
-    found: list[Any] = json.loads((folder / name).read_text())["items"]
-    return found
+    result: list[Any] = json.loads((folder / name).read_text())["items"]
+    return result
 
 
 def test_no_secret_is_in_any_file(cli: Cli, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_folder_that_is_there_is_not_written_to(cli: Cli, tmp_path: Path) -> N
     assert (done.exit_code, list((tmp_path / "dump").iterdir())) == (1, [])
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_is_there(cluster: InstalledCluster, cli: Cli, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_and_the_rest_is_there(cluster: InstalledCluster, cli: Cli, tmp_path: Path) -> None:
     cluster.pages[NODES.path()] = 403
     cluster.pages[cluster.log_of(LEADER)] = 403
     cluster.pages[f"{CENTRAL_API}/v1/cluster"] = 403
@@ -225,7 +225,7 @@ def test_the_rights_of_deploy_are_enough_and_give_no_secrets() -> None:
 
 @pytest.fixture
 def large(cluster: InstalledCluster) -> InstalledCluster:
-    """The first node is listed as one of many."""
+    """List the first node as one of many."""
     first = {"metadata": {"remainingItemCount": LARGE_BYTES // 20}, "items": [{"metadata": {"name": "n1"}}]}
     cluster.pages[NODES.path()] = json.dumps(first).encode()
     return cluster

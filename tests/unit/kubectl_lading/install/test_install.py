@@ -1,4 +1,4 @@
-"""`kubectl lading install` before a small API server: what is made, kept, refused and removed."""
+"""Test `kubectl lading install` with a small API server: what is created, kept, refused and removed."""
 
 import json
 from base64 import b64decode
@@ -27,7 +27,7 @@ REMOVER = "/api/v1/namespaces/lading-nodes/pods/lading-remove-x"
 
 
 class Empty(SmallCluster):
-    """One node, and no report."""
+    """Represent a cluster with one node and no report."""
 
     def fill(self, store: Store) -> None:
         store.load("/api/v1/nodes/n1", {"metadata": {"name": "n1", "labels": {"lading.dev/front-end": "nri"}}})
@@ -38,9 +38,9 @@ def cluster() -> SmallCluster:
     return Empty()
 
 
-def run(cli: Cli, *words: str) -> dict[tuple[str, str], str]:
+def run(cli: Cli, *text: str) -> dict[tuple[str, str], str]:
     """Return what was done, by kind and name."""
-    done = cli.run("install", "-o", "json", *words)
+    done = cli.run("install", "-o", "json", *text)
     assert done.exit_code == 0, done.output
     return {(one["kind"], one["name"]): one["what"] for one in json.loads(done.stdout)}
 
@@ -98,8 +98,8 @@ def test_wait_says_what_is_not_ready_and_fails_at_the_timeout(cli: Cli) -> None:
     assert "lading-central: 0 of 2 pods are ready" in done.stderr
 
 
-def deployment(ready: int, updated: int, *, seen: int = 1) -> Any:
-    status = {"observedGeneration": seen, "readyReplicas": ready, "updatedReplicas": updated}
+def deployment(ready: int, updated: int, *, observed: int = 1) -> Any:
+    status = {"observedGeneration": observed, "readyReplicas": ready, "updatedReplicas": updated}
     return {"kind": "Deployment", "metadata": {"generation": 1}, "spec": {"replicas": 2}, "status": status}
 
 
@@ -112,7 +112,7 @@ def daemonset(wanted: int, updated: int, ready: int) -> Any:
     ("live", "lack"),
     [
         (None, "not there"),
-        (deployment(2, 2, seen=0), "not seen"),
+        (deployment(2, 2, observed=0), "not seen"),
         (deployment(2, 1), "1 of 2"),
         (deployment(2, 2), ""),
         (daemonset(3, 3, 2), "2 of 3"),
@@ -120,9 +120,9 @@ def daemonset(wanted: int, updated: int, ready: int) -> Any:
     ],
 )
 def test_pods_are_ready_when_all_are_those_of_now(live: Any, lack: str) -> None:
-    found = find_lack(live)
-    assert lack in found
-    assert bool(found) == bool(lack)
+    result = find_lack(live)
+    assert lack in result
+    assert bool(result) == bool(lack)
 
 
 def remover(status: Any, name: str = "lading-remove") -> Any:
@@ -148,8 +148,8 @@ def test_uninstall_cleans_the_nodes_and_deletes_all(cli: Cli, server: FakeKubeSe
 
 def test_a_node_that_cannot_be_cleaned_goes_on_as_before(cli: Cli, server: FakeKubeServer) -> None:
     run(cli)
-    why = {"initContainerStatuses": [{"lastState": {"terminated": {"message": "error: team/holder has a card"}}}]}
-    server.objects[REMOVER] = remover(why)
+    reason = {"initContainerStatuses": [{"lastState": {"terminated": {"message": "error: team/holder has a card"}}}]}
+    server.objects[REMOVER] = remover(reason)
     done = cli.run("install", "--uninstall", "--timeout", "0s")
     assert done.exit_code == 1
     assert "n1: error: team/holder has a card" in done.output
@@ -174,7 +174,7 @@ def test_a_field_of_a_kustomization_without_a_meaning_here_is_refused(tmp_path: 
 
 
 class TestWithPods:
-    """A cluster in which pods hold devices."""
+    """Test a cluster in which pods hold devices."""
 
     @pytest.fixture
     def cluster(self) -> SmallCluster:

@@ -1,4 +1,4 @@
-"""An installation as `deploy/` makes it, all well, and changes of it: what checks decide about, without an API server."""
+"""Build an installation as `deploy/` creates it, without findings, and changes of it, for checks without an API server."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -35,27 +35,27 @@ Json = dict[str, Any]
 
 
 def at(seconds: float) -> str:
-    """So long ago."""
+    """Return the time so long ago."""
     return (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def deployment(name: str, image: str, *, ready: int = 2, wanted: int = 2, **status: int) -> Deployment:
-    said = {"observedGeneration": 1, "readyReplicas": ready, "updatedReplicas": wanted, "replicas": wanted, **status}
+    text = {"observedGeneration": 1, "readyReplicas": ready, "updatedReplicas": wanted, "replicas": wanted, **status}
     template = {"spec": {"containers": [{"name": "it", "image": image}]}}
     spec = {"replicas": wanted, "template": template}
-    return msgspec.convert({"metadata": {"name": name, "generation": 1}, "spec": spec, "status": said}, Deployment)
+    return msgspec.convert({"metadata": {"name": name, "generation": 1}, "spec": spec, "status": text}, Deployment)
 
 
 def daemonset(name: str, *, tag: str = "0.1.0", ready: int = 2, wanted: int = 2, **status: int) -> DaemonSet:
     counts = dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled"), wanted)
     template = {"spec": {"containers": [{"name": "it", "image": f"registry.example/lading-node:{tag}"}]}}
-    said = {"observedGeneration": 1, "numberReady": ready, **counts, **status}
+    text = {"observedGeneration": 1, "numberReady": ready, **counts, **status}
     metadata = {"name": name, "generation": 1}
-    return msgspec.convert({"metadata": metadata, "spec": {"template": template}, "status": said}, DaemonSet)
+    return msgspec.convert({"metadata": metadata, "spec": {"template": template}, "status": text}, DaemonSet)
 
 
 def node_pod(name: str, node: str, *, ready: bool = True) -> FullPod:
-    """A pod of a DaemonSet."""
+    """Return a pod of a DaemonSet."""
     metadata = {"name": f"{name}-{node}", "labels": {NAME_LABEL: name}}
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
     return msgspec.convert({"metadata": metadata, "spec": {"nodeName": node}, "status": status}, FullPod)
@@ -67,21 +67,21 @@ def lease(holder: str = f"{LEADER}_0b6f", renewed_s: float = 1.0) -> Lease:
 
 
 def endpoints(*addresses: str) -> EndpointSlice:
-    found = {"metadata": {"name": CENTRAL}, "endpoints": [{"addresses": list(addresses)}]}
-    return msgspec.convert(found, EndpointSlice)
+    result = {"metadata": {"name": CENTRAL}, "endpoints": [{"addresses": list(addresses)}]}
+    return msgspec.convert(result, EndpointSlice)
 
 
 def crd(*, established: bool = True, version: str = VERSION, fields: Json | None = None) -> Crd:
     condition = {"type": "Established", "status": str(established), "message": "the names are taken"}
     schema = {"openAPIV3Schema": {"properties": {"status": {"properties": fields or {}}}}}
     versions = [{"name": version, "served": True, "storage": True, "schema": schema}]
-    found = {"metadata": {"name": "nodedevices"}, "spec": {"versions": versions}, "status": {"conditions": [condition]}}
-    return msgspec.convert(found, Crd)
+    result = {"metadata": {"name": "nodedevices"}, "spec": {"versions": versions}, "status": {"conditions": [condition]}}
+    return msgspec.convert(result, Crd)
 
 
 def policy(name: str, *, warning: str = "") -> Policy:
-    said = {"typeChecking": {"expressionWarnings": [{"fieldRef": "spec", "warning": warning}]}} if warning else {}
-    return msgspec.convert({"metadata": {"name": name}, "status": said}, Policy)
+    text = {"typeChecking": {"expressionWarnings": [{"fieldRef": "spec", "warning": warning}]}} if warning else {}
+    return msgspec.convert({"metadata": {"name": name}, "status": text}, Policy)
 
 
 def policy_binding(name: str, action: str = "Deny") -> PolicyBinding:
@@ -105,17 +105,17 @@ def node(
     taint: str = "",
     **conditions: str,
 ) -> Node:
-    said = [{"type": kind, "status": status} for kind, status in {"Ready": ready, **conditions}.items()]
+    text = [{"type": kind, "status": status} for kind, status in {"Ready": ready, **conditions}.items()]
     info = {"bootID": boot, "kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
     metadata = {"name": name, "labels": {FRONT_END: front_end}}
     spec = {"taints": [{"key": taint, "effect": "NoSchedule"}]} if taint else {}
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"conditions": said, "nodeInfo": info}}, Node)
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"conditions": text, "nodeInfo": info}}, Node)
 
 
 def report(name: str = "n1", *, changed_s: float = 5.0, **status: Any) -> Report:
-    said = {"reporter": "0.1.0", "bootID": BOOT, "reconciled": True, **status}
+    text = {"reporter": "0.1.0", "bootID": BOOT, "reconciled": True, **status}
     managed = [{"manager": "lading-hooks", "subresource": "status", "time": at(changed_s)}]
-    return msgspec.convert({"metadata": {"name": name, "managedFields": managed}, "status": said}, Report)
+    return msgspec.convert({"metadata": {"name": name, "managedFields": managed}, "status": text}, Report)
 
 
 def installation(**changes: Any) -> Installation:

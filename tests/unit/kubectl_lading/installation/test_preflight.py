@@ -68,9 +68,9 @@ IN_THE_WAY: list[tuple[str, dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("check", "changes", "target", "named"), IN_THE_WAY)
 def test_what_is_in_the_way(check: str, changes: dict[str, Any], target: str, named: str) -> None:
     view = view_preflight(current(**changes), target)
-    found = [one for one in view.findings if one.check == check and one.verdict is Verdict.DEGRADED and named in one.what]
-    assert found, [(one.check, one.what) for one in view.findings]
-    assert all(one.mend for one in found)
+    result = [one for one in view.findings if one.check == check and one.verdict is Verdict.DEGRADED and named in one.what]
+    assert result, [(one.check, one.what) for one in view.findings]
+    assert all(one.mend for one in result)
     assert view.state is Verdict.DEGRADED
 
 
@@ -96,13 +96,13 @@ def test_what_cannot_be_compared_is_unknown() -> None:
 
 
 def test_a_step_that_is_too_long_names_the_one_before() -> None:
-    (found,) = {one.mend for one in view_preflight(current(cli="0.3.0"), "0.3.0").findings if one.check == "steps-allowed"}
-    assert "0.2.0" in found
+    (result,) = {one.mend for one in view_preflight(current(cli="0.3.0"), "0.3.0").findings if one.check == "steps-allowed"}
+    assert "0.2.0" in result
 
 
 def test_a_resource_that_is_stored_as_what_no_one_serves() -> None:
-    found = msgspec.structs.replace(crd(fields=FIELDS), status=msgspec.structs.replace(crd().status, stored_versions=("v0",)))
-    assert [one.check for one in view_preflight(current(crd=found), "0.1.0").findings] == ["resource-current"]
+    result = msgspec.structs.replace(crd(fields=FIELDS), status=msgspec.structs.replace(crd().status, stored_versions=("v0",)))
+    assert [one.check for one in view_preflight(current(crd=result), "0.1.0").findings] == ["resource-current"]
 
 
 def test_pods_that_only_wait_or_run_badly_are_not_in_the_way() -> None:

@@ -22,8 +22,8 @@ lading_central_gpus{state="free"} 12.0
 
 
 def ready(*conditions: tuple[str, bool]) -> bytes:
-    said = [{"name": name, "ok": ok, "why": "" if ok else "not yet", "required": True} for name, ok in conditions]
-    return json.dumps({"ready": True, "conditions": said}).encode()
+    text = [{"name": name, "ok": ok, "why": "" if ok else "not yet", "required": True} for name, ok in conditions]
+    return json.dumps({"ready": True, "conditions": text}).encode()
 
 
 def test_the_configuration_of_deploy_asks_central_about_every_resource() -> None:
@@ -35,9 +35,9 @@ def test_the_configuration_of_deploy_asks_central_about_every_resource() -> None
 @pytest.mark.parametrize("verb", ["filterVerb", "bindVerb"])
 def test_an_extender_without_one_of_its_verbs_does_not_give_devices(verb: str) -> None:
     text = (ROOT / "deploy/scheduler/config.yaml").read_text().replace(f"{verb}: ", f"{verb}Not: ")
-    found = parse_scheduler_config(text)
-    assert isinstance(found, SchedulerConfig)
-    assert found.asks_central == frozenset()
+    config = parse_scheduler_config(text)
+    assert isinstance(config, SchedulerConfig)
+    assert config.asks_central == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_a_configuration_that_is_none(text: str) -> None:
 
 
 def test_what_a_replica_says() -> None:
-    said = parse_replica(METRICS, ready(("lists-read", True)))
-    assert said == Replica(version="0.2.0", leads=True, bindings_open=3, unready=())
+    replica = parse_replica(METRICS, ready(("lists-read", True)))
+    assert replica == Replica(version="0.2.0", leads=True, bindings_open=3, unready=())
 
 
 def test_a_replica_that_waits_has_no_bindings_to_tell_of() -> None:
-    said = parse_replica(b"lading_central_leader 0\n", ready(("lists-read", False)))
-    assert said == Replica(leads=False, bindings_open=None, unready=("lists-read: not yet",))
+    replica = parse_replica(b"lading_central_leader 0\n", ready(("lists-read", False)))
+    assert replica == Replica(leads=False, bindings_open=None, unready=("lists-read: not yet",))
 
 
 @pytest.mark.parametrize(("metrics", "page"), [(b"{", b"{}"), (METRICS, b"not ready"), (b"\xff", b"{}")])

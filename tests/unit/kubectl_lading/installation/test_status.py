@@ -1,4 +1,4 @@
-"""`kubectl lading status` as a command: its exit status, what it waits for, and a cluster that it may not read."""
+"""Test `kubectl lading status` as a command: its exit status, its wait, and a cluster that it may not read."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ AWAY = Unread(why="cannot get /version: connection refused")
 
 @pytest.fixture
 def cluster() -> InstalledCluster:
-    """All well."""
+    """Return a cluster without findings."""
     cluster = InstalledCluster()
     for path in [path for path in cluster.objects if path.endswith(("old-1", "/pods/next-run", "/pods/too-many"))]:
         del cluster.objects[path]
@@ -53,8 +53,8 @@ def cli(cluster: InstalledCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         yield cli
 
 
-def seen(cli: Cli, *words: str) -> tuple[int, StatusView]:
-    done = cli.run("status", "-o", "json", *words)
+def seen(cli: Cli, *text: str) -> tuple[int, StatusView]:
+    done = cli.run("status", "-o", "json", *text)
     return done.exit_code, msgspec.json.decode(done.stdout, type=StatusView)
 
 
@@ -88,13 +88,13 @@ def test_who_may_not_read_the_definition_learns_by_the_list_that_it_is_not_there
     cluster.pages[CRDS.path(name="nodedevices.devices.lading.dev")] = 403
     cluster.pages[NODE_DEVICES.path()] = 404
     _, view = seen(cli)
-    (found,) = [one for one in view.findings if one.check == "resource-served"]
-    assert (found.verdict, "deploy/crds" in found.mend) == (Verdict.DEGRADED, True)
+    (result,) = [one for one in view.findings if one.check == "resource-served"]
+    assert (result.verdict, "deploy/crds" in result.mend) == (Verdict.DEGRADED, True)
 
 
 @contextmanager
 def answering(page: bytes, status: int = 200) -> Iterator[str]:
-    """An HTTP server that says the same to everybody; its URL."""
+    """Start an HTTP server that gives every caller the same answer, and return its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -103,7 +103,7 @@ def answering(page: bytes, status: int = 200) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(page)
 
-        def log_message(self, *words: object) -> None:
+        def log_message(self, *text: object) -> None:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -129,20 +129,20 @@ def test_a_central_that_runs_elsewhere_is_asked_where_a_person_says(cluster: Ins
         with answering(msgspec.json.encode(EffectiveConfiguration())) as url:
             status, named = seen(cli, "--central", url)
             assert cli.run("preflight", "--central", url).exit_code == 0
-        gone = seen(cli, "--central", url)[1]
-    (found,) = [one for one in alone.findings if one.group == Part.CENTRAL]
-    assert (found.check, found.verdict, "--central" in found.mend) == ("central-deployed", Verdict.DEGRADED, True)
+        deleted = seen(cli, "--central", url)[1]
+    (result,) = [one for one in alone.findings if one.group == Part.CENTRAL]
+    assert (result.check, result.verdict, "--central" in result.mend) == ("central-deployed", Verdict.DEGRADED, True)
     assert (status, [one for one in named.findings if one.group == Part.CENTRAL]) == (0, [])
     assert url in next(one.what for one in named.parts if one.part is Part.CENTRAL)
-    assert [(one.check, one.verdict) for one in gone.findings if one.group == Part.CENTRAL] == [
+    assert [(one.check, one.verdict) for one in deleted.findings if one.group == Part.CENTRAL] == [
         ("central-deployed", Verdict.DEGRADED)
     ]
 
 
 def test_a_metrics_port_in_place_of_central_is_an_unusable_flag(cli: Cli) -> None:
     with answering(NO_SUCH_PAGE, 404) as url:
-        for words in (("status",), ("defrag",), ("simulate", "-f", "-")):
-            done = cli.run(*words, "--central", url)
+        for text in (("status",), ("defrag",), ("simulate", "-f", "-")):
+            done = cli.run(*text, "--central", url)
             assert (done.exit_code, done.stdout) == (2, "")
             assert "http://127.0.0.1:8081" in done.stderr
 
@@ -189,39 +189,41 @@ def test_arguments_without_a_meaning(cli: Cli) -> None:
 
 
 class Looks:
-    """One after the other, the last one for ever; time passes in sleep only."""
+    """Return these views one after the other, and the last one repeatedly; time passes only in sleep."""
 
-    def __init__(self, *looks: StatusView | Unread) -> None:
-        self.looks = list(looks)
+    def __init__(self, *scans: StatusView | Unread) -> None:
+        self.scans = list(scans)
         self.now = 0.0
         self.told: list[str] = []
 
-    async def look(self) -> StatusView | Unread:
-        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+    async def read_view(self) -> StatusView | Unread:
+        return self.scans.pop(0) if len(self.scans) > 1 else self.scans[0]
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
 
     def wait(self, timeout_s: float) -> StatusView | Unread:
         return asyncio.run(
-            wait_until_well(self.look, timeout_s=timeout_s, tell=self.told.append, clock=lambda: self.now, sleep=self.sleep)
+            wait_until_well(
+                self.read_view, timeout_s=timeout_s, announce=self.told.append, clock=lambda: self.now, sleep=self.sleep
+            )
         )
 
 
 def test_it_waits_until_all_is_well() -> None:
-    looks = Looks(AWAY, AWAY, ILL, ILL, WELL, ILL)
-    assert looks.wait(300) is WELL
-    assert looks.now == 4 * AGAIN_S
-    assert [("/version" in words, "a/b" in words) for words in looks.told] == [(True, False), (False, True)]
+    scans = Looks(AWAY, AWAY, ILL, ILL, WELL, ILL)
+    assert scans.wait(300) is WELL
+    assert scans.now == 4 * AGAIN_S
+    assert [("/version" in text, "a/b" in text) for text in scans.told] == [(True, False), (False, True)]
 
 
 @pytest.mark.parametrize("last", [ILL, AWAY])
 def test_it_waits_no_longer_than_it_may(last: StatusView | Unread) -> None:
-    looks = Looks(last)
-    assert looks.wait(7) is last
-    assert looks.now <= 7
+    scans = Looks(last)
+    assert scans.wait(7) is last
+    assert scans.now <= 7
 
 
-def test_without_waiting_it_looks_once() -> None:
-    looks = Looks(ILL, WELL)
-    assert (looks.wait(0), looks.now, looks.told) == (ILL, 0.0, [])
+def test_without_waiting_it_scans_once() -> None:
+    scans = Looks(ILL, WELL)
+    assert (scans.wait(0), scans.now, scans.told) == (ILL, 0.0, [])

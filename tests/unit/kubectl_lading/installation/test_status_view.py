@@ -134,11 +134,11 @@ DEGRADED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("check", "changes", "named"), DEGRADED)
 def test_what_is_degraded(check: str, changes: dict[str, Any], named: str) -> None:
     view = view_status(installation(**changes))
-    found = [one for one in view.findings if one.check == check and one.verdict is Verdict.DEGRADED and named in one.what]
-    assert found, [(one.check, one.what) for one in view.findings]
-    assert all(one.mend for one in found)
+    result = [one for one in view.findings if one.check == check and one.verdict is Verdict.DEGRADED and named in one.what]
+    assert result, [(one.check, one.what) for one in view.findings]
+    assert all(one.mend for one in result)
     assert view.state is Verdict.DEGRADED
-    assert [one.state for one in view.parts if one.part == found[0].group] == [Verdict.DEGRADED]
+    assert [one.state for one in view.parts if one.part == result[0].group] == [Verdict.DEGRADED]
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_what_is_degraded(check: str, changes: dict[str, Any], named: str) -> No
 )
 def test_what_cannot_be_read_is_never_well(check: str, changes: dict[str, Any], named: str) -> None:
     view = view_status(installation(**changes))
-    (found,) = view.findings
-    assert (found.check, found.verdict, found.why) == (check, Verdict.UNKNOWN, UNREAD.why)
-    assert named in found.what
+    (result,) = view.findings
+    assert (result.check, result.verdict, result.why) == (check, Verdict.UNKNOWN, UNREAD.why)
+    assert named in result.what
     assert view.state is Verdict.UNKNOWN
 
 
@@ -183,9 +183,9 @@ def test_what_cannot_be_read_is_never_well(check: str, changes: dict[str, Any], 
 )
 def test_what_is_only_worth_knowing(check: str, changes: dict[str, Any], named: str) -> None:
     view = view_status(installation(**changes))
-    (found,) = view.findings
-    assert (found.check, found.verdict) == (check, Verdict.NOTE)
-    assert named in found.what
+    (result,) = view.findings
+    assert (result.check, result.verdict) == (check, Verdict.NOTE)
+    assert named in result.what
     assert view.state is Verdict.NOTE
 
 
@@ -200,17 +200,17 @@ def test_nodes_that_are_set_up_by_units_need_no_daemonsets() -> None:
     assert [one.what for one in view.parts if one.part is Part.DAEMONSETS] == ["none"]
 
 
-def test_a_node_that_is_not_reachable_is_said_once() -> None:
+def test_a_node_that_is_not_reachable_is_reported_once() -> None:
     nodes = {"n1": node(), "n2": node("n2", ready="Unknown")}
-    (found,) = view_status(installation(daemonsets=HALF, node_pods=[node_pod(HOOKS, "n1")], nodes=nodes)).findings
-    assert found.check == "nodes-reachable"
+    (result,) = view_status(installation(daemonsets=HALF, node_pods=[node_pod(HOOKS, "n1")], nodes=nodes)).findings
+    assert result.check == "nodes-reachable"
 
 
 def test_a_daemonset_says_where_it_is_not_ready() -> None:
     view = view_status(installation(daemonsets=HALF, node_pods=[node_pod(HOOKS, "n1"), node_pod(HOOKS, "n2", ready=False)]))
-    (found,) = [one for one in view.daemonsets if one.name == HOOKS]
-    assert (found.desired, found.ready, found.not_ready_on) == (2, 1, ("n2",))
-    assert found.image == "registry.example/lading-node:0.1.0"
+    (result,) = [one for one in view.daemonsets if one.name == HOOKS]
+    assert (result.desired, result.ready, result.not_ready_on) == (2, 1, ("n2",))
+    assert result.image == "registry.example/lading-node:0.1.0"
     assert [one.what for one in view.parts if one.part is Part.DAEMONSETS] == [
         "lading-node 1 of 2 ready; lading-guard 2 of 2 ready"
     ]
@@ -226,14 +226,14 @@ def test_the_worst_comes_first() -> None:
 
 
 def test_a_leader_that_runs_elsewhere_is_believed() -> None:
-    """One outside of the cluster has no pod whose address could be compared."""
+    """Check a leader outside of the cluster, which has no pod whose address could be compared."""
     assert view_status(installation(lease=lease(holder="a-host_0b6f"))).findings == ()
 
 
 def test_one_that_runs_elsewhere_needs_no_deployment_where_a_person_says_that_it_answers() -> None:
     away: dict[str, Any] = {"central": None, "replicas": {}, "lease": None, "endpoints": None, "system_pods": []}
-    (found,) = view_status(installation(**away)).findings
-    assert (found.check, found.verdict) == ("central-deployed", Verdict.DEGRADED)
+    (result,) = view_status(installation(**away)).findings
+    assert (result.check, result.verdict) == ("central-deployed", Verdict.DEGRADED)
     named = NamedCentral(url="http://c:8080")
     assert view_status(installation(**away, named=named)).findings == ()
     leads = away | {"lease": lease(holder="a-host_0b6f")}  # kube-scheduler may know its address without the Service
@@ -241,9 +241,9 @@ def test_one_that_runs_elsewhere_needs_no_deployment_where_a_person_says_that_it
 
 
 @pytest.mark.parametrize("changes", [{"central": None}, {"replicas": {}}, {}])
-def test_the_logs_of_all_replicas_are_looked_at_however_they_were_made(changes: dict[str, Any]) -> None:
-    found = view_status(installation(lease=None, **changes)).findings
-    (mend,) = [one.mend for one in found if one.check == "central-leads"]
+def test_the_logs_of_all_replicas_are_checked_however_they_were_made(changes: dict[str, Any]) -> None:
+    findings = view_status(installation(lease=None, **changes)).findings
+    (mend,) = [one.mend for one in findings if one.check == "central-leads"]
     assert f"logs -l app.kubernetes.io/name={CENTRAL}" in mend
 
 

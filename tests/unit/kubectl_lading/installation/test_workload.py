@@ -31,12 +31,12 @@ def forget_grants(cluster: InstalledCluster, node: str) -> None:
 
 
 def test_what_is_there() -> None:
-    found = workload(InstalledCluster())
-    assert found == Workload(bound=7, pending={"too-few-gpus": 1, "too-few-free-gpus": 1})
+    result = workload(InstalledCluster())
+    assert result == Workload(bound=7, pending={"too-few-gpus": 1, "too-few-free-gpus": 1})
 
 
 def test_a_pod_that_can_never_fit_on_most_nodes_waits_for_those_where_it_can() -> None:
-    """Most nodes have another model, which is no reason to give up."""
+    """Check that the other model of most nodes does not count as a reason to give up."""
     cluster = InstalledCluster()
     cluster.keep_pod(a_pod("picky", {"main": {"gpu": 8}}, gpu_model="NVIDIA H100 80GB HBM3"))
     assert workload(cluster).pending["too-few-free-gpus"] == 2
@@ -46,8 +46,8 @@ def test_requests_without_a_meaning_and_pods_that_fit() -> None:
     cluster = InstalledCluster()
     cluster.keep_pod(a_pod("misspelt", {"main": {"gpu_mem": "8Gi"}}))
     cluster.keep_pod(a_pod("fits", {"main": {"gpu_core": 5}}))
-    found = workload(cluster).pending
-    assert (found["request-malformed"], found["fits"]) == (1, 1)
+    pending = workload(cluster).pending
+    assert (pending["request-malformed"], pending["fits"]) == (1, 1)
 
 
 def test_a_pod_that_runs_without_a_grant() -> None:
@@ -59,7 +59,7 @@ def test_a_pod_that_runs_without_a_grant() -> None:
     assert workload(cluster).ungranted == ("team-a/train-0",)
 
 
-def test_of_a_node_that_cannot_know_nothing_is_said() -> None:
+def test_of_a_node_that_cannot_know_nothing_is_reported() -> None:
     cluster = InstalledCluster()
     for node in ("h100-1", "h100-2"):
         forget_grants(cluster, node)
@@ -91,8 +91,8 @@ def test_ill_devices_and_missing_assignments() -> None:
     stray = a_pod("stray", {"main": {"gpu": 1}})
     stray["spec"]["nodeName"] = "desk-1"
     cluster.keep_pod(stray)
-    found = workload(cluster)
-    assert (found.unhealthy, found.unassigned) == (("team-a/train-0",), ("team-a/stray",))
+    result = workload(cluster)
+    assert (result.unhealthy, result.unassigned) == (("team-a/train-0",), ("team-a/stray",))
 
 
 def test_a_pod_for_which_no_node_was_found_has_no_ill_devices() -> None:
@@ -107,6 +107,6 @@ def test_two_pods_with_one_card() -> None:
     grants = cluster.status("h100-1").grants
     twice = msgspec.structs.replace(grants[0], pod="another", pod_name="other")
     cluster.set_report("h100-1", msgspec.structs.replace(cluster.status("h100-1"), grants=(*grants, twice)))
-    found = workload(cluster).clashes
-    assert len(found) >= 1
-    assert all("h100-1" in one and "another" in one and "team-a/train-0" in one for one in found)
+    clashes = workload(cluster).clashes
+    assert len(clashes) >= 1
+    assert all("h100-1" in one and "another" in one and "team-a/train-0" in one for one in clashes)

@@ -23,49 +23,49 @@ def cluster() -> BusyCluster:
 def advice(cli: Cli) -> dict[str, Any]:
     done = cli.run("defrag", "-o", "json")
     assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
-def moved(found: dict[str, Any], pod: str) -> list[str]:
-    (opening,) = [one for one in found["openings"] if one["pod"] == pod]
+def moved(result: dict[str, Any], pod: str) -> list[str]:
+    (opening,) = [one for one in result["openings"] if one["pod"] == pod]
     return [move["pod"] for move in opening.get("moves", [])]
 
 
 def test_a_namespace_limits_whom_room_is_made_for(cli: Cli) -> None:
     every = [one["pod"] for one in advice(cli)["openings"]]
     assert every
-    for words, pods in ((("-n", "team-b"), []), (("-n", "team-b", "-A"), every), (("-n", "team-a"), every)):
-        assert [one["pod"] for one in json.loads(cli.run("defrag", "-o", "json", *words).stdout)["openings"]] == pods
+    for text, pods in ((("-n", "team-b"), []), (("-n", "team-b", "-A"), every), (("-n", "team-a"), every)):
+        assert [one["pod"] for one in json.loads(cli.run("defrag", "-o", "json", *text).stdout)["openings"]] == pods
 
 
 def test_room_is_made_and_nothing_is_written(server: FakeKubeServer, cli: Cli) -> None:
-    found = advice(cli)
-    assert moved(found, "eight") == ["finetune"]
-    assert moved(found, "three") == ["busy-b-0"]
+    result = advice(cli)
+    assert moved(result, "eight") == ["finetune"]
+    assert moved(result, "three") == ["busy-b-0"]
     assert {request.method for request in server.requests} == {"GET"}
 
 
 def test_pods_of_a_daemon_set_stay(cli: Cli) -> None:
-    found = advice(cli)
-    assert moved(found, "share") == []
-    assert {f"team-a/busy-c-{number}" for number in range(8)} <= found["stay"].keys()
+    result = advice(cli)
+    assert moved(result, "share") == []
+    assert {f"team-a/busy-c-{number}" for number in range(8)} <= result["stay"].keys()
 
 
 def test_a_budget_that_lets_no_one_go(server: FakeKubeServer, cli: Cli) -> None:
     path = BUDGETS.path("team-a", "most-stay")
     server.store.put(path, server.store.objects[path] | {"status": {"disruptionsAllowed": 0}})
-    found = advice(cli)
-    assert moved(found, "three") == ["busy-a-0", "busy-a-1", "busy-a-2"]  # others, who would not be the first choice
-    assert "team-a/busy-b-0" in found["stay"]
+    result = advice(cli)
+    assert moved(result, "three") == ["busy-a-0", "busy-a-1", "busy-a-2"]  # others, who would not be the first choice
+    assert "team-a/busy-b-0" in result["stay"]
 
 
 def test_one_that_has_ended_meanwhile_is_no_one_to_move(server: FakeKubeServer, cli: Cli) -> None:
     path = PODS.path("team-a", "finetune")
     server.fail(Fault(status=404, reason="NotFound"), when=lambda request: request.path == path, times=9)
-    found = advice(cli)
-    assert "finetune" not in moved(found, "eight")
-    assert "team-a/finetune" in found["stay"]
+    result = advice(cli)
+    assert "finetune" not in moved(result, "eight")
+    assert "team-a/finetune" in result["stay"]
 
 
 def test_budgets_that_may_not_be_read(server: FakeKubeServer, cli: Cli) -> None:
@@ -82,12 +82,12 @@ def mover(name: str, *, owner: str = "", labels: dict[str, str] | None = None, *
 
 
 def budget(allowed: int, *, namespace: str = "ns", **labels: str) -> Budget:
-    found = {
+    result = {
         "metadata": {"name": "pdb", "namespace": namespace},
         "spec": {"selector": {"matchLabels": labels}},
         "status": {"disruptionsAllowed": allowed},
     }
-    return msgspec.convert(found, Budget)
+    return msgspec.convert(result, Budget)
 
 
 def test_pods_of_a_node_stay_there() -> None:
@@ -104,7 +104,7 @@ def test_a_budget_lets_so_many_go() -> None:
 
 
 def test_a_pod_that_several_budgets_cover_stays() -> None:
-    """The Eviction API refuses it, however many each of them allows."""
+    """Check such a pod, which the Eviction API refuses however many each budget allows."""
     pods = [mover("a", labels={"app": "x", "tier": "y"}), mover("b", labels={"app": "x"})]
     assert forbidden(pods, Budgets.of([budget(1, app="x"), budget(9, tier="y")])).keys() == {"a"}
 

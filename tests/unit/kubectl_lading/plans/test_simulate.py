@@ -1,4 +1,4 @@
-"""`simulate` as a command: the priorities of its pods, and an answer that stays small."""
+"""Test `simulate` as a command: the priorities of its pods, and the size of its output."""
 
 import json
 from pathlib import Path
@@ -39,16 +39,16 @@ def simulated(cli: Cli, text: str) -> dict[str, Any]:
     (cli.kubeconfig.parent / "pods.yaml").write_text(text)
     done = cli.run("simulate", "-f", str(cli.kubeconfig.parent / "pods.yaml"), "-o", "json")
     assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def test_priorities_are_those_that_the_api_server_would_give(cli: Cli) -> None:
     own = "kind: PriorityClass\nmetadata: {name: own}\nvalue: 50\n---\n"
     text = a_pod("plain") + a_pod("first", "priorityClassName: training, ") + a_pod("ours", "priorityClassName: own, ") + own
-    said = simulated(cli, text)
-    assert [(pod["pod"], pod["priority"]) for pod in said["pods"]] == [("first", 100_000), ("ours", 50), ("plain", 2)]
-    assert said["passed_over"] == []
+    message = simulated(cli, text)
+    assert [(pod["pod"], pod["priority"]) for pod in message["pods"]] == [("first", 100_000), ("ours", 50), ("plain", 2)]
+    assert message["passed_over"] == []
 
 
 def test_whom_central_would_evict(cli: Cli) -> None:
@@ -70,9 +70,9 @@ def test_an_isolation_that_no_node_offers_and_one_that_a_node_offers(tmp_path: P
         for name in ("tokens", "mps")
     )
     with served(cluster, tmp_path) as cli:
-        said = {pod["pod"]: pod for pod in simulated(cli, "".join(pods))["pods"]}
-    assert said["tokens"]["node"] == "busy-b"
-    assert (said["mps"]["node"], set(said["mps"]["why"]["reasons"])) == ("", {"no-isolation", "unreachable"})
+        text = {pod["pod"]: pod for pod in simulated(cli, "".join(pods))["pods"]}
+    assert text["tokens"]["node"] == "busy-b"
+    assert (text["mps"]["node"], set(text["mps"]["why"]["reasons"])) == ("", {"no-isolation", "unreachable"})
 
 
 def test_a_class_that_there_is_not(cli: Cli) -> None:
@@ -83,8 +83,8 @@ def test_a_class_that_there_is_not(cli: Cli) -> None:
 
 def test_what_is_wrong_with_many_pods_is_shown_once(cli: Cli) -> None:
     pod = f"{{spec: {{priorityClassName: trainin, {LIMITS}}}}}"
-    said = simulated(cli, f"kind: Deployment\nmetadata: {{name: x}}\nspec: {{replicas: 200, template: {pod}}}")
-    assert [pod["pod"] for pod in said["pods"]] == [f"x-{number}" for number in range(200)]
+    text = simulated(cli, f"kind: Deployment\nmetadata: {{name: x}}\nspec: {{replicas: 200, template: {pod}}}")
+    assert [pod["pod"] for pod in text["pods"]] == [f"x-{number}" for number in range(200)]
     shown = cli.run("simulate", "-f", str(cli.kubeconfig.parent / "pods.yaml")).stdout
     assert "x-0 and 199 more" in shown
     assert len(shown.splitlines()) < 12
@@ -104,7 +104,7 @@ def test_a_reader_has_the_right_to_read_classes() -> None:
     assert any(CLASSES.plural in rule["resources"] and "list" in rule["verbs"] for rule in role["rules"])
 
 
-def test_what_nodes_lack_is_said_once_for_all_pods_that_wait(cli: Cli) -> None:
+def test_what_nodes_lack_is_reported_once_for_all_pods_that_wait(cli: Cli) -> None:
     one, many = (
         simulated(cli, f"kind: Deployment\nmetadata: {{name: x}}\nspec: {{replicas: {count}, template: {EIGHT}}}")
         for count in (1, 200)
@@ -134,12 +134,12 @@ def test_a_gang_whose_minimum_a_pod_group_of_the_manifest_says(cli: Cli) -> None
     labels = "metadata: {labels: {scheduling.x-k8s.io/pod-group: train}}"
     limits = LIMITS.replace("gpu: 8", "gpu: 1")
     job = f"kind: Job\nmetadata: {{name: x}}\nspec: {{parallelism: 2, template: {{{labels}, spec: {{{limits}}}}}}}"
-    said = simulated(cli, f"{POD_GROUP}\n---\n{job}")
-    assert [pod["code"] for pod in said["pods"]] == [OfPod.GANG_WAITS_FOR_MEMBERS] * 2
-    assert "2 of 3 members" in said["pods"][0]["problem"]
-    said = simulated(cli, f"{POD_GROUP}\n---\n{job.replace('parallelism: 2', 'parallelism: 3')}")
-    assert all(pod["node"] for pod in said["pods"])
-    assert said["passed_over"] == []
+    text = simulated(cli, f"{POD_GROUP}\n---\n{job}")
+    assert [pod["code"] for pod in text["pods"]] == [OfPod.GANG_WAITS_FOR_MEMBERS] * 2
+    assert "2 of 3 members" in text["pods"][0]["problem"]
+    text = simulated(cli, f"{POD_GROUP}\n---\n{job.replace('parallelism: 2', 'parallelism: 3')}")
+    assert all(pod["node"] for pod in text["pods"])
+    assert text["passed_over"] == []
 
 
 def test_a_reader_has_the_right_to_read_pod_groups() -> None:

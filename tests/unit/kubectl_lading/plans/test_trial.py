@@ -1,4 +1,4 @@
-"""Where pods would go: as central decides it, one beside the other, and nothing is created."""
+"""Test the places that pods would get: as central decides, several pods together, without creating any."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ from tests.fakes.kube_objects import devices, node
 
 
 def cluster(*sizes: int, cpu: str = "64") -> Cluster:
-    """A node of so many cards and VFs for each."""
+    """Return a cluster, given the number of cards and VFs of each node."""
     reports = [msgspec.convert(devices(f"n{n}", size, size, version=n + 1), Report) for n, size in enumerate(sizes)]
     nodes = [msgspec.convert(node(f"n{n}", allocatable={"cpu": cpu, "memory": "64Gi"}), Node) for n, _ in enumerate(sizes)]
     return compute((reports, "9"), (nodes, "9"), ([], "9"))
@@ -40,9 +40,9 @@ def test_each_is_placed_beside_those_before_it() -> None:
     uuids = [gpu.uuid for trial in trials for given in trial.containers.values() for gpu in given.gpus]
     assert len(set(uuids)) == 3
     assert [bool(trial.node) for trial in trials] == [True, True, True, False]
-    why = trials[-1].why
-    assert why is not None
-    assert why.reasons == {Missing.TOO_FEW_FREE_GPUS: 2}
+    reason = trials[-1].why
+    assert reason is not None
+    assert reason.reasons == {Missing.TOO_FEW_FREE_GPUS: 2}
 
 
 def test_those_of_another_manifest_are_beside_them_too() -> None:
@@ -71,7 +71,7 @@ def test_a_node_with_the_devices_and_without_the_cpu() -> None:
 
 
 def test_what_was_found_of_one_is_not_kept_beyond_the_next_that_is_placed() -> None:
-    """The second six finds two cards free, the last six none."""
+    """Check that the second six finds two free cards, and the last six none."""
     six, two = (
         f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{name: m, resources: {{limits: {{lading.dev/gpu: {n}}}}}}}]}}"
         for n in (6, 2)
@@ -133,7 +133,7 @@ def test_members_beyond_the_minimum_start_where_there_is_room() -> None:
 
 
 def nodes(*nodes: dict[str, object]) -> Cluster:
-    """A node with one card each."""
+    """Return nodes with one card each."""
     listed = [msgspec.convert(one, Node) for one in nodes]
     reports = [msgspec.convert(devices(one.metadata.name, 1, 1, version=3), Report) for one in listed]
     return compute((reports, "9"), (listed, "9"), ([], "9"))

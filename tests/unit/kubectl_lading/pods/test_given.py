@@ -1,4 +1,4 @@
-"""The devices of a container in words; each two of its GPUs, and each GPU with each VF."""
+"""Test the devices of a container as text, and each pair of its GPUs, and of a GPU and a VF."""
 
 import msgspec
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.search.topology import Distance
 from kubectl_lading.pods.given import Pair, given_of, pairs_of
-from kubectl_lading.terminal.words import DISTANCES
+from kubectl_lading.terminal.format import DISTANCES
 from lading.devices.isolation import IsolationName
 from lading.kube.objects import AnnotatedMetadata
 from lading.nodedevices import NodeDevices
@@ -60,4 +60,4 @@ def test_a_share_with_what_keeps_it_to_its_amounts(limit: int | None, isolation:
         core_limit_percent=limit,
         isolation=isolation,
     )
-    assert list(given_of(PlacedContainer(gpus=(gpu,))).in_words()) == [said]
+    assert list(given_of(PlacedContainer(gpus=(gpu,))).as_text()) == [said]

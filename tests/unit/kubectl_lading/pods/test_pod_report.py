@@ -11,7 +11,7 @@ from central.search.topology import Distance
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.pod_report import PodReport, SignatureState, report_pod
 from kubectl_lading.pods.situation import Stand
-from kubectl_lading.terminal.words import DISTANCES
+from kubectl_lading.terminal.format import DISTANCES
 from lading.kube.resource import NODE_DEVICES
 from lading.nodedevices import NodeDevices
 from lading.signature import load_public_keys
@@ -34,8 +34,8 @@ def report(
     devices = msgspec.convert(cluster.objects[NODE_DEVICES.path(name=node)], NodeDevices) if node else None
     if devices is not None and not granted:
         devices = msgspec.structs.replace(devices, status=msgspec.structs.replace(devices.status, grants=()))
-    said = pod | {"status": pod["status"] | status}
-    return report_pod(msgspec.convert(said, FullPod), devices, (), keys or {})
+    text = pod | {"status": pod["status"] | status}
+    return report_pod(msgspec.convert(text, FullPod), devices, (), keys or {})
 
 
 def annotated(pod: Json, **changes: str) -> Json:
@@ -50,14 +50,14 @@ def without(pod: Json, key: str) -> Json:
 
 
 def test_what_is_assigned_is_granted(cluster: SmallCluster) -> None:
-    said = report(cluster, cluster.pod("train-0"))
-    (train,) = said.containers
+    text = report(cluster, cluster.pod("train-0"))
+    (train,) = text.containers
     assert (train.name, len(train.gpus), len(train.vfs)) == ("train", 2, 2)
     assert train.gpus == train.granted_gpus
     assert set(train.vfs) == set(train.granted_vfs)
     assert sorted(train.ifnames.values()) == ["rdma0", "rdma1"]
     assert {pair.said for pair in train.pairs} == {"18 NVLinks", DISTANCES[Distance.SWITCH]}
-    assert (said.stand, said.node, said.gen, said.problem) == (Stand.RUNNING, "h100-1", 1, "")
+    assert (text.stand, text.node, text.gen, text.problem) == (Stand.RUNNING, "h100-1", 1, "")
 
 
 def test_what_is_not_granted_yet_is_assigned_all_the_same(cluster: SmallCluster) -> None:
@@ -103,26 +103,26 @@ def test_an_assignment_for_another_node_is_a_problem(cluster: SmallCluster) -> N
 
 
 def test_one_that_waits_has_no_devices(cluster: SmallCluster) -> None:
-    said = report(cluster, cluster.pod("next-run"))
-    assert (said.stand, said.containers, said.signature) == (Stand.WAITING, (), None)
-    assert "8 whole GPUs" in said.asks
+    text = report(cluster, cluster.pod("next-run"))
+    assert (text.stand, text.containers, text.signature) == (Stand.WAITING, (), None)
+    assert "8 whole GPUs" in text.asks
 
 
 def test_devices_by_hand_are_what_the_node_granted(cluster: SmallCluster) -> None:
     pod = without(without(cluster.pod("train-0"), ASSIGNMENT), ASSIGNMENT_SIGNATURE)
-    said = report(cluster, annotated(pod, **{MANUAL_GPUS: "0,1"}))
-    (train,) = said.containers
-    assert said.by_hand == {MANUAL_GPUS: "0,1"}
+    text = report(cluster, annotated(pod, **{MANUAL_GPUS: "0,1"}))
+    (train,) = text.containers
+    assert text.by_hand == {MANUAL_GPUS: "0,1"}
     assert (train.gpus, len(train.granted_gpus)) == ((), 2)
     assert len(train.pairs) == 5
 
 
 def test_the_condition_of_its_devices(cluster: SmallCluster) -> None:
     ill = {"type": DEVICES_HEALTHY, "status": "False", "message": "GPU is lost"}
-    said = report(cluster, cluster.pod("train-0"), conditions=[ill])
-    assert (said.healthy, said.healthy_said) == ("False", "GPU is lost")
+    text = report(cluster, cluster.pod("train-0"), conditions=[ill])
+    assert (text.healthy, text.healthy_said) == ("False", "GPU is lost")
 
 
 def test_what_is_named_for_a_container_that_there_is_not(cluster: SmallCluster) -> None:
-    said = report(cluster, annotated(cluster.pod("train-0"), **{f"{MANUAL_GPUS}.trian": "0", f"{MANUAL_GPUS}.train": "1"}))
-    assert said.without_effect == (f"{MANUAL_GPUS}.trian",)
+    text = report(cluster, annotated(cluster.pod("train-0"), **{f"{MANUAL_GPUS}.trian": "0", f"{MANUAL_GPUS}.train": "1"}))
+    assert text.without_effect == (f"{MANUAL_GPUS}.trian",)

@@ -1,4 +1,4 @@
-"""`pods -w`: a row whenever a pod is another."""
+"""Test `pods -w`: a row whenever a pod changes."""
 
 import asyncio
 import contextlib
@@ -16,16 +16,16 @@ from simnode.api_server import ApiServer, write_kubeconfig
 from tests.fakes.small_cluster import SmallCluster
 
 
-def view(uid: str, **words: object) -> PodView:
-    return PodView(namespace="ns", pod=uid, uid=uid, state=PodState.HOLDING, **words)  # type: ignore[arg-type]
+def view(uid: str, **text: object) -> PodView:
+    return PodView(namespace="ns", pod=uid, uid=uid, state=PodState.HOLDING, **text)  # type: ignore[arg-type]
 
 
-def test_only_what_changed_is_told() -> None:
-    told: list[tuple[str, str]] = []
+def test_only_what_changed_is_reported() -> None:
+    notified: list[tuple[str, str]] = []
     last = {one.uid: one for one in (view("a"), view("b"), view("c"))}
     now = [view("a"), view("b", holds=ShareView(gpus_idle=1)), view("d")]
-    last = print_changes(last, now, lambda one, state: told.append((one.uid, state)))
-    assert told == [("b", "holding"), ("d", "holding"), ("c", "gone")]
+    last = print_changes(last, now, lambda one, state: notified.append((one.uid, state)))
+    assert notified == [("b", "holding"), ("d", "holding"), ("c", "gone")]
     assert last.keys() == {"a", "b", "d"}
 
 
@@ -33,7 +33,7 @@ def states(cluster: Cluster) -> dict[str, PodState]:
     return {one.pod: one.state for one in list_pods(cluster, view_nodes(cluster))}
 
 
-def test_a_pod_that_goes_is_seen_to_go(tmp_path: Path) -> None:
+def test_a_pod_that_goes_is_observed_to_go(tmp_path: Path) -> None:
     async def followed() -> tuple[dict[str, PodState], dict[str, PodState]]:
         async with ApiServer(first_version=1000) as server:
             SmallCluster().fill(server.store)

@@ -21,17 +21,17 @@ def wait(
     made: World,
     limits: Mapping[str, str] = WHOLE,
     *,
-    said: Why | None = None,
+    reason: Why | None = None,
     most: int = 9,
     budgets: Budgets = NO_BUDGETS,
-    **words: Any,
+    **text: Any,
 ) -> Wait:
-    made.show("waits", limits, **words)
-    *_, found = explain_wait(
-        cluster_of(made.ledger, made.pending, made.scheduler), made.pending_pod("waits"), said, most=most, budgets=budgets
+    made.show("waits", limits, **text)
+    *_, result = explain_wait(
+        cluster_of(made.ledger, made.pending, made.scheduler), made.pending_pod("waits"), reason, most=most, budgets=budgets
     )
-    assert found is not None
-    return found
+    assert result is not None
+    return result
 
 
 def full(*priorities: int) -> World:
@@ -47,8 +47,8 @@ def test_enough_is_free_and_on_no_single_card() -> None:
     made.node("n1", 2)
     for name in ("a", "b"):
         made.bind(name, "n1", share("50Gi"))
-    found = wait(made, share("40Gi"))
-    assert [(one.node, one.cards, one.free_mib) for one in found.scattered] == [("n1", 2, 2 * 30 * 1024)]
+    result = wait(made, share("40Gi"))
+    assert [(one.node, one.cards, one.free_mib) for one in result.scattered] == [("n1", 2, 2 * 30 * 1024)]
     assert not wait(made, share("70Gi")).scattered
     assert not wait(made, WHOLE).scattered
 
@@ -58,16 +58,16 @@ def test_whose_end_would_help_and_how_many_nodes_were_left_out() -> None:
     for node in ("n1", "n2", "n3"):
         made.node(node)
         made.bind(f"on-{node}", node)
-    found = wait(made, most=2)
-    assert [one.node for one in found.helps] == ["n1", "n2"]
-    assert found.not_looked_at == 1
-    assert found.why.reasons == {Missing.TOO_FEW_FREE_GPUS: 3}
+    result = wait(made, most=2)
+    assert [one.node for one in result.helps] == ["n1", "n2"]
+    assert result.not_looked_at == 1
+    assert result.why.reasons == {Missing.TOO_FEW_FREE_GPUS: 3}
 
 
 def test_preemption() -> None:
-    found = wait(full(1, 2), priority=5).preemption
-    assert found is not None
-    assert (found.node, [one.pod for one in found.victims]) == ("n1", ["p0"])
+    preemption = wait(full(1, 2), priority=5).preemption
+    assert preemption is not None
+    assert (preemption.node, [one.pod for one in preemption.victims]) == ("n1", ["p0"])
     for no_one in (
         wait(full(5), priority=5),
         wait(full(1), priority=5, never=True),
@@ -83,9 +83,9 @@ def test_a_pod_that_a_budget_protects_is_no_victim() -> None:
     made.bind("kept", "n1", priority=1, labels={"app": "kept"})
     made.bind("other", "n1", priority=2)
     protecting = msgspec.convert(budget("kept", {"app": "kept"}), Budget)
-    found = wait(made, priority=5, budgets=Budgets.of([protecting])).preemption
-    assert found is not None
-    assert [one.pod for one in found.victims] == ["other"]
+    preemption = wait(made, priority=5, budgets=Budgets.of([protecting])).preemption
+    assert preemption is not None
+    assert [one.pod for one in preemption.victims] == ["other"]
 
 
 def test_where_it_fits_no_one_is_evicted() -> None:
@@ -106,11 +106,11 @@ def test_a_node_with_the_devices_and_without_the_cpu() -> None:
 
 def test_what_central_says_of_nodes_counts_first() -> None:
     made = full(1)
-    said = Why(namespace="default", name="waits", uid="uid-waits", state="pending", asks="x", making_room_on="n1")
-    found = wait(made, said=said, priority=5)
-    assert found.from_central
-    assert found.why.nodes == []
-    assert found.preemption is None  # it is under way
+    reason = Why(namespace="default", name="waits", uid="uid-waits", state="pending", asks="x", making_room_on="n1")
+    result = wait(made, reason=reason, priority=5)
+    assert result.from_central
+    assert result.why.nodes == []
+    assert result.preemption is None  # it is under way
 
 
 def test_a_node_that_fits_and_is_cordoned_is_not_one_that_fits() -> None:
@@ -120,9 +120,9 @@ def test_a_node_that_fits_and_is_cordoned_is_not_one_that_fits() -> None:
     hosts = Nodes()
     hosts.set(traits_of("n2", {}, (), unschedulable=True))
     cluster = cluster_of(made.ledger, made.pending, made.scheduler, hosts)
-    *_, found = explain_wait(cluster, made.pending_pod("waits"), None, most=9)
-    assert found is not None
-    assert found.why.reasons[NOT_ALLOWED] == 1
-    assert FITS not in found.why.reasons
-    assert NOT_ALLOWED in found.fixes
-    assert cluster.count_reasons(made.pending_pod("waits")) == found.why.reasons
+    *_, result = explain_wait(cluster, made.pending_pod("waits"), None, most=9)
+    assert result is not None
+    assert result.why.reasons[NOT_ALLOWED] == 1
+    assert FITS not in result.why.reasons
+    assert NOT_ALLOWED in result.fixes
+    assert cluster.count_reasons(made.pending_pod("waits")) == result.why.reasons

@@ -1,4 +1,4 @@
-"""`why POD`: what is read, what central is asked for, and what is said without it."""
+"""Test `why POD`: what is read, which questions central gets, and the output without central."""
 
 import json
 from typing import Any
@@ -22,23 +22,23 @@ def cluster() -> BusyCluster:
     return cluster
 
 
-def answer(cli: Cli, *words: str) -> dict[str, Any]:
-    done = cli.run("why", *words, "-o", "json")
+def answer(cli: Cli, *text: str) -> dict[str, Any]:
+    done = cli.run("why", *text, "-o", "json")
     assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
-def central_says(monkeypatch: pytest.MonkeyPatch, said: Why | Unread | None) -> list[str]:
-    """The pods that it is asked for."""
-    asked = []
+def central_says(monkeypatch: pytest.MonkeyPatch, text: Why | Unread | None) -> list[str]:
+    """Answer as central for these pods."""
+    requested = []
 
     async def why(self: object, namespace: str, name: str) -> Why | Unread | None:
-        asked.append(f"{namespace}/{name}")
-        return said
+        requested.append(f"{namespace}/{name}")
+        return text
 
     monkeypatch.setattr("kubectl_lading.pods.why.Central.why", why)
-    return asked
+    return requested
 
 
 def known(uid: str) -> Why:
@@ -46,9 +46,9 @@ def known(uid: str) -> Why:
 
 
 def test_central_is_asked_for_what_only_it_knows(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = central_says(monkeypatch, known(uid_of("eight")))
+    requested = central_says(monkeypatch, known(uid_of("eight")))
     wait = answer(cli, "-n", "team-a", "eight")["wait"]
-    assert asked == ["team-a/eight"]
+    assert requested == ["team-a/eight"]
     assert (wait["from_central"], wait["why"]["refused_s"], wait["why"]["making_room_on"]) == (True, 130.0, "a100-1")
     shown = cli.run("why", "team-a/eight").stdout
     assert "2m10s" in shown
@@ -60,7 +60,7 @@ def test_what_it_says_of_another_pod_of_that_name_is_not_used(cli: Cli, monkeypa
     assert not answer(cli, "team-a/eight")["wait"]["from_central"]
 
 
-def test_that_it_is_silent_is_said_once_and_beside_the_answer(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_it_is_silent_is_reported_once_and_beside_the_answer(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     central_says(monkeypatch, Unread(why="it is away"))
     done = cli.run("why", "team-a/eight")
     assert done.exit_code == 0
@@ -70,10 +70,10 @@ def test_that_it_is_silent_is_said_once_and_beside_the_answer(cli: Cli, monkeypa
 def test_a_pod_that_does_not_wait_needs_neither_central_nor_the_cluster(
     server: FakeKubeServer, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = central_says(monkeypatch, None)
+    requested = central_says(monkeypatch, None)
     assert answer(cli, "team-a/train-0")["situation"]["stand"] == Stand.RUNNING
     assert answer(cli, "team-a/busy-b-5")["situation"]["stand"] == Stand.REFUSED
-    assert not asked
+    assert not requested
     assert not [request for request in server.requests if request.path.endswith("nodedevices")]
     selectors = [request.query["fieldSelector"] for request in server.requests if request.path == EVENTS.path("team-a")]
     assert selectors == [f"involvedObject.uid={uid_of(name)}" for name in ("train-0", "busy-b-5")]
@@ -85,10 +85,10 @@ def test_without_the_right_to_read_events(server: FakeKubeServer, cli: Cli) -> N
         done = cli.run(command, "team-a/busy-b-5", "-o", "json")
         return json.loads(done.stdout), done.stderr
 
-    said, told = ask("why")
-    assert said["situation"]["refusals"][0]["code"] == "device-held"
-    assert "Events of namespace team-a" in told
-    assert ask("pod") == (ask("pod")[0] | {"events": []}, told)  # in the same words
+    text, notified = ask("why")
+    assert text["situation"]["refusals"][0]["code"] == "device-held"
+    assert "Events of namespace team-a" in notified
+    assert ask("pod") == (ask("pod")[0] | {"events": []}, notified)  # in the same words
 
 
 def test_pods_of_daemon_sets_are_nobodys_hope(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Tables, lines in two columns, and the same structs for programs."""
+"""Test tables, lines in two columns, and the same structs for programs."""
 
 import pytest
 from rich.console import Console
@@ -14,9 +14,9 @@ def test_no_cell_is_cut(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(columns))
     out = Console(width=columns)
-    with out.capture() as said:
+    with out.capture() as text:
         out.print(table(("NODE", "GPUS", "HELD", "HEALTH"), ROWS), crop=False)
-    assert {word for row in ROWS for cell in row for word in cell.split()} <= set(said.get().split())
+    assert {word for row in ROWS for cell in row for word in cell.split()} <= set(text.get().split())
 
 
 def test_where_there_is_room_a_line_is_as_wide_as_the_terminal_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,11 +28,11 @@ def test_where_there_is_room_a_line_is_as_wide_as_the_terminal_at_most(monkeypat
 MANY = [f"n{number}" for number in range(MOST_NAMES + 3)]
 
 
-def rows(names: list[str], *said: str, wide: bool = False) -> list[tuple[str, str]]:
-    return [(left, right.plain) for left, right in of_nodes(names, [Text(one) for one in said], wide=wide)]
+def rows(names: list[str], *text: str, wide: bool = False) -> list[tuple[str, str]]:
+    return [(left, right.plain) for left, right in of_nodes(names, [Text(one) for one in text], wide=wide)]
 
 
-def test_few_stand_beside_what_is_said_of_them() -> None:
+def test_few_stand_beside_what_is_reported_of_them() -> None:
     assert rows(["a", "b"], "full", "fits later") == [("a, b", "full"), ("", "fits later")]
 
 
@@ -43,6 +43,6 @@ def test_many_are_counted_and_named_below(wide: bool) -> None:
     assert (MANY[0] in second[1], MANY[-1] in second[1]) == (True, wide)
 
 
-def test_of_those_of_which_nothing_is_said_the_names_are() -> None:
-    ((_, said),) = rows(["a", "b"], "")
-    assert said == "a, b"
+def test_of_those_of_which_nothing_is_reported_the_names_are() -> None:
+    ((_, text),) = rows(["a", "b"], "")
+    assert text == "a, b"

@@ -1,4 +1,4 @@
-"""`cordon` and `uncordon` against an API server: what is written, for which version, and who is named."""
+"""Test `cordon` and `uncordon` with an API server: what is written, for which version, and which pods are named."""
 
 import json
 from typing import Any
@@ -19,15 +19,15 @@ CARD = "GPU-00000001-4c61-6469-6e67-000000001efc"  # train-0 holds this card
 
 
 def written(server: FakeKubeServer, node: str = "h100-1") -> str | None:
-    said: str | None = server.store.objects[NODE_DEVICES.path(name=node)]["metadata"].get("annotations", {}).get(CORDON)
-    return said
+    text: str | None = server.store.objects[NODE_DEVICES.path(name=node)]["metadata"].get("annotations", {}).get(CORDON)
+    return text
 
 
-def changes(cli: Cli, *words: str) -> list[Any]:
-    done = cli.run(*words, "-o", "json")
+def changes(cli: Cli, *text: str) -> list[Any]:
+    done = cli.run(*text, "-o", "json")
     assert done.exit_code == 0, done.output
-    found: list[Any] = json.loads(done.stdout)
-    return found
+    result: list[Any] = json.loads(done.stdout)
+    return result
 
 
 def test_a_device_and_who_holds_it(server: FakeKubeServer, cli: Cli) -> None:
@@ -98,7 +98,7 @@ def test_who_may_not_learns_of_the_role(server: FakeKubeServer, cli: Cli) -> Non
 
 
 @pytest.mark.parametrize("words", [[], ["--all"], ["--all", "--node", "h100-1", "GPU-1"]])
-def test_which_devices_has_to_be_said(cli: Cli, words: list[str]) -> None:
+def test_which_devices_has_to_be_reported(cli: Cli, words: list[str]) -> None:
     assert cli.run("cordon", *words).exit_code == 2
 
 

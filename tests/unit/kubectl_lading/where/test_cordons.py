@@ -1,4 +1,4 @@
-"""The annotation, edited: what central makes of it (central.ledger.capacity) is what was asked."""
+"""Test the edited annotation: central reads it (central.ledger.capacity) as the command meant it."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Devices as people name them: no two are mistaken for one another."""
+"""Test devices as people name them: no two are confused."""
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ MIG = "MIG-0000000a-0000-0000-0000-000000000001"
 
 
 def report(name: str, *uuids: str, mig: str = "") -> NodeDevices:
-    """Cards in the reverse order of their addresses, and one PF with two VFs."""
+    """Return a report with cards in the reverse order of their addresses, and one PF with two VFs."""
     gpus = tuple(
         Gpu(
             uuid=GpuUuid(uuid),

@@ -1,4 +1,4 @@
-"""A node as a tree: every device once, bars that do not lie, and lines that are no wider than the terminal."""
+"""Test a node as a tree: each device once, bars of the right length, and lines within the terminal's width."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,17 +15,17 @@ def a_gpu(
     held_mib: int = 0,
     state: DeviceState = DeviceState.FREE,
     holders: tuple[HolderView, ...] = (),
-    why: str = "",
+    reason: str = "",
 ) -> GpuView:
     bdf = f"0000:{0x10 + index:02x}:00.0"
     uuid = f"GPU-{index:08x}-0000-0000-0000-000000000000"
     return GpuView(
-        uuid=uuid, bdf=bdf, index=index, model="M", memory_mib=1000, state=state, held_mib=held_mib, holders=holders, why=why
+        uuid=uuid, bdf=bdf, index=index, model="M", memory_mib=1000, state=state, held_mib=held_mib, holders=holders, why=reason
     )
 
 
 def a_node(*gpus: GpuView, pfs: tuple[PfView, ...] = ()) -> NodeView:
-    """All below one switch."""
+    """Return a node with all devices below one switch."""
     group = GroupView(
         name="0000:00:01.0", socket=0, numa=0, gpus=tuple(gpu.uuid for gpu in gpus), pfs=tuple(pf.bdf for pf in pfs)
     )
@@ -38,8 +38,8 @@ def drawn(view: NodeView, width: int = 200, *, wide: bool = False) -> list[str]:
 
 def bar(held_mib: int, state: DeviceState = DeviceState.SHARED) -> str:
     holder = HolderView(uid="u", namespace="ns", pod="p", claims=("granted",), memory_mib=held_mib)
-    said = drawn(a_node(a_gpu(held_mib=held_mib, state=state, holders=(holder,)), a_gpu(1)))
-    return "".join(sign for line in said if "GPU 0" in line for sign in line if sign in FULL + EMPTY)
+    text = drawn(a_node(a_gpu(held_mib=held_mib, state=state, holders=(holder,)), a_gpu(1)))
+    return "".join(sign for line in text if "GPU 0" in line for sign in line if sign in FULL + EMPTY)
 
 
 def test_a_little_is_not_drawn_as_nothing_nor_nearly_all_as_all() -> None:
@@ -71,12 +71,12 @@ def test_vfs_of_a_nic_are_one_line_and_their_pods_counted() -> None:
 
 def test_the_rail_of_a_nic_is_beside_its_address() -> None:
     pfs = (PfView(bdf="0000:60:00.0", ibdev="mlx5_0", rail=0), PfView(bdf="0000:61:00.0", ibdev="mlx5_1"))
-    said = "\n".join(drawn(a_node(a_gpu(), pfs=pfs)))
-    assert "mlx5_0 60:00.0 rail 0 " in said
-    assert said.count("rail") == 1
+    text = "\n".join(drawn(a_node(a_gpu(), pfs=pfs)))
+    assert "mlx5_0 60:00.0 rail 0 " in text
+    assert text.count("rail") == 1
 
 
-def test_what_is_true_of_all_vfs_is_said_once() -> None:
+def test_what_is_true_of_all_vfs_is_reported_once() -> None:
     vfs = tuple(VfView(bdf=f"0000:60:00.{n}", state=DeviceState.UNUSABLE, why="link is down") for n in range(3))
     view = a_node(a_gpu(), pfs=(PfView(bdf="0000:60:00.0", ibdev="mlx5_0", why="link is down", vfs=vfs),))
     assert sum(line.count("link is down") for line in drawn(view)) == 1
@@ -86,14 +86,14 @@ def test_what_is_not_granted_yet_is_marked() -> None:
     holders = tuple(
         HolderView(uid=claim, namespace="ns", pod=claim, claims=(claim,), memory_mib=1) for claim in ("bound", "granted")
     )
-    said = "\n".join(drawn(a_node(a_gpu(state=DeviceState.SHARED, held_mib=2, holders=holders), a_gpu(1))))
-    assert "ns/bound 0Gi 0% (" in said
-    assert "ns/granted 0Gi 0%\n" in said
+    text = "\n".join(drawn(a_node(a_gpu(state=DeviceState.SHARED, held_mib=2, holders=holders), a_gpu(1))))
+    assert "ns/bound 0Gi 0% (" in text
+    assert "ns/granted 0Gi 0%\n" in text
 
 
 def test_a_device_alone_below_its_port_is_below_no_switch() -> None:
-    said = drawn(a_node(a_gpu()))
-    assert not any("switch" in line for line in said)
+    text = drawn(a_node(a_gpu()))
+    assert not any("switch" in line for line in text)
     assert any("switch" in line for line in drawn(a_node(a_gpu(), a_gpu(1))))
 
 
@@ -116,7 +116,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_one_is_lost(pods: list[list[s
         gpus.append(
             a_gpu(index, state=DeviceState.SHARED if holders else DeviceState.FREE, held_mib=len(holders), holders=holders)
         )
-    said = drawn(a_node(*gpus), width)
-    assert max(map(len, said)) <= width
-    together = "".join(line.replace("│", "").strip() for line in said)
+    text = drawn(a_node(*gpus), width)
+    assert max(map(len, text)) <= width
+    together = "".join(line.replace("│", "").strip() for line in text)
     assert all(f"ns/{pod}" in together.replace(" ", "") for on_card in pods for pod in on_card)

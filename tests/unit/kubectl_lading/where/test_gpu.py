@@ -1,4 +1,4 @@
-"""`gpu CARD`: a card in MIG mode by its instances' names, and the holder of the whole card all the same."""
+"""Test `gpu CARD` for a card in MIG mode: by its instances' names, with the holder of the whole card too."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +15,8 @@ from tests.fakes.small_cluster import Json, SmallCluster
 @pytest.fixture(scope="module")
 def card() -> Json:
     report = SmallCluster().objects[NODE_DEVICES.path(name="mig-1")]
-    found: Json = next(gpu for gpu in report["status"]["gpus"] if gpu.get("mig"))
-    return found
+    result: Json = next(gpu for gpu in report["status"]["gpus"] if gpu.get("mig"))
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -29,21 +29,23 @@ def cli(tmp_path_factory: pytest.TempPathFactory, card: Json) -> Iterator[Cli]:
         yield made
 
 
-def test_what_could_be_made_on_demand_is_said(tmp_path: Path, card: Json) -> None:
+def test_what_could_be_made_on_demand_is_reported(tmp_path: Path, card: Json) -> None:
     cluster = SmallCluster()
     (on_demand, _) = msgspec.to_builtins(read_status("mig-on-demand"))["gpus"]
     cluster.objects[NODE_DEVICES.path(name="mig-1")]["status"]["gpus"] = [on_demand]
     with served(cluster, tmp_path) as cli:
-        said = cli.run("gpu", on_demand["uuid"]).stdout
-        assert "room for MIG instances, some or others: 7 x 1g.10gb, 3 x 2g.20gb, 2 x 3g.40gb, 1 x 4g.40gb, 1 x 7g.80gb" in said
+        output = cli.run("gpu", on_demand["uuid"]).stdout
+        assert (
+            "room for MIG instances, some or others: 7 x 1g.10gb, 3 x 2g.20gb, 2 x 3g.40gb, 1 x 4g.40gb, 1 x 7g.80gb" in output
+        )
         assert "free for MIG" in cli.run("node", "mig-1").stdout
 
 
 def test_an_instance_is_named_with_its_node_or_without(cli: Cli, card: Json) -> None:
     instance = card["mig"][0]["uuid"]
-    said = {cli.run("gpu", word, "-o", "json").stdout for word in (instance, f"mig-1/{instance}", card["uuid"])}
-    assert len(said) == 1
-    assert card["uuid"] in said.pop()
+    output = {cli.run("gpu", word, "-o", "json").stdout for word in (instance, f"mig-1/{instance}", card["uuid"])}
+    assert len(output) == 1
+    assert card["uuid"] in output.pop()
 
 
 def test_who_holds_all_of_it_is_named(cli: Cli, card: Json) -> None:

@@ -1,4 +1,4 @@
-"""`node N` of nodes that are not as they should be."""
+"""Test `node N` for nodes with problems."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ from tests.fakes.kubectl_lading import served
 from tests.fakes.small_cluster import SmallCluster
 
 
-def test_every_node_that_nodes_lists_can_be_looked_at(tmp_path: Path) -> None:
-    """Also one that was deleted while a pod is bound to it."""
+def test_every_node_that_nodes_lists_can_be_checked(tmp_path: Path) -> None:
+    """Check a node too that was deleted while a pod is bound to it."""
     cluster = SmallCluster()
     for path in (NODE_DEVICES.path(name="h100-2"), NODES.path(name="h100-2")):
         del cluster.objects[path]

@@ -1,4 +1,4 @@
-"""`quota`: the tree with its numbers, one quota of it, and clusters without quotas or without the right to see them."""
+"""Test `quota`: the tree with its numbers, one quota of it, and clusters without quotas or without the right to read them."""
 
 import json
 
@@ -20,8 +20,8 @@ def is_of_quotas(request: Request) -> bool:
 
 def test_one_quota_and_those_below_it(cli: Cli) -> None:
     for name, expected in {"research": ["research", "robots", "speech", "vision"], "speech": ["speech"]}.items():
-        said = json.loads(cli.run("quota", name, "-o", "json").stdout)
-        assert [one["quota"] for one in said["quotas"]] == expected
+        output = json.loads(cli.run("quota", name, "-o", "json").stdout)
+        assert [one["quota"] for one in output["quotas"]] == expected
 
 
 def test_the_numbers(cli: Cli) -> None:
@@ -56,7 +56,7 @@ def test_a_cluster_without_the_kinds_or_the_right(cli: Cli, server: FakeKubeServ
 
 
 class TestNamespaces:
-    """scheduler-plugins' quotas."""
+    """Test quotas of scheduler-plugins."""
 
     @pytest.fixture
     def cluster(self) -> SmallCluster:

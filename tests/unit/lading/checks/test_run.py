@@ -1,4 +1,4 @@
-"""Checks carried out: what becomes of one that fails, hangs, or may not read what it needs."""
+"""Test running checks: the finding of a check that fails, hangs, or may not read what it needs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import pytest
 
 from lading.checks.model import Check, Finding, Verdict, note, ok, worst, worst_first
-from lading.checks.reading import ElsewhereError, Readings, said_by
+from lading.checks.reading import ElsewhereError, Readings, read_shared
 from lading.checks.run import decide_all, run_checks
 from lading.errors import ConfigError, HostError
 
@@ -69,7 +69,7 @@ def test_a_bug_of_a_decision_is_a_finding_that_names_its_check() -> None:
 
 def test_a_subject_that_was_read_as_a_whole() -> None:
     def decide(text: str) -> list[Finding]:
-        return [ok(text), note(text, why="its own")]
+        return [ok(text), note(text, reason="its own")]
 
     checks: list[Check[str]] = [Check(name="one", group="g", why="of the check", decide=decide)]
     one, other = decide_all(checks, "fine")
@@ -85,7 +85,7 @@ def test_one_that_hangs_has_failed_and_holds_no_one_up() -> None:
     assert fine == Finding(check="well", group="g", verdict=Verdict.OK, what="fine", why="why")
 
 
-def test_a_slow_node_is_told_from_one_on_which_something_hangs() -> None:
+def test_a_slow_node_is_reported_from_one_on_which_something_hangs() -> None:
     (hung,) = asyncio.run(run_checks([check("hangs", hangs)], None, deadline_s=0.05, slowness=4.2))
     assert hung.verdict is Verdict.FAILED
     assert "4.2 times" in hung.what
@@ -114,9 +114,9 @@ def test_a_reading_is_made_once_also_where_the_first_who_asked_gave_up() -> None
 
 
 @pytest.mark.parametrize("error", [HostError("x"), PermissionError(13, "Permission denied"), IsADirectoryError(21, "no file")])
-def test_a_failure_is_said_by_one_check(error: Exception) -> None:
+def test_a_failure_is_reported_by_one_check(error: Exception) -> None:
     async def broken() -> int:
         raise error
 
     with pytest.raises(ElsewhereError, match="runtime"):
-        asyncio.run(said_by("runtime", broken()))
+        asyncio.run(read_shared("runtime", broken()))

@@ -138,7 +138,7 @@ def test_however_the_bytes_are_cut(size: int) -> None:
     assert client.answer == Reply(status=GrpcStatus.OK, content=b"a" * 5000)
 
 
-def test_an_error_says_what_the_server_said() -> None:
+def test_an_error_has_the_servers_message() -> None:
     client, server = asked()
     client.receive(server.fails(1, ("grpc-status", "7"), ("grpc-message", "not%20yours: %C3%A9")))
     assert client.answer == Reply(status=7, message="not yours: é")

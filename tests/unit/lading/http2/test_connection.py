@@ -184,7 +184,7 @@ def test_frames_as_large_as_the_peer_takes_them() -> None:
     assert sizes(sending(end, 30_000)) == [20_000, 10_000]
 
 
-def test_a_peer_that_shrinks_its_table_is_told_once_that_this_was_heard() -> None:
+def test_a_peer_that_shrinks_its_table_gets_one_acknowledgement() -> None:
     end, decoder = End(), hpack.Decoder()
     end.receive(announce({frames.HEADER_TABLE_SIZE: 0}))
     decoder.max_allowed_table_size = 0

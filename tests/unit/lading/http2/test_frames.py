@@ -15,20 +15,20 @@ some_frames = st.lists(
 
 def read(reader: FrameReader, data: bytes) -> list[Frame]:
     buffer = reader.feed(data)
-    found = reader.frames(buffer)
-    return [(kind, flags, stream, buffer[start + frames.HEADER_LENGTH : end]) for kind, flags, stream, start, end in found]
+    result = reader.frames(buffer)
+    return [(kind, flags, stream, buffer[start + frames.HEADER_LENGTH : end]) for kind, flags, stream, start, end in result]
 
 
 @given(some_frames, st.lists(st.integers(1, 40), max_size=30), st.integers(1, 500))
 def test_frames_are_the_same_however_the_bytes_come(written: list[Frame], cuts: list[int], rest: int) -> None:
     data = b"".join(frames.frame(*one) for one in written)
-    reader, found = FrameReader(), []
+    reader, result = FrameReader(), []
     for size in cuts:
-        found += read(reader, data[:size])
+        result += read(reader, data[:size])
         data = data[size:]
     for at in range(0, len(data), rest):
-        found += read(reader, data[at : at + rest])
-    assert found == written
+        result += read(reader, data[at : at + rest])
+    assert result == written
     assert reader.buffered == 0
 
 
@@ -84,12 +84,12 @@ def test_another_protocol_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize("end_stream", [True, False])
 def test_a_block_of_any_size_fits_its_frames(size: int, end_stream: bool) -> None:
     block = bytes(i % 251 for i in range(size))
-    found = read(FrameReader(), frames.header_block(7, block, end_stream=end_stream))
+    result = read(FrameReader(), frames.header_block(7, block, end_stream=end_stream))
     kinds = [frames.HEADERS] + [frames.CONTINUATION] * max(0, -(-size // frames.DEFAULT_MAX_FRAME_SIZE) - 1)
-    assert [kind for kind, *_ in found] == kinds
-    assert b"".join(content for *_, content in found) == block
-    assert [bool(flags & frames.END_HEADERS) for _, flags, *_ in found] == [False] * (len(kinds) - 1) + [True]
-    assert [bool(flags & frames.END_STREAM) for _, flags, *_ in found] == [end_stream] + [False] * (len(kinds) - 1)
+    assert [kind for kind, *_ in result] == kinds
+    assert b"".join(content for *_, content in result) == block
+    assert [bool(flags & frames.END_HEADERS) for _, flags, *_ in result] == [False] * (len(kinds) - 1) + [True]
+    assert [bool(flags & frames.END_STREAM) for _, flags, *_ in result] == [end_stream] + [False] * (len(kinds) - 1)
 
 
 def test_the_frames_of_our_own() -> None:

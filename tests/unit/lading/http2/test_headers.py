@@ -104,7 +104,7 @@ def test_lengths_of_any_size(length: int) -> None:
     assert tuple(hpack.Decoder().decode(HeaderLane().render(fields), raw=True)) == fields
 
 
-def test_a_smaller_table_is_said_once() -> None:
+def test_a_smaller_table_is_announced_once() -> None:
     lane = HeaderLane()
     lane.acknowledge_table_size(0)
     assert lane.render(REQUEST)[0] == 0x20

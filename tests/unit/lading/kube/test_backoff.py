@@ -1,4 +1,4 @@
-"""How long to wait."""
+"""Test how long to wait between attempts."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Calls against a fake API server: what is sent, what comes back, and what each failure is taken for."""
+"""Test calls to a fake API server: the requests, the results, and the error for each failure."""
 
 import asyncio
 import contextlib
@@ -125,11 +125,11 @@ def test_a_dry_run_of_an_eviction_changes_nothing(play: Play) -> None:
 
 
 def test_an_eviction_that_is_answered_with_a_failure_and_201_failed(play: Play) -> None:
-    """So the API server refuses a pod that several budgets cover."""
-    said = b'{"kind": "Status", "status": "Failure", "code": 500, "message": "more than one PodDisruptionBudget"}'
+    """Check the API server's refusal of a pod that several budgets cover."""
+    message = b'{"kind": "Status", "status": "Failure", "code": 500, "message": "more than one PodDisruptionBudget"}'
 
     async def whole(server: FakeKubeServer, client: KubeClient) -> None:
-        server.fail(Fault(status=201, body=said))
+        server.fail(Fault(status=201, body=message))
         with pytest.raises(UnclearError):
             await client.evict(namespace="default", name="train", uid="u")
 
@@ -172,7 +172,7 @@ def create(client: KubeClient, *, timeout_s: float = PATIENT_S) -> Awaitable[byt
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize(("status", "hang"), [(500, False), (503, False), (504, False), (0, False), (0, True)])
 def test_no_one_knows(play: Play, status: int, hang: bool, done: bool) -> None:
-    """A connection that breaks, a timeout, a 5xx: the same for a write that was carried out and one that was not."""
+    """Check a broken connection, a timeout and a 5xx: the error does not say whether the write was carried out."""
 
     async def story(server: FakeKubeServer, client: KubeClient) -> None:
         if hang:
@@ -187,7 +187,7 @@ def test_no_one_knows(play: Play, status: int, hang: bool, done: bool) -> None:
 
 
 def test_a_write_is_never_sent_twice(play: Play) -> None:
-    """Also not where the connection was kept alive from an earlier call, which is where aiohttp repeats a GET."""
+    """Check a connection that was kept alive from an earlier call too, on which aiohttp repeats a GET."""
 
     async def story(server: FakeKubeServer, client: KubeClient) -> None:
         await create(client)
@@ -330,16 +330,16 @@ def test_a_list_that_is_none(play: Play, body: bytes) -> None:
 
 async def watched(client: KubeClient, version: str, count: int) -> list[tuple[str, str]]:
     events = client.watch(PODS.path(), resource_version=version)
-    seen: list[tuple[str, str]] = []
+    observed: list[tuple[str, str]] = []
     async with contextlib.aclosing(events):
         async for event in events:
-            seen.append((event.type, msgspec.json.decode(event.object)["metadata"].get("name", "")))
-            if len(seen) == count:
+            observed.append((event.type, msgspec.json.decode(event.object)["metadata"].get("name", "")))
+            if len(observed) == count:
                 break
-    return seen
+    return observed
 
 
-def test_a_watch_goes_on_where_it_is_told(play: Play) -> None:
+def test_a_watch_goes_on_where_it_is_reported(play: Play) -> None:
     async def story(server: FakeKubeServer, client: KubeClient) -> None:
         first = await server.put(POD, {})
         await server.put(PODS.path("other", "p2"), {})
@@ -415,8 +415,8 @@ def test_a_deeply_nested_object_ends_no_list_and_its_page_stays_whole(play: Play
 
     async def story(server: FakeKubeServer, client: KubeClient) -> None:
         server.fail(Fault(status=200, body=page, headers=AS_JSON))
-        [found] = [page async for page in client.list_pages(PODS.path())]
-        assert names(*found.items) == ["a", "deep", "b"]
+        [result] = [page async for page in client.list_pages(PODS.path())]
+        assert names(*result.items) == ["a", "deep", "b"]
 
     play(story)
 

@@ -1,4 +1,4 @@
-"""Kubeconfigs as people and tools write them, a pod's service account, and credentials that are renewed."""
+"""Test kubeconfigs as people and tools write them, a pod's service account, and credentials that are renewed."""
 
 import asyncio
 import base64
@@ -55,11 +55,11 @@ def as_kubectl(kubeconfig: Path | str = "", *, context: str = "", **environment:
 
 
 def test_a_token_and_its_server(kubeconfig: Write) -> None:
-    found = now(kubeconfig({"token": "s3cret"}))
-    assert (found.server, found.authorization) == ("https://api.example:6443", "Bearer s3cret")
-    assert found.tls is not None
-    assert found.proxy is None
-    assert "s3cret" not in repr(found)
+    result = now(kubeconfig({"token": "s3cret"}))
+    assert (result.server, result.authorization) == ("https://api.example:6443", "Bearer s3cret")
+    assert result.tls is not None
+    assert result.proxy is None
+    assert "s3cret" not in repr(result)
 
 
 def test_the_context_that_was_named(kubeconfig: Write) -> None:
@@ -75,20 +75,20 @@ def test_a_command_uses_the_environments_proxy_and_a_daemon_only_a_kubeconfigs(
     assert now(path).proxy is None
     assert as_kubectl(path, HTTPS_PROXY=proxy).proxy == proxy
     path = kubeconfig({"token": "t"}, **{"proxy-url": "http://mine:3128", "tls-server-name": "kubernetes"})
-    for found in (now(path), as_kubectl(path, HTTPS_PROXY=proxy)):
-        assert (found.proxy, found.server_name) == ("http://mine:3128", "kubernetes")
+    for result in (now(path), as_kubectl(path, HTTPS_PROXY=proxy)):
+        assert (result.proxy, result.server_name) == ("http://mine:3128", "kubernetes")
 
 
 def test_a_command_does_not_verify_a_server_if_the_kubeconfig_says_so(kubeconfig: Write) -> None:
-    found = as_kubectl(kubeconfig({"token": "t"}, **{"insecure-skip-tls-verify": True, "certificate-authority": None}))
-    assert found.tls is not None
-    assert (found.tls.verify_mode, found.tls.check_hostname) == (ssl.CERT_NONE, False)
+    result = as_kubectl(kubeconfig({"token": "t"}, **{"insecure-skip-tls-verify": True, "certificate-authority": None}))
+    assert result.tls is not None
+    assert (result.tls.verify_mode, result.tls.check_hostname) == (ssl.CERT_NONE, False)
 
 
 def test_an_authority_without_key_identifiers_is_accepted_as_by_kubectl(kubeconfig: Write) -> None:
-    found = as_kubectl(kubeconfig({"token": "t"}))
-    assert found.tls is not None
-    assert not found.tls.verify_flags & ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on
+    result = as_kubectl(kubeconfig({"token": "t"}))
+    assert result.tls is not None
+    assert not result.tls.verify_flags & ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on
 
 
 def test_a_user_acts_as_another_one(kubeconfig: Write) -> None:
@@ -115,9 +115,9 @@ def test_a_client_certificate_inline_leaves_no_file(
     }
     path = kubeconfig(inline)
     for _ in range(2):  # the library remembers the files that it made
-        found = now(path)
-        assert found.tls is not None
-        assert found.authorization == ""
+        result = now(path)
+        assert result.tls is not None
+        assert result.authorization == ""
     assert list(temporary.iterdir()) == []
 
 
@@ -204,7 +204,7 @@ def credential(**status: object) -> dict[str, object]:
 
 
 def test_an_exec_plugins_token(plugin: Callable[..., Path], tmp_path: Path, authority: Authority) -> None:
-    """A command with a slash is below the kubeconfig's folder, whatever the working directory is."""
+    """Check a command with a slash, which is relative to the kubeconfig's folder and not to the working directory."""
     path = plugin(credential(token="from-plugin"), provideClusterInfo=True)  # noqa: S106
     assert now(path).authorization == "Bearer from-plugin"
     question = json.loads((tmp_path / "runs").read_text())
@@ -220,9 +220,9 @@ def test_an_exec_plugins_token(plugin: Callable[..., Path], tmp_path: Path, auth
 def test_an_exec_plugins_certificate(plugin: Callable[..., Path], authority: Authority) -> None:
     pair = authority.sign("me", "me")
     status = {"clientCertificateData": pair.certificate.read_text(), "clientKeyData": pair.key.read_text()}
-    found = now(plugin(credential(**status)))
-    assert found.authorization == ""
-    assert found.tls is not None
+    result = now(plugin(credential(**status)))
+    assert result.authorization == ""
+    assert result.tls is not None
 
 
 @pytest.mark.parametrize(("end", "runs"), [("2020-01-01T00:00:00Z", 2), ("2999-01-01T00:00:00Z", 1), (None, 1)])
@@ -291,9 +291,9 @@ def service_account(tmp_path: Path, authority: Authority, monkeypatch: pytest.Mo
 
 
 def test_in_a_pod(service_account: TokenFile) -> None:
-    found = now(None)
-    assert found.server == "https://[fd00::1]:443"
-    assert found.authorization == "Bearer first"
+    result = now(None)
+    assert result.server == "https://[fd00::1]:443"
+    assert result.authorization == "Bearer first"
 
 
 def test_a_command_in_a_pod_without_a_context_uses_its_service_account(
@@ -310,7 +310,7 @@ def test_a_command_in_a_pod_without_a_context_uses_its_service_account(
 
 
 def test_the_namespace_in_a_pod(service_account: TokenFile, kubeconfig: Write, tmp_path: Path) -> None:
-    """clientcmd uses the pod's namespace also with a kubeconfig, if the context has none."""
+    """Check a kubeconfig whose context has no namespace: clientcmd then uses the pod's namespace too."""
     path = kubeconfig({"token": "t"})
     assert read_namespace(KubectlRules(kubeconfig=str(path), environment={})) == "mine"
     assert read_namespace(KubectlRules(kubeconfig=str(path), environment={"POD_NAMESPACE": "env"})) == "env"
@@ -346,7 +346,7 @@ def test_credentials_that_cannot_be_renewed_stay_until_they_are_refused(service_
 
 
 def test_renewal_waits_for_no_one(kubeconfig: Write, tmp_path: Path) -> None:
-    """The hook runs in a thread, and the call that came at its time has the last credentials."""
+    """Check that a call during a renewal uses the last credentials, because the renewal runs in a thread."""
     seconds = 0.0
 
     async def go() -> list[str]:
@@ -355,12 +355,12 @@ def test_renewal_waits_for_no_one(kubeconfig: Write, tmp_path: Path) -> None:
         refresh = config.load_chosen(config.choose_entries((kubeconfig({"tokenFile": "token"}),), "", explicit=True))
         access = config.ApiAccess(lambda: refresh, clock=lambda: seconds)
         path.write_text("renewed")
-        seen = [(await access.credentials()).authorization]
+        observed = [(await access.credentials()).authorization]
         seconds = config.REFRESH_S
-        seen.append((await access.credentials()).authorization)
+        observed.append((await access.credentials()).authorization)
         while access._renewal is not None:
             await asyncio.wait([access._renewal])
             await asyncio.sleep(0)
-        return [*seen, (await access.credentials()).authorization]
+        return [*observed, (await access.credentials()).authorization]
 
     assert asyncio.run(go()) == ["Bearer t", "Bearer t", "Bearer renewed"]

@@ -1,4 +1,4 @@
-"""How deep an answer may be nested: what is deeper becomes null, and the rest stays to the byte."""
+"""Test how deep an answer may be nested: deeper values become null, and the rest stays byte for byte."""
 
 import asyncio
 import json

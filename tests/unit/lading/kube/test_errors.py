@@ -44,7 +44,7 @@ def test_each_status_is_a_kind_of_failure(code: int, kind: type[KubeError]) -> N
     assert type(parse_failure("get /x", code, status(code))) is kind
 
 
-def test_a_refusal_is_told_from_an_unclear_outcome_by_type() -> None:
+def test_a_refusal_is_reported_from_an_unclear_outcome_by_type() -> None:
     assert not issubclass(UnclearError, RefusedError)
     assert not isinstance(parse_failure("get /x", 500, status(500)), RefusedError)
 

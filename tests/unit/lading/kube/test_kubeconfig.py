@@ -1,4 +1,5 @@
-"""Kubeconfigs are merged, and a context is chosen, as a recorded kubectl did it; and a live one in `tests/cluster`."""
+"""Test that kubeconfigs are merged, and a context is chosen, as by a recorded kubectl; `tests/cluster` compares with a live
+one."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Lines, however the bytes are cut."""
+"""Test lines whose bytes arrive in any pieces."""
 
 import pytest
 from hypothesis import given

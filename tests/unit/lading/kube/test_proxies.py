@@ -1,4 +1,4 @@
-"""The proxy of a server, by golang.org/x/net/http/httpproxy: the rules of its own tests (`proxy_test.go`)."""
+"""Test the proxy for a server by the rules of golang.org/x/net/http/httpproxy and its own tests (`proxy_test.go`)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Kinds as paths."""
+"""Test the paths of kinds."""
 
 from lading.kube.resource import LEASES, NODE_DEVICES, NODES, PODS
 

@@ -1,4 +1,4 @@
-"""Jobs and a cluster by hand: two nodes of four cards, and books on them."""
+"""Build jobs and a cluster by hand: two nodes of four cards, and their books."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ GAME = Departures(durations=Durations.EXPONENTIAL, load=0.9)
 
 @dataclass(slots=True)
 class Played:
-    """A replay by hand: jobs arrive when the test says so."""
+    """Play a replay by hand: jobs arrive when the test decides."""
 
     books: Books
     starter: Starter

@@ -1,4 +1,4 @@
-"""Whole replays with gangs: the same jobs for all rules, the offered load, and figures that add up."""
+"""Test whole replays with gangs: the same jobs for all rules, the offered load, and consistent figures."""
 
 import json
 from pathlib import Path
@@ -97,13 +97,13 @@ def test_differences_are_paired_by_seed() -> None:
         for seed in (1, 2)
     ]
     reports = make_gang_reports(stays)
-    found = gangs_as_json(reports, "w", GAME)["gangs"]["w"]["0.90"]["exponential"]
-    assert found["greedy"]["seeds"] == [1, 2]
-    less = found["greedy"]["lading_less"]
-    assert less["running"]["mean"] == pytest.approx(found["lading"]["running"] - found["greedy"]["running"])
+    result = gangs_as_json(reports, "w", GAME)["gangs"]["w"]["0.90"]["exponential"]
+    assert result["greedy"]["seeds"] == [1, 2]
+    less = result["greedy"]["lading_less"]
+    assert less["running"]["mean"] == pytest.approx(result["lading"]["running"] - result["greedy"]["running"])
     assert less["running"]["error"] >= 0
-    assert "lading_less" not in found["lading"]
-    assert json.loads(json.dumps(found)) == found
+    assert "lading_less" not in result["lading"]
+    assert json.loads(json.dumps(result)) == result
     shown = render_gangs(reports, "w", GAME)
     assert {"greedy", "lading", "gangs of 2", "wait: gangs of 2"} <= {line.partition("  ")[0] for line in shown.splitlines()}
 
@@ -120,8 +120,8 @@ def files(tmp_path: Path) -> list[str]:
 def test_the_command(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*files, "--departures", "exponential", "--gangs", "lading,kueue"]
     simulate([*flags, "-o", "json"])
-    found = json.loads(capsys.readouterr().out)["gangs"]["tiny"]["0.95"]["exponential"]
-    assert list(found) == ["lading", "kueue"]
+    result = json.loads(capsys.readouterr().out)["gangs"]["tiny"]["0.95"]["exponential"]
+    assert list(result) == ["lading", "kueue"]
     simulate(flags)
     assert "HELD IDLE" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""Each of the rules on two nodes of four cards, by hand: who starts when, and what is held meanwhile."""
+"""Test each of the rules on two nodes of four cards, by hand: who starts when, and what is held meanwhile."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_a_gang_starts_when_another_one_has_ended(rules: Rules) -> None:
 
 @pytest.mark.parametrize(("rules", "held"), [(Rules.LADING, 0), (Rules.KOORDINATOR, 0), (Rules.GREEDY, 4), (Rules.KUEUE, 0)])
 def test_what_a_gang_holds_that_is_not_whole(rules: Rules, held: int) -> None:
-    """Kueue holds nothing here either, because the quota has too little left."""
+    """Check Kueue too, which holds nothing here because the quota has too little left."""
     played = begin(rules)
     alone = played.arrive(1, ONE)
     played.go_to(20.0)
@@ -69,7 +69,8 @@ def test_greedy_gives_all_back_after_a_time_out_and_pauses() -> None:
 
 
 def test_kueue_evicts_what_is_admitted_and_not_ready() -> None:
-    """The quota has 4 GPUs left, 2 on each node. A pod that needs 4 takes all of the quota, and smaller ones wait in vain."""
+    """Leave 4 GPUs of the quota, 2 on each node: a pod that requests 4 takes all of the quota, and smaller pods wait in
+    vain."""
     played = begin(Rules.KUEUE)
     for number in range(8):
         played.arrive(1, ONE, runs=60.0 if number % 4 < 2 else 5000.0)
@@ -85,7 +86,7 @@ def test_kueue_evicts_what_is_admitted_and_not_ready() -> None:
 
 
 def test_kueue_backs_off_twice_as_long_each_time() -> None:
-    """1 and 3 cards are free. Of two pods with 2 GPUs, which the quota admits, one is placed and holds what it has in vain."""
+    """Leave 1 and 3 cards free: of two pods with 2 GPUs, which the quota admits, one is placed and holds its cards in vain."""
     played = begin(Rules.KUEUE)
     for number in range(8):
         played.arrive(1, ONE, runs=60.0 if number in {0, 4, 5, 6} else 50_000.0)

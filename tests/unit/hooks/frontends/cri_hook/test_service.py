@@ -1,4 +1,4 @@
-"""The hook API as its clients see it: `wire` serves, grpcio asks, over a socket of this test."""
+"""Test the hook API as its clients see it: `wire` serves, grpcio calls, over a socket of this test."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def names(answer: hook.AdjustResponse) -> list[str]:
 
 
 class Node:
-    """Remembers what it was asked; answers what the test says."""
+    """Record each request, and answer as set by the test."""
 
     def __init__(self) -> None:
         self.answer: Answer | Refusal | Exception = X
@@ -233,14 +233,14 @@ def test_a_container_is_answered_when_its_vfs_are_attached_and_others_meanwhile(
 
 
 def test_what_needs_no_waiting_is_answered_without_a_task() -> None:
-    """A container that waits for nothing must not wait for the loop's next turn either."""
+    """Check that a container which waits for nothing does not wait for the loop's next turn either."""
     adjust = HookService(Node()).methods()[f"/{SERVICE}/Adjust".encode()]
     stop = hook.AdjustRequest(stage=hook.STOP_POD_SANDBOX, sandbox=SANDBOX)
     assert all(isinstance(adjust(request.SerializeToString()), bytes) for request in (CREATE, stop))
 
 
 def test_a_stop_waits_for_its_vfs_and_learns_of_at_once(sockets: Path) -> None:
-    """A CreateContainer that comes right behind must not find the sandbox alive."""
+    """Check that a CreateContainer right after the stop does not find the sandbox alive."""
     node = Node()
     node.vfs_in.add("s1")
 
@@ -256,8 +256,8 @@ def test_a_stop_waits_for_its_vfs_and_learns_of_at_once(sockets: Path) -> None:
     ask(sockets, node, questions)
 
 
-@pytest.mark.parametrize("gone", ["the call", "the connection"])
-def test_work_goes_on_when_no_one_waits_for_its_answer(sockets: Path, gone: str) -> None:
+@pytest.mark.parametrize("deleted", ["the call", "the connection"])
+def test_work_goes_on_when_no_one_waits_for_its_answer(sockets: Path, deleted: str) -> None:
     node = Node()
     node.later = True
 
@@ -268,7 +268,7 @@ def test_work_goes_on_when_no_one_waits_for_its_answer(sockets: Path, gone: str)
         slow.cancel()
         with pytest.raises(asyncio.CancelledError):
             await slow
-        if gone == "the connection":
+        if deleted == "the connection":
             await other.channel.close(None)
         node.may_end.set()
         await until(lambda: ("attached", "s1") in node.asked)

@@ -1,4 +1,4 @@
-"""The plugin over a real socket, with a scripted runtime on one side and a scripted node on the other."""
+"""Test the plugin over a real socket, with a scripted runtime on one side and a scripted node on the other."""
 
 import asyncio
 import contextlib
@@ -127,7 +127,7 @@ def test_it_registers_and_subscribes_to_what_the_node_has_to_know(scenario: Scen
 
 @pytest.mark.parametrize(("version", "more"), [("1.7.24", 0), ("2.1.9", 0), ("2.3.4", 1 << 13)])
 def test_it_subscribes_to_no_event_that_the_runtime_does_not_know(scenario: Scenario, version: str, more: int) -> None:
-    """A runtime rejects a plugin that does."""
+    """Check the subscription: a runtime rejects a plugin with an unknown event."""
 
     async def act(rig: Rig) -> None:
         assert await (await rig.runtime.plugin()).configure(version) == BASE | more
@@ -145,7 +145,7 @@ def test_a_list_in_parts_is_taken_whole_and_compared_once(scenario: Scenario) ->
 
 
 def test_a_list_of_large_pods_in_one_message_is_taken(scenario: Scenario) -> None:
-    """containerd 1.7 does not split it; annotations of a pod may have 256 KiB."""
+    """Check a list as containerd 1.7 sends it, which does not split it; a pod's annotations may have 256 KiB."""
 
     async def act(rig: Rig) -> None:
         pods = [pod(large="x" * (250 << 10)) for _ in range(64)]
@@ -160,7 +160,7 @@ def test_a_list_of_large_pods_in_one_message_is_taken(scenario: Scenario) -> Non
 
 
 def test_a_call_that_is_too_large_is_refused_and_the_plugin_is_asked_on(scenario: Scenario) -> None:
-    """A plugin that closes the connection is gone for the other containers too."""
+    """Check that the connection stays open for the other containers."""
 
     async def act(rig: Rig) -> None:
         plugin = await rig.runtime.registered()
@@ -211,7 +211,7 @@ def test_a_runtime_that_sends_what_is_no_nri_is_left(scenario: Scenario) -> None
 
 
 def test_an_unknown_method_is_unimplemented(scenario: Scenario) -> None:
-    """So that a runtime falls back to StateChange."""
+    """Check the code by which a runtime falls back to StateChange."""
 
     async def act(rig: Rig) -> None:
         plugin = await rig.runtime.registered()
@@ -246,8 +246,8 @@ def test_a_device_gets_the_numbers_that_it_has_on_the_host(scenario: Scenario) -
         plugin = await rig.runtime.registered()
         rig.node.answer = Answer(adjustment=Adjustment(devices=(Device("/dev/x", "/dev/null", "rw"),)))
         (device,) = (await create(plugin)).linux.devices
-        found = NULL.st_rdev
-        assert (device.path, device.major, device.minor) == ("/dev/x", os.major(found), os.minor(found))
+        result = NULL.st_rdev
+        assert (device.path, device.major, device.minor) == ("/dev/x", os.major(result), os.minor(result))
 
     scenario(act)
 
@@ -291,7 +291,7 @@ def test_a_bug_refuses_the_container_and_quotes_nothing(scenario: Scenario, prep
 
 
 def test_a_call_waits_for_preparation_only_within_its_budget(scenario: Scenario) -> None:
-    """And the preparation goes on: the retry finds it done."""
+    """Check that the preparation continues, so that the retry finds it done."""
 
     async def act(rig: Rig) -> None:
         plugin = await rig.runtime.registered()
@@ -322,7 +322,7 @@ def test_preparation_that_is_done_within_the_budget_is_waited_for(scenario: Scen
     scenario(act)
 
 
-def test_preparation_goes_on_when_the_runtime_is_gone(scenario: Scenario) -> None:
+def test_preparation_goes_on_when_the_runtime_is_deleted(scenario: Scenario) -> None:
     async def act(rig: Rig) -> None:
         plugin = await rig.runtime.registered()
         rig.node.prepares = True
@@ -373,10 +373,10 @@ def test_the_life_of_a_sandbox_is_the_nodes(scenario: Scenario, by_method: bool)
 @pytest.mark.parametrize(
     ("of_pod", "ended"), [({}, set()), ({"lading.dev/gpus": "0"}, {"s"}), ({"lading.dev/gpus": "0"}, set())]
 )
-def test_when_a_container_of_a_guarded_pod_is_removed_its_sandbox_is_looked_at(
+def test_when_a_container_of_a_guarded_pod_is_removed_its_sandbox_is_checked(
     scenario: Scenario, of_pod: dict[str, str], ended: set[str]
 ) -> None:
-    """No other event tells the end of a sandbox from before a restart of containerd."""
+    """Check that the end of the sandbox is noticed: for one from before a restart of containerd there is no other event."""
 
     async def act(rig: Rig) -> None:
         plugin = await rig.runtime.registered()
@@ -422,8 +422,8 @@ def test_the_sum_of_all_adjustments_has_to_have_an_answer(
         request = nri.ValidateContainerAdjustmentRequest(
             pod=pod(**of_pod), container=container(), adjust=nri.ContainerAdjustment(annotations=adjusted)
         )
-        found = await plugin.ask("ValidateContainerAdjustment", request, nri.ValidateContainerAdjustmentResponse)
-        assert (found.reject, found.reason.startswith("lading: ")) == (rejected, rejected)
+        result = await plugin.ask("ValidateContainerAdjustment", request, nri.ValidateContainerAdjustmentResponse)
+        assert (result.reject, result.reason.startswith("lading: ")) == (rejected, rejected)
 
     scenario(act)
 

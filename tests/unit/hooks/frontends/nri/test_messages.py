@@ -1,4 +1,4 @@
-"""NRI's messages as own values, and what NRI cannot express: refused by name."""
+"""Test NRI's messages as values, and what NRI cannot express: it is refused by name."""
 
 import pytest
 
@@ -64,7 +64,7 @@ def test_namespaces_say_whether_a_pod_has_the_hosts_network_or_users_of_its_own(
 
 
 def test_at_its_end_a_sandbox_has_no_namespaces_and_not_the_hosts_network() -> None:
-    """Containerd 1.7 shows none at StopPodSandbox."""
+    """Check StopPodSandbox of containerd 1.7, which has no namespaces."""
     assert not read_sandbox(pod()).host_network
 
 
@@ -90,7 +90,7 @@ def test_a_privileged_container_is_known_by_the_rule_for_all_devices() -> None:
 
 
 def test_an_adjustment_is_rendered() -> None:
-    found = render(
+    result = render(
         Adjustment(
             env=(EnvVar("A", "1"),),
             devices=(Device("/dev/nvidia0", "/host/dev/nvidia0", "rw"),),
@@ -99,30 +99,30 @@ def test_an_adjustment_is_rendered() -> None:
             annotations={"lading.dev/grant": ""},
         )
     )
-    assert isinstance(found, nri.ContainerAdjustment)
-    assert [(env.key, env.value) for env in found.env] == [("A", "1")]
-    (device,) = found.linux.devices
+    assert isinstance(result, nri.ContainerAdjustment)
+    assert [(env.key, env.value) for env in result.env] == [("A", "1")]
+    (device,) = result.linux.devices
     assert (device.path, device.type, device.major, device.minor) == ("/dev/nvidia0", "c", 195, 2)
     assert (device.file_mode.value, device.uid.value, device.gid.value) == (0o660, 1, 2)
-    assert [(mount.destination, mount.source, mount.type, list(mount.options)) for mount in found.mounts] == [
+    assert [(mount.destination, mount.source, mount.type, list(mount.options)) for mount in result.mounts] == [
         ("/in", "/out", "bind", ["rbind", "rprivate", "ro"]),
         ("/rw", "/out", "bind", ["rbind", "rprivate", "rw"]),
     ]
-    assert [one.name for one in found.CDI_devices] == ["nvidia.com/gpu=0"]
-    assert dict(found.annotations) == {"lading.dev/grant": ""}
+    assert [one.name for one in result.CDI_devices] == ["nvidia.com/gpu=0"]
+    assert dict(result.annotations) == {"lading.dev/grant": ""}
 
 
 def test_a_container_may_lock_memory_without_a_limit() -> None:
-    found = render(Adjustment(unlimited_memlock=True))
-    assert isinstance(found, nri.ContainerAdjustment)
-    assert [(one.type, one.hard, one.soft) for one in found.rlimits] == [("RLIMIT_MEMLOCK", 2**64 - 1, 2**64 - 1)]
+    result = render(Adjustment(unlimited_memlock=True))
+    assert isinstance(result, nri.ContainerAdjustment)
+    assert [(one.type, one.hard, one.soft) for one in result.rlimits] == [("RLIMIT_MEMLOCK", 2**64 - 1, 2**64 - 1)]
 
 
 def test_cdi_names_are_refused_where_the_runtime_ignores_them() -> None:
-    found = render(Adjustment(cdi_devices=("nvidia.com/gpu=0",)), OLD)
-    assert isinstance(found, Refusal)
-    assert found.reason is Reason.CDI_UNAVAILABLE
-    assert "containerd 1.7.24~ds1" in found.message
+    result = render(Adjustment(cdi_devices=("nvidia.com/gpu=0",)), OLD)
+    assert isinstance(result, Refusal)
+    assert result.reason is Reason.CDI_UNAVAILABLE
+    assert "containerd 1.7.24~ds1" in result.message
 
 
 @pytest.mark.parametrize(
@@ -134,15 +134,15 @@ def test_cdi_names_are_refused_where_the_runtime_ignores_them() -> None:
     ],
 )
 def test_what_nri_has_no_form_for_is_refused_by_name(adjustment: Adjustment, named: str) -> None:
-    found = render(adjustment)
-    assert isinstance(found, Refusal)
-    assert found.reason is Reason.NRI_UNSUPPORTED
-    assert named in found.message
+    result = render(adjustment)
+    assert isinstance(result, Refusal)
+    assert result.reason is Reason.NRI_UNSUPPORTED
+    assert named in result.message
 
 
 def test_a_node_that_cannot_be_read_is_an_error() -> None:
-    def look(path: str) -> NriDevice:
+    def scan(path: str) -> NriDevice:
         raise HostError(f"cannot give {path}")
 
     with pytest.raises(HostError, match="cannot give /gone"):
-        render_answer(Answer(adjustment=Adjustment(devices=(Device("/dev/x", "/gone", "rw"),))), NEW, look)
+        render_answer(Answer(adjustment=Adjustment(devices=(Device("/dev/x", "/gone", "rw"),))), NEW, scan)

@@ -1,4 +1,4 @@
-"""Only one process of a node is Lading's plugin of a runtime; another one says so, and is not asked."""
+"""Test that only one process of a node is Lading's plugin of a runtime; a second one reports that, and is not called."""
 
 import asyncio
 import os

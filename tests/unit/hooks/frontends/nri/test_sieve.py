@@ -57,13 +57,13 @@ def test_of_a_list_the_pods_and_their_namespaces_are_kept(
     data = nri.SynchronizeRequest(pods=pods, containers=containers, more=more).SerializeToString()
     request = nri.TtrpcRequest.FromString(fed(request_sieve(), envelope("Synchronize", data), cuts).kept())
     expected = [nri.PodSandbox(id=pod.id, linux=pod.linux) for pod in pods]
-    found = nri.SynchronizeRequest.FromString(request.payload)
-    assert found == nri.SynchronizeRequest(pods=expected, more=more)
+    result = nri.SynchronizeRequest.FromString(request.payload)
+    assert result == nri.SynchronizeRequest(pods=expected, more=more)
 
 
 @given(st.binary(max_size=300), CUTS)
 def test_what_protobuf_does_not_read_is_malformed(data: bytes, cuts: list[int]) -> None:
-    """And what it reads is kept the same, but for fields that are not needed."""
+    """Check that the readable rest is kept, except for fields that are not needed."""
     sieve = fed(request_sieve(), data, cuts)
     try:
         kept = sieve.kept()
@@ -95,16 +95,16 @@ def test_more_than_may_be_kept_is_refused_when_it_is_announced() -> None:
 
 
 def test_a_list_of_any_size_takes_the_memory_of_what_is_kept() -> None:
-    """A hundred pods of 250 KiB each: 25 MB."""
+    """Send a hundred pods of 250 KiB each: 25 MB."""
     pods = [nri.PodSandbox(id=str(number), annotations={"x": "y" * (250 << 10)}) for number in range(100)]
     _, data = NriConversation(answers_on=RUNTIME).call(
         PLUGIN_SERVICE, "Synchronize", nri.SynchronizeRequest(pods=pods).SerializeToString()
     )
-    plugin, found = NriConversation(), list[NriCall]()
+    plugin, result = NriConversation(), list[NriCall]()
     tracemalloc.start()
     for at in range(0, len(data), 1 << 16):
-        found += [one for one in plugin.receive(data[at : at + (1 << 16)]) if isinstance(one, NriCall)]
+        result += [one for one in plugin.receive(data[at : at + (1 << 16)]) if isinstance(one, NriCall)]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(nri.SynchronizeRequest.FromString(found[0].payload).pods) == len(pods)
+    assert len(nri.SynchronizeRequest.FromString(result[0].payload).pods) == len(pods)
     assert peak < 2 << 20

@@ -1,4 +1,4 @@
-"""NRI's bytes: what real runtimes sent, however it was cut; and what is no NRI."""
+"""Test NRI's bytes: those of real runtimes, in any pieces, and bytes that are no NRI."""
 
 import contextlib
 from itertools import pairwise
@@ -28,9 +28,9 @@ def both_ends() -> tuple[NriConversation, NriConversation]:
 def test_what_containerd_sent_is_read(path: Path) -> None:
     plugin = NriConversation()
     plugin.call("nri.pkg.api.v1alpha1.Runtime", "RegisterPlugin", b"")
-    found = list(plugin.receive(path.read_bytes()))
-    calls = [one for one in found if isinstance(one, NriCall)]
-    assert [one for one in found if isinstance(one, Reply)] == [Reply(stream=1)]
+    result = list(plugin.receive(path.read_bytes()))
+    calls = [one for one in result if isinstance(one, NriCall)]
+    assert [one for one in result if isinstance(one, Reply)] == [Reply(stream=1)]
     assert [call.method for call in calls[:3]] == [*_OUTSIDE, "StateChange"]
     configured = nri.ConfigureRequest.FromString(calls[0].payload)
     assert configured.runtime_name == "containerd"
@@ -63,7 +63,8 @@ def test_a_message_comes_out_as_it_went_in(payload: bytes) -> None:
 
 @given(st.integers(1, 3 * 4096))
 def test_the_runtime_can_read_every_piece(length: int) -> None:
-    """It reads a header through a buffer of 4096 bytes, and the rest of a message at once."""
+    """Check the size of pieces: the runtime reads a header through a buffer of 4096 bytes, and the rest of a message at
+    once."""
     first, *rest = PieceReader().feed(render_pieces(PLUGIN, b"x" * length))
     assert len(first[1]) <= 4096
     assert len(rest) <= 1
@@ -71,7 +72,7 @@ def test_the_runtime_can_read_every_piece(length: int) -> None:
 
 @given(st.binary(min_size=1, max_size=200))
 def test_anything_else_is_malformed_or_incomplete(data: bytes) -> None:
-    """And no other error: a connection with it is closed."""
+    """Check that no other error occurs; such a connection is closed."""
     with contextlib.suppress(MalformedError):
         list(NriConversation().receive(data))
 
@@ -94,7 +95,8 @@ def test_what_is_no_nri_is_refused_by_name(data: bytes, words: str) -> None:
 
 @pytest.mark.parametrize("body", [b"\xff", b"\x0b", b"\x1a\x05abc", b"\x0a\x01\xff"])
 def test_a_call_that_cannot_be_read_has_a_problem_and_the_next_one_is_read(body: bytes) -> None:
-    """The runtime goes on without a plugin that closes the connection, with the container as well."""
+    """Check that the connection stays open: the runtime continues without a plugin that closes it, and creates the
+    container."""
     plugin, runtime = both_ends()
     (call,) = plugin.receive(render_pieces(PLUGIN, render_message(TtrpcMessage(1, MessageKind.REQUEST, body))))
     assert isinstance(call, NriCall)

@@ -1,4 +1,4 @@
-"""CDI specs of a simulated node, by the real pynvml over the fake library; LADING_GOLDEN=write writes the golden files."""
+"""Test CDI specs of a simulated node, by the real pynvml over the fake library; LADING_GOLDEN=write writes the golden files."""
 
 import os
 import platform
@@ -128,7 +128,7 @@ def hooks_of(nvidia: Nvidia, node: SimNode) -> tuple[Hook, ...]:
 @pytest.mark.parametrize(
     "broken", ["#!/bin/sh\nexit 3\n", "#!/bin/sh\necho '   chmod     Change modes'\n", "#!/no/such/interpreter\n"]
 )
-def test_a_program_of_no_use_is_said_and_links_are_mounts(build_node: BuildNode, fake_nvml: Path, broken: str) -> None:
+def test_a_program_of_no_use_is_reported_and_links_are_mounts(build_node: BuildNode, fake_nvml: Path, broken: str) -> None:
     node = with_files(build_node("demo-8gpu"), hook=False)
     program = node.root / "usr/bin/nvidia-cdi-hook"
     program.write_text(broken)
@@ -151,7 +151,7 @@ def test_the_program_that_is_absent_has_no_hooks(tmp_path: Path) -> None:
 
 
 def test_specs_follow_the_node(build_node: BuildNode, fake_nvml: Path, tmp_path: Path) -> None:
-    """A card that is gone, one that the driver cannot show, another driver."""
+    """Check a card that disappeared, one that the driver cannot show, and another driver."""
     node = build_node("demo-8gpu")
     nvidia = vendor(node, fake_nvml)
     folder = tmp_path / "cdi"
@@ -165,14 +165,14 @@ def test_specs_follow_the_node(build_node: BuildNode, fake_nvml: Path, tmp_path:
         }
         return text
 
-    gone = node.profile.gpus[3][1]
-    assert gone.uuid in written()
+    deleted = node.profile.gpus[3][1]
+    assert deleted.uuid in written()
     lost = written(NvmlState(profile=node.profile, failures=(Failure(gpu=3, status=GPU_IS_LOST),)))
-    assert gone.uuid not in lost
-    assert gone.uuid in written()
-    (node.root / f"dev/nvidia{gone.minor}").unlink()
+    assert deleted.uuid not in lost
+    assert deleted.uuid in written()
+    (node.root / f"dev/nvidia{deleted.minor}").unlink()
     text = written()
-    assert gone.uuid not in text
+    assert deleted.uuid not in text
     assert node.profile.gpus[2][1].uuid in text
     assert node.profile.driver is not None
     (node.root / LIBRARIES / f"libcuda.so.{node.profile.driver.version}").unlink()  # the driver is being upgraded

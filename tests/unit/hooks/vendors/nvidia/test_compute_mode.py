@@ -1,4 +1,4 @@
-"""The real pynvml over the fake library."""
+"""Test the compute mode with the real pynvml over the fake library."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def test_a_driver_that_refuses_is_a_host_error(build_node: BuildNode, fake_nvml:
         set_exclusive(GpuUuid(node.profile.gpus[0][1].uuid), True, library=fake_nvml)
 
 
-def test_a_card_that_is_gone_is_a_host_error(build_node: BuildNode, fake_nvml: Path) -> None:
+def test_a_card_that_is_deleted_is_a_host_error(build_node: BuildNode, fake_nvml: Path) -> None:
     node = build_node("demo-8gpu")
     NvmlState(profile=node.profile).write(node.nvml_state)
     with pytest.raises(HostError):

@@ -13,7 +13,7 @@ MULTIARCH = f"usr/lib/{platform.machine()}-linux-gnu"
 
 
 def library(folder: Path, name: str, *links: str) -> Path:
-    """The file, and links as ldconfig and packages make them: each to the one before."""
+    """Create the file, and links as ldconfig and packages make them, each to the one before."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / name
     file.write_text(name)
@@ -72,7 +72,7 @@ def test_what_is_not_this_drivers_stays_away(tmp_path: Path) -> None:
 
 
 def test_one_mount_a_path_in_order(tmp_path: Path) -> None:
-    """Also where a link's name is another library's file."""
+    """Check a link whose name is another library's file, too."""
     driver(tmp_path / MULTIARCH)
     (tmp_path / MULTIARCH / f"libnvidia-tls.so.{VERSION}").symlink_to(f"libnvidia-glcore.so.{VERSION}")
     paths = [mount.container_path for mount in read_driver_mounts(tmp_path, VERSION)]
@@ -88,7 +88,7 @@ def test_it_is_found_by_images_of_either_family_wherever_the_host_has_it(tmp_pat
 
 
 def test_libraries_for_32_bit_are_not_mixed_in(tmp_path: Path) -> None:
-    """Red Hat's usr/lib is for those."""
+    """Check Red Hat's usr/lib, which has these."""
     driver(tmp_path / "usr/lib64")
     before = read_driver_mounts(tmp_path, VERSION)
     driver(tmp_path / "usr/lib")
@@ -108,9 +108,9 @@ def test_programs_and_sockets(tmp_path: Path, sockets: Path) -> None:
     (sockets / "nvidia-persistenced").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(sockets / "nvidia-persistenced/socket"))
-        found = read_driver_mounts(tmp_path, VERSION)
-    mounts = {m.container_path: m.host_path for m in found if "libcuda" not in m.container_path}
-    assert [m.container_path for m in found if m.is_socket] == ["/run/nvidia-persistenced/socket"]
+        result = read_driver_mounts(tmp_path, VERSION)
+    mounts = {m.container_path: m.host_path for m in result if "libcuda" not in m.container_path}
+    assert [m.container_path for m in result if m.is_socket] == ["/run/nvidia-persistenced/socket"]
     assert mounts == {
         "/usr/bin/nvidia-smi": str(tmp_path / "usr/bin/nvidia-smi"),
         "/usr/bin/nvidia-debugdump": str(tmp_path / "bin/nvidia-debugdump"),
@@ -119,7 +119,7 @@ def test_programs_and_sockets(tmp_path: Path, sockets: Path) -> None:
 
 
 def test_without_libcuda_of_the_running_version_nothing_is_mounted(tmp_path: Path) -> None:
-    """`apt upgrade` without a reboot: the module that runs is the old one."""
+    """Check `apt upgrade` without a reboot: the running module is the old one."""
     library(tmp_path / MULTIARCH, "libcuda.so.560.35.03", "libcuda.so.1")
     library(tmp_path / MULTIARCH, f"libnvidia-glcore.so.{VERSION}")
     (tmp_path / "usr/bin").mkdir(parents=True)

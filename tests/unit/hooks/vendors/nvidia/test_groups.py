@@ -1,4 +1,4 @@
-"""Optional groups of the driver's nodes and files, below a root that is made for each test."""
+"""Test optional groups of the driver's nodes and files, below a root that is created for each test."""
 
 import os
 import platform
@@ -34,7 +34,7 @@ CONTROL = tuple(node(f"/dev/{name}") for name in ("nvidiactl", "nvidia-uvm"))
 
 @pytest.fixture
 def root(device_nodes: None, tmp_path: Path) -> Path:
-    """Lists every driver and has none of its nodes."""
+    """Create a root that lists every driver and has none of its nodes."""
     write(tmp_path / "proc/devices", listed(MAJORS))
     (tmp_path / "dev").mkdir()
     return tmp_path
@@ -154,7 +154,8 @@ def test_a_link_is_followed_nowhere(root: Path, path: str) -> None:
 
 
 def test_nodes_of_a_driver_container_and_of_the_host(root: Path) -> None:
-    """The nodes that the container's driver made are below its root; gdrdrv may be the host's own module."""
+    """Check nodes of both: the driver of the container creates its nodes below the container's root; gdrdrv may be the host's
+    own module."""
     driver_root = root / "driver"
     make_node(root, "/dev/gdrdrv", "gdrdrv", 0)
     make_node(driver_root, "/dev/nvidiactl", "nvidia", 255)
@@ -175,7 +176,7 @@ def drm(gpus: Iterable[Gpu]) -> list[list[str]]:
 
 
 def test_a_card_has_its_own_drm_nodes(root: Path) -> None:
-    """Numbers are in no order of the cards."""
+    """Check DRM nodes whose numbers do not follow the order of the cards."""
     make_node(root, "/dev/nvidia-modeset", "nvidia", 254)
     make_drm(root, gpu(0), 2, 129)
     make_drm(root, gpu(1), 1, 128)
@@ -206,7 +207,7 @@ def test_a_card_without_drm_nodes_is_named(root: Path) -> None:
 
 
 def test_a_card_in_mig_mode_has_none_and_one_that_is_lost_says_so_elsewhere(root: Path) -> None:
-    """A render node reaches the whole card."""
+    """Check that a card in MIG mode gets no render node, which would reach the whole card."""
     make_node(root, "/dev/nvidia-modeset", "nvidia", 254)
     make_drm(root, mig_gpu(0), 128)
     _, gpus, problems = add(root, DriverGroup.GRAPHICS, gpus=(mig_gpu(0), replace(gpu(1), node=None)))
@@ -282,15 +283,15 @@ def test_the_libraries_of_graphics_under_every_name_in_every_folder(root: Path) 
 
 
 def test_without_the_drivers_own_files_there_are_none(root: Path) -> None:
-    """So that nothing hides that they are missing."""
+    """Check that the groups do not hide the absence of the driver's own files."""
     driver_root = root / "driver"
     write(driver_root / "usr/share/glvnd/egl_vendor.d/10_nvidia.json")
     driver, _, _ = add(root, DriverGroup.GRAPHICS, driver_root=driver_root)
     assert (driver.mounts, driver.group_mounts) == ((), ())
 
 
-def test_a_file_of_a_group_that_is_gone_is_left_out(root: Path) -> None:
-    """The driver's own are a refusal."""
+def test_a_file_of_a_group_that_is_deleted_is_left_out(root: Path) -> None:
+    """Compare with the driver's own files, whose absence is a refusal."""
     name = "usr/share/glvnd/egl_vendor.d/10_nvidia.json"
     driver_root = a_driver_root(root / "driver", name, "usr/share/nvidia/nvoptix.bin")
     driver, _, _ = add(root, DriverGroup.GRAPHICS, driver_root=driver_root)
@@ -314,8 +315,8 @@ def test_the_inventory_has_them_where_they_are_configured(build_node: BuildNode,
         make_drm(root, card, number)
     assert read_inventory(root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))]) == plain
     groups = (DriverGroup.GDRCOPY, DriverGroup.GRAPHICS, DriverGroup.IMEX)
-    found = read_inventory(root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml), driver_groups=groups))])
-    more = found.drivers[0].control[len(plain.drivers[0].control) :]
+    inventory = read_inventory(root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml), driver_groups=groups))])
+    more = inventory.drivers[0].control[len(plain.drivers[0].control) :]
     assert [one.path for one in more] == ["/dev/gdrdrv", "/dev/nvidia-modeset"]
-    assert drm(found.gpus) == [[f"/dev/dri/renderD{number}"] for number, _ in enumerate(plain.gpus, 128)]
-    assert ["channel0" in problem for problem in found.problems] == [True]
+    assert drm(inventory.gpus) == [[f"/dev/dri/renderD{number}"] for number, _ in enumerate(plain.gpus, 128)]
+    assert ["channel0" in problem for problem in inventory.problems] == [True]

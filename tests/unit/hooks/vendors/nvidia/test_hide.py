@@ -10,7 +10,7 @@ NVIDIA = Device("/dev/nvidia0", "/dev/nvidia0")
 
 
 def visible(policy: UnassignedPolicy, *values: str, namespace: str = "default", devices: bool = False) -> str | None:
-    """The value that the container is given, or None where it is left as it was."""
+    """Return the value that the container gets; None if it is not changed."""
     container = Container(
         env=tuple(EnvVar("NVIDIA_VISIBLE_DEVICES", value) for value in values), devices=(NVIDIA,) if devices else ()
     )

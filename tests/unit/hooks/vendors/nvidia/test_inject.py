@@ -100,7 +100,7 @@ def test_devices_mode_mounts_the_driver_read_only() -> None:
 
 
 def test_devices_mode_without_the_drivers_files() -> None:
-    """Those of an optional group do not stand in for them."""
+    """Check that the files of an optional group do not replace the driver's own."""
     config = DriverMount(host_path="/opt/driver/cufile.json", container_path="/etc/cufile.json")
     for group_mounts in ((), (config,)):
         node = with_driver(replace(DRIVER, group_mounts=group_mounts))
@@ -110,7 +110,7 @@ def test_devices_mode_without_the_drivers_files() -> None:
 
 
 def test_devices_mode_gives_the_optional_groups() -> None:
-    """Nodes and files with every card, a card's DRM nodes with that card."""
+    """Check nodes and files with every card, and a card's DRM nodes with that card."""
     render = {number: node(f"/dev/dri/renderD{number}", number) for number in (128, 129)}
     config = DriverMount(host_path="/opt/driver/cufile.json", container_path="/etc/cufile.json")
     driver = replace(DRIVER, control=(*DRIVER.control, node("/dev/gdrdrv")), group_mounts=(config,))
@@ -128,13 +128,13 @@ def test_devices_mode_gives_the_optional_groups() -> None:
     assert adjust_gpus(GrantedDevices(), inventory_of_groups, DEVICES) == Adjustment()
 
 
-@pytest.mark.parametrize("gone", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
-def test_devices_mode_without_a_needed_control_node(gone: str) -> None:
-    without = replace(DRIVER, control=tuple(node for node in DRIVER.control if node.path != gone))
+@pytest.mark.parametrize("deleted", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
+def test_devices_mode_without_a_needed_control_node(deleted: str) -> None:
+    without = replace(DRIVER, control=tuple(node for node in DRIVER.control if node.path != deleted))
     result = adjust_gpus(TWO, with_driver(without), DEVICES)
     assert isinstance(result, Refusal)
     assert result.reason == Reason.DEVICE_NODE_INVALID
-    assert gone in result.message
+    assert deleted in result.message
     no_driver = adjust_gpus(TWO, replace(NODE, drivers=()), DEVICES)
     assert isinstance(no_driver, Refusal)
 
@@ -172,8 +172,8 @@ def test_nvidia_runtime_mode_names_by_uuid() -> None:
 
 
 @pytest.mark.parametrize("injection", EVERY_MODE)
-def test_shares_are_told_in_the_order_of_pci_addresses(injection: Nvidia) -> None:
-    """A program counts its devices by their addresses, whatever the order of the assignment is."""
+def test_shares_are_reported_in_the_order_of_pci_addresses(injection: Nvidia) -> None:
+    """Check the order of PCI addresses, by which a program counts its devices, whatever the order of the assignment is."""
     share = GrantedGpu(uuid=uuid(1), memory_mib=8138)
     cores = GrantedGpu(uuid=uuid(0), core_percent=30)
     usable = NODE.gpus[0].usable_mib

@@ -1,4 +1,4 @@
-"""Limits of memory that the driver keeps, by the real pynvml on the fake NVML, and a folder for the kernel's cgroups."""
+"""Test limits of memory that the driver keeps, by the real pynvml on the fake NVML, with a folder for the kernel's cgroups."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -43,10 +43,10 @@ class Driver:
     def limit(self, index: int, cgroup: Path, limit_mib: int | None) -> None:
         limit_memory(self.card(index), cgroup, limit_mib, library=self.library)
 
-    def look(self) -> tuple[list[bool], tuple[str, ...]]:
+    def scan(self) -> tuple[list[bool], tuple[str, ...]]:
         """Return which of the first cards are limited, and the problems."""
-        found = Nvidia(NvidiaSettings(nvml_library=str(self.library)), limits=self.probe).read(self.node.root)
-        return [gpu.limits_memory for gpu in found.gpus[:3]], tuple(one for one in found.problems if "limit" in one)
+        result = Nvidia(NvidiaSettings(nvml_library=str(self.library)), limits=self.probe).read(self.node.root)
+        return [gpu.limits_memory for gpu in result.gpus[:3]], tuple(one for one in result.problems if "limit" in one)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_limit_that_is_not_kept_is_an_error(driver: Driver, state: dict[str, o
         driver.limit(0, driver.cgroup("pod"), 1024)
 
 
-def test_a_cgroup_that_is_gone_is_an_error(driver: Driver) -> None:
+def test_a_cgroup_that_is_deleted_is_an_error(driver: Driver) -> None:
     driver.says(memory_limits={0: 0})
     with pytest.raises(HostError, match="cannot limit"):
         driver.limit(0, driver.cgroups / "gone", 1024)
@@ -88,31 +88,31 @@ def test_a_cgroup_that_is_gone_is_an_error(driver: Driver) -> None:
 
 def test_what_works_is_tried_once_and_for_each_card(driver: Driver) -> None:
     driver.says(memory_limits={0: 0, 2: 0})
-    limited, problems = driver.look()
+    limited, problems = driver.scan()
     assert limited == [True, False, True]
     assert any(driver.card(1) in problem for problem in problems)
     driver.says(failures=(Failure(gpu=0, function=SET, status=NO_PERMISSION),))
-    assert driver.look()[0] == [True, False, True]
+    assert driver.scan()[0] == [True, False, True]
 
 
 def test_a_failure_is_tried_again(driver: Driver) -> None:
     driver.says(memory_limits={0: 0}, failures=(Failure(gpu=0, function=SET, status=NO_PERMISSION),))
-    limited, problems = driver.look()
+    limited, problems = driver.scan()
     assert not any(limited)
     assert any("Permission" in problem for problem in problems)
     driver.says(failures=())
-    assert driver.look()[0] == [True, False, False]
+    assert driver.scan()[0] == [True, False, False]
 
 
 def test_a_driver_that_keeps_another_limit_does_not_work(driver: Driver) -> None:
     driver.says(memory_limits={0: 1})
-    assert driver.look()[0][0] is False
+    assert driver.scan()[0][0] is False
 
 
 def test_without_cgroup_v2_no_card_is_limited(driver: Driver) -> None:
     driver.says(memory_limits={0: 0})
     (driver.cgroups / "cgroup.controllers").unlink()
-    limited, problems = driver.look()
+    limited, problems = driver.scan()
     assert not any(limited)
     assert all("cgroup v2" in problem for problem in problems)
     assert len(problems) == len(driver.node.profile.gpus)
@@ -121,11 +121,11 @@ def test_without_cgroup_v2_no_card_is_limited(driver: Driver) -> None:
 def test_where_it_is_not_required_its_absence_is_no_problem(driver: Driver) -> None:
     driver.says()
     driver.probe = LimitProbe()
-    assert driver.look() == ([False] * 3, ())
+    assert driver.scan() == ([False] * 3, ())
 
 
 def test_a_card_in_mig_mode_is_not_tried(build_node: BuildNode, fake_nvml: Path) -> None:
     driver = Driver(build_node("mig"), fake_nvml)
     driver.says(memory_limits=dict.fromkeys(range(len(driver.node.profile.gpus)), 0))
-    found = Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)), limits=driver.probe).read(driver.node.root)
-    assert {gpu.limits_memory for gpu in found.gpus if gpu.mig_enabled} == {False}
+    result = Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)), limits=driver.probe).read(driver.node.root)
+    assert {gpu.limits_memory for gpu in result.gpus if gpu.mig_enabled} == {False}

@@ -1,4 +1,4 @@
-"""Sizes as NVIDIA's MIG user guide lists them, by card. That the driver's own name wins is in test_nvml."""
+"""Test sizes as NVIDIA's MIG user guide lists them, by card. test_nvml checks that the driver's own name has precedence."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""NVLinks and module ids, the real pynvml over the fake library: bridged cards, one behind NVSwitches, one without links."""
+"""Test NVLinks and module ids by the real pynvml over the fake library: bridged cards, one behind NVSwitches, one without
+links."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The real pynvml over the fake library."""
+"""Test NVML by the real pynvml over the fake library."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -82,8 +82,8 @@ def test_a_card_that_nvml_does_not_count_has_no_index(build_node: BuildNode, fak
     node = build_node("mig")
     whole = node.profile.gpus[1][1]
     # NVML sees one card only: the driver excluded the first.
-    seen = NvmlState(profile=node.profile).render().splitlines()
-    node.nvml_state.write_text("\n".join(line for line in seen if line.startswith("driver") or whole.uuid in line) + "\n")
+    observed = NvmlState(profile=node.profile).render().splitlines()
+    node.nvml_state.write_text("\n".join(line for line in observed if line.startswith("driver") or whole.uuid in line) + "\n")
     _, gpus, _ = read_gpus(node.root, library=fake_nvml)
     assert [(gpu.index, gpu.uuid == whole.uuid, bool(gpu.unhealthy)) for gpu in gpus] == [(-1, False, True), (0, True, False)]
 
@@ -141,7 +141,7 @@ def test_what_a_card_does_not_tell_of_what_was_left_is_no_ill_health(
 
 @pytest.mark.parametrize("status", [UNSUPPORTED, FUNCTION_NOT_FOUND])
 def test_a_card_without_memory_of_its_own_has_the_hosts(build_node: BuildNode, fake_nvml: Path, status: int) -> None:
-    """GB10."""
+    """Check GB10."""
     node = build_node("workstation")
     (node.root / "proc/meminfo").write_text("MemTotal:       125370516 kB\nMemFree:        1 kB\n")
     functions = ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetUtilizationRates")
@@ -158,7 +158,7 @@ def test_a_card_whose_fabric_is_not_set_up_is_unhealthy(build_node: BuildNode, f
 
 
 def test_what_is_in_use(build_node: BuildNode, fake_nvml: Path) -> None:
-    """A card in MIG mode tells its memory, and not how busy it is."""
+    """Check a card in MIG mode too, which reports its memory and not how busy it is."""
     node = build_node("mig")
     _, gpus, _ = read(node, fake_nvml, NvmlState(profile=node.profile, used={0: (3000, 50), 1: (12345, 97)}))
     assert [(gpu.used_mib, gpu.busy_percent) for gpu in gpus] == [(3000, None), (12345, 97)]
@@ -180,7 +180,7 @@ def test_a_card_that_does_not_tell_its_use_is_well(build_node: BuildNode, fake_n
     assert (gpu.used_mib, gpu.busy_percent, gpu.unhealthy, problems) == (512, None, "", ())
 
 
-def test_a_use_that_cannot_be_is_not_told(build_node: BuildNode, fake_nvml: Path) -> None:
+def test_a_use_that_cannot_be_is_not_reported(build_node: BuildNode, fake_nvml: Path) -> None:
     node = build_node("workstation")
     _, (gpu,), problems = read(node, fake_nvml, NvmlState(profile=node.profile, used={0: (2**43, 2**32 - 1)}))
     assert (gpu.used_mib, gpu.busy_percent, gpu.unhealthy, problems) == (None, None, "", ())
@@ -244,8 +244,8 @@ def test_processes_of_some_cards_in_a_session_of_its_own(build_node: BuildNode, 
     failure = Failure(gpu=2, status=GPU_IS_LOST)
     running = {0: (Running(42, 5),), 2: (Running(43),), 3: (Running(44),)}
     NvmlState(profile=node.profile, processes=running, failures=(failure,)).write(node.nvml_state)
-    found = read_processes([*cards[:3], GpuUuid("GPU-that-is-not-there")], library=fake_nvml)
-    assert {cards.index(card): [one.pid for one in processes] for card, processes in found.items()} == {0: [42], 1: []}
+    result = read_processes([*cards[:3], GpuUuid("GPU-that-is-not-there")], library=fake_nvml)
+    assert {cards.index(card): [one.pid for one in processes] for card, processes in result.items()} == {0: [42], 1: []}
     assert trace.read_text() == "init 1\nshutdown 0\n"
     broken = Failure(function="nvmlInitWithFlags", status=999)
     NvmlState(profile=node.profile, failures=(broken,)).write(node.nvml_state)

@@ -24,7 +24,7 @@ def test_the_boards_that_are_shipped() -> None:
 
 @pytest.mark.parametrize("table", ["h100", "h200", "h800"])
 def test_hopper_pairs_are_not_neighbours(table: str) -> None:
-    """The pairs are those that `fmpm -l` prints."""
+    """Check the pairs that `fmpm -l` prints."""
     halves = [(1, 2, 3, 4), (5, 6, 7, 8)]
     assert modules(table) == [(1, 2, 3, 4, 5, 6, 7, 8), *halves, (1, 3), (2, 4), (5, 7), (6, 8), *((n,) for n in range(1, 9))]
 
@@ -36,18 +36,18 @@ def test_other_boards_pairs_are_neighbours(table: str) -> None:
 
 
 def test_two_boards_of_a100() -> None:
-    found = modules("a100")
-    assert [len(one) for one in found] == [16, 8, 8, *[4] * 4, *[2] * 8, *[1] * 16]
-    assert found[:3] == [tuple(range(1, 17)), tuple(range(1, 9)), tuple(range(9, 17))]
+    result = modules("a100")
+    assert [len(one) for one in result] == [16, 8, 8, *[4] * 4, *[2] * 8, *[1] * 16]
+    assert result[:3] == [tuple(range(1, 17)), tuple(range(1, 9)), tuple(range(9, 17))]
 
 
 @pytest.mark.parametrize("table", [path.stem for path in sorted(TABLES.glob("*.json"))])
 def test_partitions_of_one_size_cover_the_board_once(table: str) -> None:
-    found = read_partitions(table)
-    assert [partition.id for partition in found] == list(range(len(found)))
-    board = sorted(found[0].modules)
-    for size in {len(partition.modules) for partition in found}:
-        assert sorted(chain(*(one.modules for one in found if len(one.modules) == size))) == board
+    partitions = read_partitions(table)
+    assert [partition.id for partition in partitions] == list(range(len(partitions)))
+    board = sorted(partitions[0].modules)
+    for size in {len(partition.modules) for partition in partitions}:
+        assert sorted(chain(*(one.modules for one in partitions if len(one.modules) == size))) == board
 
 
 def test_a_table_of_ones_own(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""MIG instances that are made on demand: the real pynvml over the fake library, which keeps instances as a driver does."""
+"""Test MIG instances that are created on demand: the real pynvml over the fake library, which keeps instances as a driver
+does."""
 
 import stat
 from dataclasses import replace
@@ -20,7 +21,7 @@ NO_PERMISSION = 4
 
 
 class Card:
-    """The card of a simulated node that is divided, as each reading shows it."""
+    """Represent the divided card of a simulated node, as each reading shows it."""
 
     def __init__(self, node: SimNode, library: Path) -> None:
         self.node = node
@@ -127,7 +128,7 @@ def test_a_gpu_instance_that_was_left_without_a_compute_instance_is_used_or_remo
     assert card.divide("7g.80gb@0") == []
 
 
-def test_a_position_that_the_card_does_not_have_is_said(card: Card) -> None:
+def test_a_position_that_the_card_does_not_have_is_reported(card: Card) -> None:
     (problem,) = card.divide("9g.90gb@0")
     assert "its card has no such position" in problem
 
@@ -156,7 +157,7 @@ def test_a_driver_that_does_not_answer_is_an_error(card: Card) -> None:
         divide_card(card.node.root, gpu, set(), library=card.library)
 
 
-def test_a_node_that_cannot_be_made_is_said_for_its_place(card: Card) -> None:
+def test_a_node_that_cannot_be_made_is_reported_for_its_place(card: Card) -> None:
     (card.node.root / "dev" / "nvidia-caps").write_text("in the way")
     (problem,) = card.divide("1g.10gb@0")
     assert "/dev/nvidia-caps" in problem

@@ -1,4 +1,4 @@
-"""Clocks and power limits after a tenant, set through the real pynvml over the fake library."""
+"""Test clocks and power limits after a tenant, set through the real pynvml over the fake library."""
 
 from pathlib import Path
 
@@ -58,12 +58,12 @@ def test_what_a_card_does_not_support_is_no_problem(cards: Cards) -> None:
     assert sorted(cards.done) == sorted([f"{call} 3" for call in CLOCKS] + [f"{POWER} 0"])
 
 
-def test_what_could_not_be_set_is_said_and_the_rest_is_done(cards: Cards) -> None:
+def test_what_could_not_be_set_is_reported_and_the_rest_is_done(cards: Cards) -> None:
     failures = (
         Failure(gpu=0, function=CLOCKS[0], status=NO_PERMISSION),
         Failure(gpu=1, function="*", status=GPU_IS_LOST),
     )
-    denied, lost = sorted(cards.restore(0, 1, clocks=True, failures=failures), key=lambda said: cards.uuids[1] in said)
+    denied, lost = sorted(cards.restore(0, 1, clocks=True, failures=failures), key=lambda text: cards.uuids[1] in text)
     assert cards.uuids[0] in denied
     assert "unlock the clocks" in denied
     assert cards.uuids[1] in lost

@@ -1,4 +1,4 @@
-"""Records as /dev/kmsg gives them, one a read(2); a pipe in packet mode gives them so too."""
+"""Test records as /dev/kmsg gives them, one for each read(2), like a pipe in packet mode."""
 
 import os
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def test_other_lines_break_nothing(text: str) -> None:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[int]:
-    """The end to write to of a pipe that is the node's log."""
+    """Return the writing end of a pipe that is the node's log."""
     reading, writing = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/kmsg").symlink_to(f"/proc/self/fd/{reading}")

@@ -147,8 +147,8 @@ def test_a_container_without_a_grant_sees_no_cards(
         "CreateContainer", request(**{"pod": {}, "container": {}, "env": env, **more}).SerializeToString()
     )
     assert answer == expected
-    found = nri.CreateContainerResponse.FromString(answer.payload).adjust
-    assert {one.key: one.value for one in found.env} == hides
+    result = nri.CreateContainerResponse.FromString(answer.payload).adjust
+    assert {one.key: one.value for one in result.env} == hides
     assert asked.ask("StartContainer", request({}, {}, env=env).SerializeToString())[0].payload == b""
 
 
@@ -200,19 +200,19 @@ def test_a_damaged_request_is_decided_alike_or_refused(
 def check_stream(program: Path, log: Log, data: bytes) -> list[Said]:
     """Check that the answers are those that Python gives before it finds that the stream is broken, and that the guard ends."""
     answers = Expected(log).answers(data)
-    found, status, words = answers_of(program, data)
-    assert status in {0, 1}, words
-    assert len(found) >= len(answers)
-    for answer, expected in zip(found, answers, strict=False):
+    result, status, text = answers_of(program, data)
+    assert status in {0, 1}, text
+    assert len(result) >= len(answers)
+    for answer, expected in zip(result, answers, strict=False):
         assert answer.unreadable or expected.unreadable or answer == expected
-    return found
+    return result
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_what_containerd_sent_is_answered_as_expected(path: Path, program: Path, log: Log) -> None:
-    found = check_stream(program, log, path.read_bytes())
-    assert [one for one in found if one.status] == [one for one in Expected(log).answers(path.read_bytes()) if one.status]
-    assert any("ungranted" in one.words for one in found)
+    result = check_stream(program, log, path.read_bytes())
+    assert [one for one in result if one.status] == [one for one in Expected(log).answers(path.read_bytes()) if one.status]
+    assert any("ungranted" in one.words for one in result)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
@@ -221,9 +221,9 @@ def test_what_containerd_sent_is_answered_as_expected(path: Path, program: Path,
 def test_a_stream_that_ends_anywhere_is_answered_so_far(path: Path, program: Path, log: Log, cut: int) -> None:
     data = path.read_bytes()[:cut]
     expected = Expected(log).answers(data)
-    found, status, _ = answers_of(program, data)
+    result, status, _ = answers_of(program, data)
     assert status == 0
-    assert found[: len(expected)] == expected
+    assert result[: len(expected)] == expected
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
@@ -324,6 +324,6 @@ def test_it_says_its_version_and_why_it_does_not_start(program: Path) -> None:
 def test_it_ends_if_the_runtime_refuses_it(program: Path) -> None:
     runtime = NriConversation(answers_on=RUNTIME)
     data = runtime.refuse(NriCall(stream=1, service="", method="", payload=b""), NriCallError(2, "not today"))
-    _, status, words = answers_of(program, data)
+    _, status, text = answers_of(program, data)
     assert status == 1
-    assert "not today" in words
+    assert "not today" in text

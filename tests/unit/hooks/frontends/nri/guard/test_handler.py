@@ -56,9 +56,9 @@ class Handler:
         self.bundle.mkdir()
         self.log = folder / "log.json"
 
-    def run(self, *words: object, **env: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, *text: object, **env: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [self.program, *map(str, words)],
+            [self.program, *map(str, text)],
             capture_output=True,
             text=True,
             check=False,
@@ -134,12 +134,12 @@ def expected(data: bytes) -> str:
 
     try:
         text = data.decode("utf-8", "surrogateescape")
-        found = json.loads(text, object_pairs_hook=Members, parse_constant=refuse, parse_int=float)
+        result = json.loads(text, object_pairs_hook=Members, parse_constant=refuse, parse_int=float)
     except ValueError:
         return UNREADABLE
-    if not isinstance(found, Members) or [name for name, _ in found.pairs].count("annotations") > 1:
+    if not isinstance(result, Members) or [name for name, _ in result.pairs].count("annotations") > 1:
         return UNREADABLE
-    annotations = found.get("annotations")
+    annotations = result.get("annotations")
     if annotations is None:
         return MADE
     if not isinstance(annotations, Members) or not all(isinstance(value, str) for _, value in annotations.pairs):
@@ -260,7 +260,7 @@ def test_a_configuration_that_is_no_file_is_refused(handler: Handler, there: str
         "--log /dev/null -- run -b BUNDLE id",
     ],
 )
-def test_a_container_is_looked_at_however_it_is_made(handler: Handler, words: str) -> None:
+def test_a_container_is_checked_however_it_is_made(handler: Handler, words: str) -> None:
     argv = words.replace("BUNDLE", str(handler.bundle)).split()
     (handler.bundle / "config.json").write_bytes(config(GUARDED))
     done = handler.run(*argv)

@@ -32,9 +32,9 @@ def install(program: Path, folder: Path) -> None:
     main(["install-guard", "--program", str(program), "--nri-plugin-path", str(folder)])
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *text: object) -> str:
     with pytest.raises(SystemExit):
-        main([*map(str, words)])
+        main([*map(str, text)])
     return capsys.readouterr().err
 
 
@@ -42,9 +42,9 @@ def test_it_is_installed_and_nothing_else_is_left(program: Path, folder: Path, c
     install(program, folder)
     (only,) = folder.iterdir()
     assert (only.name, only.stat().st_mode & 0o777, only.read_bytes()) == (PROGRAM, 0o755, program.read_bytes())
-    said = capsys.readouterr().out
-    assert "version 1.2.3" in said
-    assert "at its next start" in said
+    output = capsys.readouterr().out
+    assert "version 1.2.3" in output
+    assert "at its next start" in output
 
 
 def test_one_of_an_older_version_is_replaced_in_one_step(program: Path, folder: Path) -> None:
@@ -57,17 +57,17 @@ def test_one_of_an_older_version_is_replaced_in_one_step(program: Path, folder: 
 def test_while_it_is_written_no_name_in_the_folder_keeps_containerd_from_starting(
     program: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[list[str]] = []
+    observed: list[list[str]] = []
     replace = Path.replace
 
-    def look(path: Path, target: Path) -> Path:
-        seen.append([name for name in names(folder) if not (folder / name).is_dir()])
+    def scan(path: Path, target: Path) -> Path:
+        observed.append([name for name in names(folder) if not (folder / name).is_dir()])
         return replace(path, target)
 
-    monkeypatch.setattr(Path, "replace", look)
+    monkeypatch.setattr(Path, "replace", scan)
     install(program, folder)
-    assert seen
-    assert all(there == [] for there in seen)
+    assert observed
+    assert all(there == [] for there in observed)
 
 
 @pytest.mark.parametrize("name", ["stray", "9-a", "099-a", "ab-c", "99_x"])
@@ -86,8 +86,8 @@ def test_it_is_not_installed_beside_a_file_with_which_containerd_does_not_start(
 ) -> None:
     folder.mkdir(parents=True)
     (folder / "stray").touch(0o700)
-    said = refused(capsys, "install-guard", "--program", program, "--nri-plugin-path", folder)
-    assert str(folder / "stray") in said
+    output = refused(capsys, "install-guard", "--program", program, "--nri-plugin-path", folder)
+    assert str(folder / "stray") in output
     assert names(folder) == ["stray"]
 
 
@@ -96,8 +96,8 @@ def test_another_file_of_its_name_stays(program: Path, folder: Path, command: st
     folder.mkdir(parents=True)
     (folder / PROGRAM).write_text("#!/bin/sh\n")
     (folder / PROGRAM).chmod(0o755)
-    words = ["--program", program] if command == "install-guard" else []
-    assert "no guard of Lading" in refused(capsys, command, *words, "--nri-plugin-path", folder)
+    text = ["--program", program] if command == "install-guard" else []
+    assert "no guard of Lading" in refused(capsys, command, *text, "--nri-plugin-path", folder)
     assert (folder / PROGRAM).read_text() == "#!/bin/sh\n"
 
 

@@ -11,7 +11,7 @@ LIMIT: Final = 65_536  # remembered objects: 3.5 minutes at 300 pods per second,
 K = TypeVar("K")
 
 
-class Gone(Generic[K]):
+class Deleted(Generic[K]):
     def __init__(self) -> None:
         self._versions: dict[K, int] = {}
 

@@ -53,14 +53,14 @@ def counts(of: DeviceCounts) -> str:
     return "/".join(map(str, (*of, of.total))) if of.total else NONE
 
 
-def counts_in_words() -> str:
+def counts_as_text() -> str:
     return "/".join((*DeviceCounts._fields, "total"))
 
 
-def use_in_words(mib: int | None, busy_percent: int | None) -> str:
-    said = [] if mib is None else [gib(mib)]
-    said += [] if busy_percent is None else [f"{busy_percent}%"]
-    return " ".join(said) or NONE
+def use_as_text(mib: int | None, busy_percent: int | None) -> str:
+    text = [] if mib is None else [gib(mib)]
+    text += [] if busy_percent is None else [f"{busy_percent}%"]
+    return " ".join(text) or NONE
 
 
 def age(seconds: float) -> str:

@@ -1,11 +1,11 @@
 import pytest
 
-from central.ledger import gone
-from central.ledger.gone import Gone
+from central.ledger import deleted
+from central.ledger.deleted import Deleted
 
 
 def test_what_was_there_before_a_removal_is_outdated() -> None:
-    removed = Gone[str]()
+    removed = Deleted[str]()
     removed.put("a", 5)
     removed.put("a", 3)  # an older removal, late
     assert [version for version in (4, 5, 6) if removed.outdates("a", version)] == [4, 5]
@@ -13,8 +13,8 @@ def test_what_was_there_before_a_removal_is_outdated() -> None:
 
 
 def test_only_the_last_removals_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gone, "LIMIT", 2)
-    removed = Gone[str]()
+    monkeypatch.setattr(deleted, "LIMIT", 2)
+    removed = Deleted[str]()
     for key in ("a", "b", "a", "c"):
         removed.put(key)
     assert [key for key in "abc" if key in removed] == ["a", "c"]

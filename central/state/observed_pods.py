@@ -1,7 +1,7 @@
 """Keep unbound pods as observed by central's watch. central decides requests by these pods, never by the caller's copy.
 
 kube-scheduler's watch may be ahead of central's by a moment. So `find` waits for the requested pod in the requested version. If
-that version does not arrive within SEEN_WITHIN_S, `find` returns the last observed version.
+that version does not arrive within OBSERVED_WITHIN_S, `find` returns the last observed version.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ from typing import Final
 
 import msgspec
 
-from central.api.known import Ident
+from central.api.cached_objects import Ident
 from central.api.watch import Unreadable
 from central.ledger.model import version_of
 from central.request.gang import FOREIGN_PREFIXES
 from central.request.pod import Pod
 from lading.vocabulary import NETWORKS, PREFIX, PodUid
 
-SEEN_WITHIN_S: Final = 1.0  # maximum wait in seconds; kube-scheduler's request ends after 5 s
+OBSERVED_WITHIN_S: Final = 1.0  # maximum wait in seconds; kube-scheduler's request ends after 5 s
 READ: Final = (PREFIX, NETWORKS, *FOREIGN_PREFIXES)  # prefixes of the annotations that central reads of a waiting pod
 
 
-class SeenPods:
+class ObservedPods:
     """Keep the unbound pods of the watch."""
 
     def __init__(self, settled: Callable[[PodUid], bool]) -> None:
@@ -39,7 +39,7 @@ class SeenPods:
         unreadable = {PodUid(one.metadata.uid) for one in objects if isinstance(one, Unreadable)}
         waiting = {one.metadata.uid: _slim(one) for one in objects if isinstance(one, Pod) and _waits(one)}
         self._pods = {uid: pod for uid, pod in self._pods.items() if uid in unreadable} | waiting
-        self._tell()
+        self._notify()
 
     def changed(self, obj: Pod | Unreadable) -> None:
         if isinstance(obj, Unreadable):
@@ -48,11 +48,11 @@ class SeenPods:
             self._pods[obj.metadata.uid] = _slim(obj)
         else:
             self._pods.pop(obj.metadata.uid, None)
-        self._tell()
+        self._notify()
 
-    def removed(self, gone: Ident, version: str) -> None:
-        self._pods.pop(PodUid(gone.uid), None)
-        self._tell()
+    def removed(self, deleted: Ident, version: str) -> None:
+        self._pods.pop(PodUid(deleted.uid), None)
+        self._notify()
 
     def get(self, uid: PodUid) -> Pod | None:
         return self._pods.get(uid)
@@ -61,7 +61,7 @@ class SeenPods:
         """Return the pod as observed by the watch; None if it does not wait, or does not exist."""
         uid, version = sent.metadata.uid, version_of(sent.metadata.resource_version)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SEEN_WITHIN_S):
+            async with asyncio.timeout(OBSERVED_WITHIN_S):
                 while not (self._has(uid, version) or self._settled(uid)):
                     self._changed = self._changed or asyncio.Event()
                     await self._changed.wait()
@@ -71,7 +71,7 @@ class SeenPods:
         pod = self._pods.get(uid)
         return pod is not None and version_of(pod.metadata.resource_version) >= version
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, None
         if changed is not None:
             changed.set()

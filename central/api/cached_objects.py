@@ -36,14 +36,14 @@ class Ident(NamedTuple):
 
 
 class News(NamedTuple):
-    gone: Ident | None
+    deleted: Ident | None
     there: bool  # the event's object is new or changed
 
 
 _NO_NEWS = News(None, False)
 
 
-class Known:
+class CachedObjects:
     """Keep the cached objects' uids. `reached`: the version from which the watch continues, as the server wrote it."""
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
-"""Ages as kubectl writes them, and sizes."""
+"""Test ages as kubectl writes them, and sizes."""
 
 import pytest
 
 from central.view.model import HolderView
-from kubectl_lading.terminal.words import age, gib, percent, pod_name, short_bdf, short_uuid
+from kubectl_lading.terminal.format import age, gib, percent, pod_name, short_bdf, short_uuid
 
 
 @pytest.mark.parametrize(

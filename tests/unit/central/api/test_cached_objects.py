@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.api.known import Ident, Known, News
+from central.api.cached_objects import CachedObjects, Ident, News
 
 NOTHING = News(None, False)
 
@@ -19,8 +19,8 @@ class Meta:
     namespace: str = "ns"
 
 
-def known(*objects: Meta, version: str = "100") -> Known:
-    one = Known()
+def known(*objects: Meta, version: str = "100") -> CachedObjects:
+    one = CachedObjects()
     one.listed(objects, version)
     return one
 
@@ -37,14 +37,14 @@ def test_new_changed_and_deleted() -> None:
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize("version", ["100", "99", "9"])
 def test_late_and_repeated_events_are_dropped(version: str, deleted: bool) -> None:
-    """Also about someone unknown: an object that is not newer than the list and not in it is gone."""
+    """Check unknown objects too: an object that is neither newer than the list nor in it is deleted."""
     one = known(Meta("a", "100"))
     assert one.event(Meta("a", version), deleted=deleted) == NOTHING
     assert one.event(Meta("b", version, "u2"), deleted=deleted) == NOTHING
     assert one.reached == "100"
 
 
-def test_an_object_that_is_gone_does_not_come_back() -> None:
+def test_an_object_that_is_deleted_does_not_come_back() -> None:
     one = known(Meta("a", "100"))
     one.event(Meta("a", "105"), deleted=True)
     assert one.event(Meta("a", "104"), deleted=False) == NOTHING
@@ -78,7 +78,7 @@ def test_versions_grow_beyond_their_digits_and_beyond_64_bits() -> None:
     assert not one.event(Meta("a", "1001"), deleted=False).there
 
 
-def test_versions_that_are_no_numbers_are_only_told_apart() -> None:
+def test_versions_that_are_no_numbers_are_only_distinguished() -> None:
     one = known(version="abc")
     assert one.event(Meta("a", "aaa"), deleted=False).there
     assert not one.event(Meta("a", "aaa"), deleted=False).there
@@ -106,13 +106,13 @@ def test_repeated_events_change_nothing(changes: list[tuple[str, bool]], repeats
             del alive[name]
         else:
             alive[name] = uid
-    one, seen = known(version="0"), dict[str, str]()
+    one, observed = known(version="0"), dict[str, str]()
     for i, current in enumerate(stream):
         again = [stream[at] for at in repeats if at < i]
         for meta, deleted in [current, *again]:
             news = one.event(meta, deleted=deleted)
-            if news.gone is not None:
-                assert seen.pop(news.gone.name) == news.gone.uid
+            if news.deleted is not None:
+                assert observed.pop(news.deleted.name) == news.deleted.uid
             if news.there:
-                seen[meta.name] = meta.uid
-    assert seen == alive
+                observed[meta.name] = meta.uid
+    assert observed == alive
