@@ -154,7 +154,8 @@ class Card(Generic[P]):
         tokens: Effects[P] = []
         if self._holder:
             its = self._containers[self._holder]
-            for process in [process for process, estimate_ns in its.wanting.items() if self._until_ns - now_ns >= estimate_ns]:
+            begins, left_ns = now_ns == self._began_ns, self._until_ns - now_ns
+            for process in [process for process, estimate_ns in its.wanting.items() if begins or left_ns >= estimate_ns]:
                 del its.wanting[process]
                 its.holding[process] = None
                 tokens.append(Token(process, self._until_ns))
