@@ -9,7 +9,7 @@ from typing import Any
 PRODUCT_US = 2000
 uint8 = float16 = None
 _driver = ctypes.CDLL("libcuda.so.1")
-_context = ctypes.c_void_p()
+_context, _module, _product = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
 
 
 def _check(result: int) -> None:
@@ -33,7 +33,7 @@ class cuda:  # noqa: N801 -- a module of PyTorch
 
 class _Matrix:
     def __matmul__(self, other: "_Matrix") -> None:
-        _check(_driver.cuLaunchKernel(None, PRODUCT_US, 1, 1, 1, 1, 1, 0, None, None, None))
+        _check(_driver.cuLaunchKernel(_product, PRODUCT_US, 1, 1, 1, 1, 1, 0, None, None, None))
 
 
 def empty(amount: int, **_: Any) -> int:
@@ -51,3 +51,5 @@ def randn(*_: int, **__: Any) -> _Matrix:
 _check(_driver.cuInit(0))
 _check(_driver.cuDevicePrimaryCtxRetain(ctypes.byref(_context), 0))
 _check(_driver.cuCtxSetCurrent(_context))
+_check(_driver.cuModuleLoadData(ctypes.byref(_module), b""))
+_check(_driver.cuModuleGetFunction(ctypes.byref(_product), _module, b"product"))
