@@ -1,10 +1,12 @@
 """Test enforced shares of a card: the real library in real containers, with a fake libcuda and a real share server."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,11 +73,21 @@ def test_two_pods_share_a_card_by_their_requests(site: Site, driver: CudaDriver)
     for core in (70, 30):
         sharing(site, driver, f"core-{core}", f"memory=1Gi,core={core}", *work)
     eventually(lambda: _have_had_the_card(site))
+    for use in status(site):
+        put_first_on_the_cpu(use["processIDs"])
     before = held(site)
     time.sleep(BOTH_RUN_S)  # the period that is measured
     had = {core: after - before[core] for core, after in held(site).items()}
     assert sum(had.values()) > 0.8 * BOTH_RUN_S
     assert 0.6 < had[70] / sum(had.values()) < 0.8
+
+
+def put_first_on_the_cpu(process_ids: list[int]) -> None:
+    """Give all threads of these processes the CPU before others, where the kernel permits it. A program that waits for a CPU
+    does not use its turn, which is given back after a millisecond."""
+    for thread in (int(path.name) for pid in process_ids for path in Path(f"/proc/{pid}/task").iterdir()):
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, thread, -15)
 
 
 def held(site: Site) -> dict[int, float]:

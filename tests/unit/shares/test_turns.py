@@ -40,10 +40,10 @@ def longest_wait_ms(*works: Work) -> float:
 
 def test_requests_are_kept_in_the_long_run_and_in_any_second() -> None:
     works = three((5.0,))
-    parts = shares(works)
+    parts = shares(works, 20)
     assert in_proportion(parts) == pytest.approx(THREE, abs=0.01)
     for work in works:
-        assert work.error_in_any_second(work.request * sum(parts), SECOND, 60 * SECOND) < 0.03
+        assert work.error_in_any_second(work.request * sum(parts), SECOND, 20 * SECOND) < 0.03
 
 
 @pytest.mark.parametrize("kernels_ms", [((0.1,),), ((50.0,),), ((200.0,),), ((1.0,), (20.0,), (200.0,))])
