@@ -12,7 +12,7 @@ from shares.policy.window import WINDOW_NS, Window
 from tests.depth import repeats
 
 NAMES, PROCESSES = "abc", range(3)
-LIMIT = 0.3  # of the container that has one
+LIMIT = 0.3  # part of the card that one container may use at most
 BOUND_NS = max(int(MAX_ESTIMATE_NS / LIMIT) + LONGEST_NS, 2 * WINDOW_NS)
 Process = tuple[str, int]
 
