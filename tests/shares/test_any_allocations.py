@@ -15,7 +15,7 @@ from tests.depth import repeats
 from tests.shares.site import MIB, Process, Site
 from tests.shares.test_memory import KINDS, OK, OUT_OF_MEMORY
 
-SEQUENCES: Final = repeats(300, long=3_000)
+SEQUENCES: Final = repeats(300, long=1_500)
 SHARE: Final = 100 * MIB
 TRIES: Final = 3
 AWAY_S: Final = 3.0  # until a server that was away is back, and gives memory
