@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from itertools import cycle
-from typing import Final, NamedTuple
+from typing import Final
 
 from bench.virtual_device import US, Clock, Context, Device
 from shares.card import Card, Effects, PageUpdate
@@ -39,11 +39,6 @@ class Step(Enum):
     COMPUTE = auto()  # on the CPU for this time
     SYNCHRONISE = auto()  # wait until the device has done all kernels of the program
     SLEEP = auto()  # until this time
-
-
-class _Answer(NamedTuple):
-    began_ns: int
-    ended_ns: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -198,7 +193,7 @@ class _Library:
                 self._pause_began_ns = now_ns
             return True
         self._wants = True
-        self._run.want(self, int(self._kernel_ns), self._report())
+        self._run.want(self, self._kernel_ns, self._report())
         return False
 
     def _count_rest(self) -> None:

@@ -33,9 +33,7 @@ CREDIT_NS: Final = 50 * MS  # card time that a container may catch up on, which 
 DEPTH_NS: Final = 200 * MS  # depth of the bucket for a limit of 100 %; of 50 %: half of this
 FILLED_NS: Final = 10 * MS  # a container that its limit held back waits until the bucket holds this, or half of its depth
 SWITCH_PERCENT: Final = 115  # cost of work beside another container's turn: the device loses about 9 % to switches
-BESIDE_NS: Final = (
-    200 * MS
-)  # depth of the bucket of time that is taken off the holders' turns; a long kernel is reported at once
+BESIDE_NS: Final = 200 * MS  # depth of the bucket of time that is taken off the holders' turns: a few long kernels
 PAUSES_NS: Final = 5 * MS  # depth of the bucket of pauses, which fills at the rate of the request
 
 
@@ -51,6 +49,10 @@ class _Bucket:
         more = (now_ns - self.filled_ns) * self.rate_ppm // MILLION
         self.held_ns, self.filled_ns = min(self.held_ns + more, self.depth_ns), now_ns
         return self.held_ns
+
+    def take(self, ns: int, now_ns: int) -> None:
+        """Take out this time. The bucket holds less than nothing if that is more than it held."""
+        self.held_ns = self.fill(now_ns) - ns
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,16 +105,14 @@ class Fair:
         account, held_ns = self._accounts[name], ended_ns - began_ns
         account.virtual_ns += account.virtual(held_ns)
         account.had_ns = ended_ns
-        account.limit.fill(ended_ns)
-        account.limit.held_ns -= held_ns
+        account.limit.take(held_ns, ended_ns)
 
     def use(self, name: str, used_ns: int, now_ns: int) -> int:
         account = self._accounts[name]
         account.virtual_ns += account.virtual(used_ns * SWITCH_PERCENT // 100)
-        account.limit.fill(now_ns)
-        account.limit.held_ns -= used_ns
-        beside_ns = max(0, min(used_ns, account.beside.fill(now_ns)))
-        account.beside.held_ns -= beside_ns
+        account.limit.take(used_ns, now_ns)
+        beside_ns = min(used_ns, account.beside.fill(now_ns))
+        account.beside.take(beside_ns, now_ns)
         return beside_ns * SWITCH_PERCENT // 100
 
     def choose(self, waiting: Collection[str], now_ns: int) -> str | NotBefore:
