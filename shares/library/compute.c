@@ -10,21 +10,21 @@
 #include "account.h"
 #include "queue.h"
 
-#define QUEUE_NS (10 * MS)      /* of work that is queued on the device at most, besides one launch */
+#define QUEUE_NS (10 * MS)      /* greatest work that is queued on the device, besides one launch */
 #define SHARED_QUEUE_NS (MS / 2) /* the same while other containers use the device */
 #define LONG_NS (2 * MS)        /* a longer launch has to fit into the rest of the turn */
-#define REPORT_NS MS            /* of use outside turns is reported at once */
+#define REPORT_NS MS            /* use outside turns that is reported at once */
 enum {
-  IDLE_MS = 1,          /* without work on the device, while others wait */
-  PAUSING_LOOK_US = 100, /* for the end of a burst of work, for which the holder is paused */
-  WANTED_LOOK_MS = 1,   /* for whether the device has work */
-  HOLDING_LOOK_MS = 4,  /* for others that wait */
-  IDLE_LOOK_MS = 50,    /* for a turn to keep; a turn that begins is seen at once */
-  TURN_LOOK_MS = 50,    /* while waiting for a turn */
-  PAUSED_LOOK_US = 50,  /* while paused for a guest */
-  REPORT_MS = 100,      /* between two reports of a little use */
-  FIXED_PERIOD_MS = 100, /* while the server is away */
-  LEAST_PPM = 1000,     /* of a container without a guarantee */
+  IDLE_MS = 1,          /* time without work after which a turn is given back while others wait */
+  PAUSING_LOOK_US = 100, /* interval of looks for the end of a burst that pauses the holder */
+  WANTED_LOOK_MS = 1,   /* interval of looks whether the device has work */
+  HOLDING_LOOK_MS = 4,  /* interval of looks for other containers that wait */
+  IDLE_LOOK_MS = 50,    /* interval of looks for a turn; a turn that begins is seen at once */
+  TURN_LOOK_MS = 50,    /* interval of looks while a thread waits for a turn */
+  PAUSED_LOOK_US = 50,  /* interval of looks while a guest pauses this process */
+  REPORT_MS = 100,      /* longest time between two reports of use */
+  FIXED_PERIOD_MS = 100, /* period of the fixed share while the server is away */
+  LEAST_PPM = 1000,     /* part of the card of a container without a guarantee */
 };
 enum mode { IN_TURN, GUEST, FIXED };
 
@@ -103,14 +103,14 @@ static void release_if_idle(struct device *device) {
   link_unlock();
 }
 
-/* End the pause of the holder when this process's burst of work is over, and report use. */
-static void end_pause(struct device *device) {
+/* Report use, or end the pause of the holder when this process's burst of work is over. */
+static void report_or_end_pause(struct device *device) {
   struct launches *on = launches_on(device);
-  int idle = !atomic_load(&on->waiting) && queue_is_done(&on->queue);
-  int ends = account_ends_pause(&on->account, now_ns(), idle);
+  int pauses = on->account.paused != 0;
+  if (pauses && !account_ends_pause(&on->account, now_ns(), !atomic_load(&on->waiting) && queue_is_done(&on->queue))) return;
   link_lock();
-  if (ends) turn_use(device, account_report(&on->account, now_ns(), 0, 0), 0);
-  else if (!on->account.paused) report(device, REPORT_NS);
+  if (pauses) turn_use(device, account_report(&on->account, now_ns(), 0, 0), 0);
+  else report(device, REPORT_NS);
   link_unlock();
 }
 
@@ -137,7 +137,7 @@ static void *keep_turns(void *unused) {
     if (next) usleep((useconds_t)next);
     for (int i = 0; i < link_devices(); i++) {
       release_if_idle(link_device(i));
-      end_pause(link_device(i));
+      report_or_end_pause(link_device(i));
     }
   }
   return NULL;
