@@ -24,7 +24,7 @@
 
 #define US 1000LL
 #define MS 1000000LL
-#define SLICE_NS (1 * MS)    /* for which a context has the card while others have work: at least 0.8 ms (seen) */
+#define SLICE_NS (1 * MS)    /* time of a context while others have work: at least 0.8 ms (seen) */
 #define SWITCH_NS (93 * US)  /* in which the card works for none: 9 % of all time if two are busy (seen) */
 #define GIVE_WAY_NS (7 * US) /* after which a context without work gives way */
 #define SPIN_NS (50 * US)    /* the steps in which a kernel waits for another */
@@ -42,8 +42,8 @@ struct slot { /* number 0 is none */
 struct schedule {
   int64_t at;            /* the card is known up to then */
   int64_t loaded, slice; /* when the present context has the card, and since when its slices count */
-  int64_t looked;        /* for dead processes */
-  int current, slots;    /* of the context that has the card; the highest number in use */
+  int64_t looked;        /* time of the last look for dead processes */
+  int current, slots;    /* place of the context that has the card; the highest number in use */
   struct slot slot[SLOTS];
 };
 /* Marks and meetings are rings: `first` is the oldest that was not reached. */
@@ -72,7 +72,7 @@ static struct machine {
 static int file = -1;
 static struct mark *owners[CARDS][SLOTS][MARKS]; /* the marks of this process in the rings */
 static struct work *own[CARDS][SLOTS];           /* the queues of this process */
-static int64_t worked_before[CARDS];             /* for queues of this process that were ended */
+static int64_t worked_before[CARDS];             /* time of queues of this process that were ended */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int64_t now_ns(void) {
@@ -261,7 +261,7 @@ struct card *card_open(const char *folder, const char *uuid) {
   struct card *card = machine->cards;
   while (card < machine->cards + CARDS && *card->uuid && strcmp(card->uuid, uuid)) card++;
   if (card == machine->cards + CARDS) card = NULL;
-  if (card && card->schedule.at > now_ns()) memset(card, 0, sizeof *card); /* from before the machine was started */
+  if (card && card->schedule.at > now_ns()) memset(card, 0, sizeof *card); /* the file is older than the start of the machine */
   if (card && !*card->uuid) snprintf(card->uuid, sizeof card->uuid, "%s", uuid);
   unlock_file();
   return card;

@@ -10,7 +10,7 @@ struct card;
 struct work {
   struct card *card;
   int slot; /* 0: nothing was launched yet */
-  int64_t began; /* where its places begin: those before are of work that was ended */
+  int64_t began; /* begin of its places: earlier ones are of work that was ended */
 };
 /* A place in a queue, and when the device reached it. */
 struct mark {

@@ -77,7 +77,7 @@ struct CUctx_st {
   int card, references; /* 0: a primary context that is not active */
   int is_green, has_memory;
   struct work work;
-  int64_t end, blocking_end; /* of its last work, and of the last that the legacy stream waits for */
+  int64_t end, blocking_end; /* end of its last work, and of the last work that the legacy stream waits for */
 };
 struct CUgreenCtx_st {
   struct CUctx_st context;
@@ -90,9 +90,9 @@ struct CUstream_st {
   enum mode mode;
   const enum mode *capturer; /* the thread that began the capture */
   struct CUstream_st *next_capture;
-  CUgraph graph; /* that is captured */
+  CUgraph graph; /* the graph that is captured */
   int64_t captured_us;
-  CUcontext used_in; /* of its last launch: a default stream has work in several */
+  CUcontext used_in; /* context of the last launch: a default stream has work in several */
   int64_t end;
 };
 struct CUevent_st {
@@ -108,7 +108,7 @@ struct CUfunc_st {
 struct CUgraph_st {
   int64_t us;
   int events;
-  size_t memory; /* of its nodes, which an instance takes when it is uploaded or first launched */
+  size_t memory; /* memory of its nodes, which an instance takes when it is uploaded or first launched */
   int card, instances;
 };
 struct CUgraphExec_st {
@@ -174,7 +174,7 @@ static struct state *cards[MAX_CARDS];
 static CUuuid uuids[MAX_CARDS];
 static int count = -1;
 static size_t total, context_bytes, used[MAX_CARDS]; /* `used`: by this process, without its contexts */
-static _Atomic int64_t *slots[MAX_CARDS];            /* what each process has of the card */
+static _Atomic int64_t *slots[MAX_CARDS];            /* memory that each process has of the card */
 static int slot_files[MAX_CARDS], own_slot[MAX_CARDS];
 static struct block *blocks;
 static struct CUctx_st contexts[MAX_CARDS];
@@ -201,7 +201,7 @@ static CUdeviceptr next_graph_address = GRAPH_ADDRESSES;
 static size_t graph_memory[MAX_CARDS], idle_graph_memory[MAX_CARDS]; /* `idle`: of instances that are gone */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-  _Atomic(struct work *) work; /* of a kernel that faults; NULL: there is none */
+  _Atomic(struct work *) work; /* work that has faulted; NULL: there is none */
   int64_t end;
 } fault;
 
@@ -1623,7 +1623,7 @@ API CUresult cuEventElapsedTime(float *ms, CUevent first, CUevent second) {
   if (!first->is_timed || !second->is_timed || !first->is_recorded || !second->is_recorded) return INVALID_HANDLE;
   if (first->captured || second->captured) return CAPTURED_EVENT;
   if (!card_passed(&first->mark) || !card_passed(&second->mark)) return CUDA_ERROR_NOT_READY;
-  *ms = (float)((second->mark.at - first->mark.at) / 1e6); /* of all time: beside another context, of its slices too */
+  *ms = (float)((second->mark.at - first->mark.at) / 1e6); /* all time counts, also the slices of another context */
   return CUDA_SUCCESS;
 }
 

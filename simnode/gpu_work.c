@@ -189,7 +189,7 @@ static void make_load(double milliseconds, unsigned kernel_us, unsigned batch, d
     check("cuCtxSynchronize", synchronize());
     ended = now_ms();
     next = next + period_us / 1e3 > ended ? next + period_us / 1e3 : ended;
-    if (ended - began >= milliseconds) break; /* what is done later does not count */
+    if (ended - began >= milliseconds) break; /* work that ends later does not count */
     done_us[(size_t)((ended - began) / 100)] += (double)kernel_us * batch;
     if (number == space) took_us = realloc(took_us, (space *= 2) * sizeof *took_us);
     took_us[number++] = (ended - now) * 1e3;

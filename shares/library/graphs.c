@@ -12,8 +12,8 @@
 /* A graph with memory, or an instance of one. */
 struct graph {
   const void *handle;
-  int64_t bytes[MAX_DEVICES]; /* of its nodes, by CUDA's ordinal of the device */
-  unsigned took[MAX_DEVICES]; /* of an instance: one more than the number of trims before its last launch; 0: it was not launched */
+  int64_t bytes[MAX_DEVICES]; /* memory of its nodes, by CUDA's ordinal of the device */
+  unsigned took[MAX_DEVICES]; /* number of trims before the instance's last launch, and one; 0: it was not launched */
   struct graph *next;
 };
 

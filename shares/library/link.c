@@ -17,7 +17,7 @@ enum {
   REDIAL_MS = 200,
   FULL_MS = 1000,        /* a process that asks NVML takes a place for a moment */
   LOOK_MS = 50,          /* for the beat */
-  RESERVE_MS = 100,      /* what was freed is given back if it was not used again for so long */
+  RESERVE_MS = 100,      /* time after which freed memory that was not used again is given back */
   NEAR_LIMIT = 16,       /* with less than this part of the share left, what is freed is given back at once */
 };
 struct question {
@@ -81,7 +81,7 @@ static void lose(void) {
     int turn = atomic_load(&devices[i].turn);
     if (turn == WANTING || turn == HOLDING) atomic_store(&devices[i].turn, IDLE);
     devices[i].fixed_began = 0;
-    if (joined) devices[i].left_bytes = part_of_left(&devices[i]) + devices[i].reserve_bytes; /* which the server counts */
+    if (joined) devices[i].left_bytes = part_of_left(&devices[i]) + devices[i].reserve_bytes; /* the server counts the reserve as used */
     devices[i].reserve_bytes = 0;
   }
   joined = 0;

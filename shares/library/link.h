@@ -17,11 +17,11 @@ struct device {
   struct page_device *_Atomic page; /* stays mapped when the server is away */
   _Atomic unsigned char *_Atomic neighbours;
   _Atomic int turn;
-  _Atomic int64_t held_bytes; /* of this process, without its contexts */
-  int contexts;               /* of this process */
+  _Atomic int64_t held_bytes; /* memory of this process, without its contexts */
+  int contexts;               /* number of contexts of this process */
   int64_t fixed_began;        /* while the server is away: the beginning of the present period; 0 if it has not begun */
   int64_t left_bytes;         /* that this process may still allocate until the server is back */
-  int64_t reserve_bytes;      /* that were freed, and count at the server until they are used again or given back */
+  int64_t reserve_bytes;      /* freed memory, which counts at the server until it is used again or given back */
   int64_t least_reserve;      /* since it was last looked whether the reserve is used */
 };
 

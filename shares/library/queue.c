@@ -7,13 +7,13 @@
 
 #include <unistd.h>
 
-#define MARK_NS (2 * MS) /* of work, or of time, between two marks at most */
+#define MARK_NS (2 * MS) /* greatest work, and time, between two marks */
 #define FIRST_UNIT_NS (10 * MS)
 #define MUCH_NS (2 * MS) /* beyond twice the expected, work of others and gaps between launches do not explain the time */
 enum {
   LEAST_UNIT_NS = 1000,
   LONGEST_UNIT_NS = INT32_MAX,
-  PATIENCE_MS = 1000, /* with a mark that is not done */
+  PATIENCE_MS = 1000, /* longest wait for a mark */
   LOOK_US = 20,       /* between two looks at a mark that is waited for */
 };
 

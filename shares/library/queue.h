@@ -34,7 +34,7 @@ struct queue {
   unsigned first, next;   /* marks that are not known to be done */
   struct segment tail;    /* launches since the last mark */
   int64_t marked;         /* when the last mark was put */
-  CUevent late;           /* of a mark that was not waited for any longer; NULL: there is none */
+  CUevent late;           /* event of a mark for which nobody waits any longer; NULL: there is none */
   CUcontext late_context;
   int64_t late_from;      /* since when its launches are not waited for */
   _Atomic int64_t more;   /* time that launches took beyond the expected, and that is not counted yet */

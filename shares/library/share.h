@@ -37,7 +37,7 @@ struct page {
   uint16_t version, devices;
   _Atomic int64_t beat;
   _Atomic unsigned char neighbours[MAX_DEVICES]; /* 1: other containers have used the device within the last second */
-  _Atomic uint16_t context_mib[MAX_DEVICES]; /* of a context, as far as the driver has told the server */
+  _Atomic uint16_t context_mib[MAX_DEVICES]; /* memory that a context takes, as far as the driver has told the server */
   struct page_device device[MAX_DEVICES];
 };
 

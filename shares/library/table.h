@@ -23,7 +23,7 @@ struct memory {
 struct pool {
   CUmemoryPool pool;     /* NULL: it was destroyed, and memory of it is still allocated */
   struct device *device; /* NULL: not of a card in the grant */
-  int64_t counted;       /* what it has reserved, and not less than what is allocated of it */
+  int64_t counted;       /* memory that it has reserved, and at least what is allocated of it */
   int64_t allocated;
   struct pool *next;
 };
