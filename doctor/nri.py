@@ -61,7 +61,7 @@ def _resolve(root: Path, parent: str, imports: Sequence[str]) -> Iterator[str]:
     """Yield the absolute paths of imported files. A relative path is resolved from the folder of the importing file."""
     for pattern in imports:
         path = os.path.normpath(os.path.join(os.path.dirname(parent), pattern))  # noqa: PTH118, PTH120 - Path removes no ..
-        result = sorted(glob.glob(path[1:], root_dir=root)) if "*" in path else [path[1:]]  # noqa: PTH207 - of a root
+        result = sorted(glob.glob(path[1:], root_dir=root)) if "*" in path else [path[1:]]  # noqa: PTH207 -- Path.glob has no root_dir
         yield from (f"/{one}" for one in result)
 
 

@@ -146,9 +146,9 @@ class Command(_Sectioned):
         columns: tuple[tuple[str, str], ...] = (),
         formats: bool = True,
         scope: Scope = Scope.CLUSTER,
-        **text: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(*args, **text)
+        super().__init__(*args, **options)
         self.columns = columns
         self.scope = scope
         self.hidden_names = scope.refuses
@@ -170,8 +170,8 @@ class Command(_Sectioned):
 class Group(_Sectioned, click.Group):
     """Keep the flags before the command's name, for the command to merge with its own."""
 
-    def __init__(self, *args: Any, **text: Any) -> None:
-        super().__init__(*args, **text)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.params += _OPTIONS
 
     def invoke(self, ctx: click.Context) -> Any:

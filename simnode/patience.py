@@ -70,7 +70,8 @@ async def await_until(
 
 
 class Wait:
-    """Track one wait. The caller checks its condition, calls `scan`, sleeps for the returned time, and checks again."""
+    """Track how long a caller has waited for its condition. In a loop, the caller checks the condition, calls `scan`, and
+    sleeps for the time that it returns."""
 
     def __init__(
         self, what: str, parts: Sequence[WaitedPart] = (), *, idle_s: float = IDLE_S, logs: Sequence[Path] = ()

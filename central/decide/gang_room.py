@@ -177,8 +177,8 @@ def evicting(planner: GangPlanner, gang: Gang, protection: Protection) -> Genera
 def _put_back(
     units: Sequence[Unit], evicted: Sequence[Unit], search: Callable[[Collection[Unit]], Generator[None, None, Where | None]]
 ) -> Generator[None, None, list[Unit]]:
-    """Put back as many of these units as possible, the first units first. Return the units that have to end. `evicted`: units
-    that end in any case. Half of the units are tried at once, so that many units that stay cost one search."""
+    """Return which of these units, pods or gangs, have to end. As many as possible stay, the first ones before the others.
+    `evicted`: units that end in any case. Half of the units are tried at once, so that many units that stay cost one search."""
     if (yield from search(evicted)) is not None:
         return []
     if len(units) == 1:

@@ -195,7 +195,7 @@ def _problem_below(quota: Quota, above: Quota, guaranteed: Amounts) -> str:
         together = guaranteed.get(key, 0) + amount
         if together > above.min.get(key, 0):
             return (
-                f"min {as_text(key, amount)} and that of older children is {as_text(key, together)}, "
-                f"more than min {as_text(key, above.min.get(key, 0))} of its parent {above.name}"
+                f"min {as_text(key, amount)}, with the min of the older children of its parent {above.name}, is "
+                f"{as_text(key, together)}; the parent has min {as_text(key, above.min.get(key, 0))}"
             )
     return ""

@@ -183,7 +183,7 @@ class ServerConnection(Connection[_Call], asyncio.Protocol):
         """Call the method: the request is complete."""
         try:
             result = self._method(dict(call.fields))(_message(call.content))
-        except Exception as e:  # noqa: BLE001  a bug in a method must not end the connection, on which others are answered
+        except Exception as e:  # noqa: BLE001 -- a bug in a method must not end the connection, which other calls use
             self._answer_error(call, e)
             return
         if isinstance(result, bytes):
@@ -277,6 +277,6 @@ async def _finish(connection: ServerConnection, stream_id: int, work: Later) -> 
         result = await work
     except asyncio.CancelledError:
         result = CallError(GrpcStatus.UNAVAILABLE, "the hook server is stopping")
-    except Exception as e:  # noqa: BLE001  as of a method that answers at once
+    except Exception as e:  # noqa: BLE001 -- a bug in a method must not end the connection, which other calls use
         result = e
     connection.answer_later(stream_id, result)

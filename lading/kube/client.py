@@ -383,8 +383,8 @@ def _authorize(value: str) -> list[tuple[str, str]]:
     return [("Authorization", value)] if value else []
 
 
-def _query(**text: str) -> dict[str, str]:
-    return {key: value for key, value in text.items() if value}
+def _query(**options: str) -> dict[str, str]:
+    return {key: value for key, value in options.items() if value}
 
 
 def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:

@@ -56,12 +56,12 @@ class Kueue:
         priority: int = 0,
         created: str = "2026-11-21T00:00:00Z",
         limits: Mapping[str, str] | None = None,
-        **text: Any,
+        **options: Any,
     ) -> None:
         """Create a Workload, and reserve quota for it at once. `sets`: the number of pods and the cards of each pod."""
         pod_sets = []
         for pod_set, (count, gpus) in sets.items():
-            made = pod(pod_set, limits or ({RESOURCE_GPU: str(gpus)} if gpus else {}), **text)
+            made = pod(pod_set, limits or ({RESOURCE_GPU: str(gpus)} if gpus else {}), **options)
             metadata = {key: made["metadata"][key] for key in ("labels", "annotations") if key in made["metadata"]}
             pod_sets.append({"name": pod_set, "count": count, "template": {"metadata": metadata, "spec": made["spec"]}})
         metadata = {"name": name, "namespace": NAMESPACE, "creationTimestamp": created}

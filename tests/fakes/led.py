@@ -101,27 +101,27 @@ class Led:
         labels: Mapping[str, str] | None = None,
         taints: Sequence[str] = (),
         cordoned: bool = False,
-        **text: Any,
+        **options: Any,
     ) -> None:
         made = node(name, allocatable=allocatable, labels=labels, taints=taints, cordoned=cordoned)
         await self.server.put(node_path(name), made)
-        await self.report(name, gpus, vfs, **text)
+        await self.report(name, gpus, vfs, **options)
 
-    async def report(self, name: str, gpus: int = 1, vfs: int = 0, **text: Any) -> None:
-        await self.server.put(devices_path(name), devices(name, gpus, vfs, **text))
+    async def report(self, name: str, gpus: int = 1, vfs: int = 0, **options: Any) -> None:
+        await self.server.put(devices_path(name), devices(name, gpus, vfs, **options))
         await self.pause()
 
-    async def put_pod(self, name: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> None:
-        await self.server.put(pod_path(name), pod(name, limits, **text))
+    async def put_pod(self, name: str, limits: Mapping[str, str] = WHOLE, **options: Any) -> None:
+        await self.server.put(pod_path(name), pod(name, limits, **options))
         await self.pause()
 
     async def put_budget(self, name: str, labels: Mapping[str, str], allowed: int = 0) -> None:
         await self.server.put(budget_path(name), budget(name, labels, allowed))
         await self.pause()
 
-    async def put_quota(self, name: str, *, least: int = 0, most: int = 100, flat: bool = False, **text: Any) -> None:
+    async def put_quota(self, name: str, *, least: int = 0, most: int = 100, flat: bool = False, **options: Any) -> None:
         """Put a quota of cards."""
-        made = elastic_quota(name, {RESOURCE_GPU: str(least)}, {RESOURCE_GPU: str(most)}, **text)
+        made = elastic_quota(name, {RESOURCE_GPU: str(least)}, {RESOURCE_GPU: str(most)}, **options)
         await self.server.put(quota_path(name, flat=flat), made)
         await self.pause()
 

@@ -14,7 +14,7 @@ from tests.node.site import OPENS, eventually, refusal_of
 RUN_MS = 5000
 KERNEL_US = 2000
 CONTROL = "195 255"  # device numbers of /dev/nvidiactl (the kernel's Documentation/admin-guide/devices.txt)
-# Where the driver's libraries are in a container depends on gpu_mode and on the machine's own folders.
+# The folder of the driver's libraries in a container depends on gpu_mode and on the machine's own folders.
 ANYWHERE = "LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu:/usr/lib/aarch64-linux-gnu:/usr/lib64:/lib64"
 
 

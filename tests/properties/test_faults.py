@@ -119,12 +119,12 @@ def injected(entries: Sequence[tuple[type, str]], raised: Counter[str]) -> Itera
     """Have these entries raise for every object with a poisoned name."""
 
     def raising(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **text: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
             # If an object could not be decoded or handled, only its name remains: no code reads more of the object.
             if POISON in repr(args[1:]) and not any(isinstance(one, Unreadable) for one in args):
                 raised[name] += 1
                 raise Injected(name)
-            return original(*args, **text)
+            return original(*args, **options)
 
         return call
 

@@ -47,7 +47,8 @@ class Card(Protocol):
 
     @property
     def is_fake(self) -> bool:
-        """Whether it answers questions that no card answers: the functions `fake_cuda_…` and variables `FAKE_CUDA_…`."""
+        """Return whether the card has the functions `fake_cuda_…` and the variables `FAKE_CUDA_…`, which a real card
+        lacks."""
 
     def show(self, count: int) -> dict[str, str]:
         """Return the variables with which a program sees so many of the cards."""

@@ -83,7 +83,7 @@ def test_a_process_alone_gets_the_card(process: Process) -> None:
 
 
 def test_a_process_that_rarely_wants_the_card_costs_the_other_little(site: Site, driver_folder: Path, process: Process) -> None:
-    """It waits for the end of a slice, not for the other's kernel."""
+    """Check that a short kernel waits for the end of the other process's slice, and not for the end of its kernel."""
     other, answer_ms, pause_s, answers = start(site, driver_folder, "b"), 0.2, 0.02, 0
     queue(process, MEASURED_MS)
     assert process.do(call("cuEventSynchronize", "begin")) == [0]

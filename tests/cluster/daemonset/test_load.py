@@ -1,4 +1,4 @@
-"""Test pods that are created while a part of `deploy/node` is replaced or stopped: they wait, and none starts without its
+"""Test that pods wait which are created while a part of `deploy/node` is replaced or stopped, and that none starts without its
 devices."""
 
 import json

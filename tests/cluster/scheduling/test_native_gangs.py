@@ -58,10 +58,10 @@ def pods(plane: ControlPlane) -> list[dict[str, Any]]:
 
 
 def create(
-    plane: ControlPlane, name: str, gpus: int, *, group: str = "", annotations: dict[str, str] | None = None, **text: Any
+    plane: ControlPlane, name: str, gpus: int, *, group: str = "", annotations: dict[str, str] | None = None, **options: Any
 ) -> None:
     container = {"name": "main", "image": "pause", "resources": {"limits": {"lading.dev/gpu": str(gpus)}}}
-    spec: dict[str, Any] = {"containers": [container], "schedulerName": "lading", **text}
+    spec: dict[str, Any] = {"containers": [container], "schedulerName": "lading", **options}
     spec |= {"schedulingGroup": {"podGroupName": group}} if group else {}
     plane.api.call("POST", PODS, {"metadata": {"name": name, "annotations": annotations or {}}, "spec": spec})
 

@@ -43,7 +43,8 @@ def there(world: World, *names: str) -> set[str]:
 
 
 def protect(world: World, pod: str) -> None:
-    """Create a disruption budget that allows no eviction of the pod, and wait until its controller has counted."""
+    """Create a disruption budget that allows no eviction of the pod, and wait until the disruption controller has counted the
+    pod."""
     world.api.patch_pod(pod, {"metadata": {"labels": {"app": pod}}})
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": pod}}}
     world.api.call("POST", BUDGETS, {"metadata": {"name": pod}, "spec": spec})

@@ -26,22 +26,24 @@ def world(*, gpus: int = 1, **offered: tuple[str, ...]) -> World:
     return made
 
 
-def create(made: World, name: str, limits: dict[str, str] = TEN, *, priority: int = 0, **text: str) -> None:
-    made.show(name, limits, annotations=annotations(text), priority=priority)
+def create(made: World, name: str, limits: dict[str, str] = TEN, *, priority: int = 0, **options: str) -> None:
+    made.show(name, limits, annotations=annotations(options), priority=priority)
 
 
 def annotations(text: dict[str, str]) -> dict[str, str]:
     return {f"lading.dev/{key.replace('_', '-')}": value for key, value in text.items()}
 
 
-def bind(made: World, name: str, node: str, limits: dict[str, str] = TEN, *, priority: int = 0, **text: str) -> dict[str, Any]:
+def bind(
+    made: World, name: str, node: str, limits: dict[str, str] = TEN, *, priority: int = 0, **options: str
+) -> dict[str, Any]:
     """Return what its assignment says of its card."""
-    create(made, name, limits, priority=priority, **text)
+    create(made, name, limits, priority=priority, **options)
     made.filter(name, node)
     reserved = made.scheduler.reserve(uid_of(name), node)
     assert isinstance(reserved, Reservation), reserved
     made.scheduler.confirm(reserved)
-    given = {**annotations(text), ASSIGNMENT: reserved.assignment}
+    given = {**annotations(options), ASSIGNMENT: reserved.assignment}
     made.show(name, limits, node=node, annotations=given, priority=priority)
     (gpu,) = json.loads(reserved.assignment)["containers"]["main"]["gpus"]
     return {key: gpu[key] for key in ("isolation", "core_limit_percent") if key in gpu}

@@ -77,12 +77,12 @@ class World:
 
     # ---- what the API server says
 
-    def node(self, name: str, gpus: int = 1, vfs: int = 0, *, ready: bool = True, **text: Any) -> None:
-        self.report(name, gpus, vfs, **text)
+    def node(self, name: str, gpus: int = 1, vfs: int = 0, *, ready: bool = True, **options: Any) -> None:
+        self.report(name, gpus, vfs, **options)
         self.readiness(name, ready)
 
-    def report(self, name: str, gpus: int = 1, vfs: int = 0, **text: Any) -> None:
-        report = devices(name, gpus, vfs, version=self.next_version(), **text)
+    def report(self, name: str, gpus: int = 1, vfs: int = 0, **options: Any) -> None:
+        report = devices(name, gpus, vfs, version=self.next_version(), **options)
         self.devices_feed.changed(msgspec.convert(report, NodeDevices))
 
     def readiness(
@@ -99,9 +99,9 @@ class World:
         text["metadata"]["resourceVersion"] = str(self.next_version())
         self.node_feed.changed(msgspec.convert(text, Node))
 
-    def show(self, name: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> Pod:
+    def show(self, name: str, limits: Mapping[str, str] = WHOLE, **options: Any) -> Pod:
         """Show the pod in the watch in its present state."""
-        made = self.pods[name] = pod(name, limits, version=self.next_version(), **text)
+        made = self.pods[name] = pod(name, limits, version=self.next_version(), **options)
         shown = decoded(made)
         self.pod_feed.changed(shown)
         return shown
@@ -154,15 +154,15 @@ class World:
 
     # ---- a pod that is bound, in one step
 
-    def bind(self, name: str, node: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> None:
+    def bind(self, name: str, node: str, limits: Mapping[str, str] = WHOLE, **options: Any) -> None:
         """Show, filter, reserve and confirm the pod, and show it as bound."""
-        self.show(name, limits, **text)
+        self.show(name, limits, **options)
         self.filter(name, node)
         reserved = self.scheduler.reserve(uid_of(name), node)
         assert isinstance(reserved, Reservation)
         self.scheduler.confirm(reserved)
-        annotations = {**text.pop("annotations", {}), ASSIGNMENT: reserved.assignment}
-        self.show(name, limits, node=node, annotations=annotations, **text)
+        annotations = {**options.pop("annotations", {}), ASSIGNMENT: reserved.assignment}
+        self.show(name, limits, node=node, annotations=annotations, **options)
 
     def is_free(self, node: str) -> bool:
         """Return whether all cards and VFs of the node are free."""

@@ -1,4 +1,4 @@
-"""Check that docs/doctor.md has a row for each check, with the code's text, and states what to do."""
+"""Check that docs/doctor.md has a row for each check of lading-doctor, with the title that the code has, and a remedy."""
 
 import re
 

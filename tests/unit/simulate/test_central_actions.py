@@ -26,7 +26,8 @@ def waits(stay: Stay, label: str) -> list[float]:
 
 @pytest.mark.parametrize("policy", Policy)
 def test_pods_of_the_highest_priority_wait_as_if_there_were_no_others(policy: Policy) -> None:
-    """Let each pod take the whole node: it starts once it has arrived and the previous one of its kind has ended."""
+    """Check that a pod of the highest priority waits for its own kind only. Each of them takes the whole node, so it starts
+    when it has arrived and the one before it has ended."""
     trace = Trace(nodes=(NODE,), pods=(replace(whole(2), priority=HIGH), whole(1), share(500)))
     game, span = Departures(durations=Durations.EXPONENTIAL, load=1.2), SPANS[Durations.EXPONENTIAL]
     stay, free_at, by_hand = played(trace, 1.2, policy=policy), 0.0, []

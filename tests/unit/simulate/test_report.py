@@ -120,7 +120,7 @@ def test_the_prior_stands_where_the_policy_has_one() -> None:
 
 
 def test_models_that_no_node_has() -> None:
-    """Check that one existing model of several is enough."""
+    """Check that a pod counts only if no node has any of the GPU models that it accepts."""
     odd = (share(300, 1_000, "H300"), share(500, 1_000, "H300"), whole(1, 1_000, "H300", "T5"), whole(1, 1_000, "T4", "T5"))
     trace = Trace(nodes=NODES, pods=(*PODS, *odd))
     assert nodeless_models(trace) == {"H300": 2, "H300|T5": 1}

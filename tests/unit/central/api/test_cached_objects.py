@@ -37,7 +37,8 @@ def test_new_changed_and_deleted() -> None:
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize("version", ["100", "99", "9"])
 def test_late_and_repeated_events_are_dropped(version: str, deleted: bool) -> None:
-    """Check unknown objects too: an object that is neither newer than the list nor in it is deleted."""
+    """Check that an event is ignored if its version is not newer than the list. An object that is not in the list was deleted
+    before."""
     one = known(Meta("a", "100"))
     assert one.event(Meta("a", version), deleted=deleted) == NOTHING
     assert one.event(Meta("b", version, "u2"), deleted=deleted) == NOTHING

@@ -27,8 +27,8 @@ def is_patch(request: Request) -> bool:
     return request.method == "PATCH" and request.path.endswith("/status")
 
 
-async def bound(one: Led, name: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> None:
-    await one.put_pod(name, limits, **text)
+async def bound(one: Led, name: str, limits: Mapping[str, str] = WHOLE, **options: Any) -> None:
+    await one.put_pod(name, limits, **options)
     assert await one.schedule(name) == ""
     await one.pause()
 

@@ -44,8 +44,8 @@ def nominated(one: Led, name: str) -> str:
     return one.leadership.scheduler.nominated_node(one.uid(name))
 
 
-async def bound(one: Led, name: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> None:
-    await one.put_pod(name, limits, **text)
+async def bound(one: Led, name: str, limits: Mapping[str, str] = WHOLE, **options: Any) -> None:
+    await one.put_pod(name, limits, **options)
     assert await one.schedule(name) == ""
     await one.pause()
 
@@ -335,7 +335,7 @@ def test_room_that_appears_while_it_is_planned_needs_no_victims(tmp_path: Path, 
 
 
 def test_a_victim_that_ends_while_it_is_planned_is_not_enough_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let another pod take the devices of the ended victim: central plans again."""
+    """Check that central plans another eviction when the evicted pod has ended and a third pod has taken its devices."""
     monkeypatch.setattr("central.loop.slices.SLICE_S", -1.0)
 
     async def story(one: Led) -> None:

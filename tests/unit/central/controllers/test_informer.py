@@ -309,9 +309,9 @@ def with_load(*, node: str = "n1") -> World:
     return made
 
 
-def plain(made: World, name: str, node: str = "n1", **text: object) -> Pod:
+def plain(made: World, name: str, node: str = "n1", **options: object) -> Pod:
     """Return a pod without devices."""
-    return made.show(name, {}, node=node, requests={"cpu": "4", "memory": "16Gi"}, **text)
+    return made.show(name, {}, node=node, requests={"cpu": "4", "memory": "16Gi"}, **options)
 
 
 def test_pods_that_are_not_ours_take_of_their_nodes_cpu_and_memory() -> None:

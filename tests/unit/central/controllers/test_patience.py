@@ -18,14 +18,14 @@ from tests.fakes.led import REFUSED, Led, play
 PATIENCE_S = 60.0
 
 
-async def bound(one: Led, name: str, **text: Any) -> None:
-    await one.put_pod(name, **text)
+async def bound(one: Led, name: str, **options: Any) -> None:
+    await one.put_pod(name, **options)
     assert await one.schedule(name) == ""
     await one.pause()
 
 
-async def refused(one: Led, name: str, gpus: int = 2, **text: Any) -> None:
-    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, **text)
+async def refused(one: Led, name: str, gpus: int = 2, **options: Any) -> None:
+    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, **options)
     assert await one.schedule(name) == REFUSED
 
 
@@ -199,9 +199,9 @@ CAPACITY = {"cpu": "8", "memory": "64Gi"}
 FOUR = {"cpu": "4"}
 
 
-async def full_of_cpu(one: Led, name: str, gpus: int = 2, **text: Any) -> None:
+async def full_of_cpu(one: Led, name: str, gpus: int = 2, **options: Any) -> None:
     """Fill the node's cpu with a pod on each of its GPUs but one."""
-    await one.put_node(name, gpus, allocatable=CAPACITY, **text)
+    await one.put_node(name, gpus, allocatable=CAPACITY, **options)
     for number in range(gpus - 1):
         pod = f"{name}-{number}"
         await one.put_pod(pod, requests={"cpu": "6"} if not number else None, created="2026-11-20T00:00:00Z")
@@ -210,9 +210,9 @@ async def full_of_cpu(one: Led, name: str, gpus: int = 2, **text: Any) -> None:
         await one.pause()
 
 
-async def cannot_be_placed(one: Led, name: str, gpus: int = 2, **text: Any) -> None:
+async def cannot_be_placed(one: Led, name: str, gpus: int = 2, **options: Any) -> None:
     """Leave no node with enough cpu, so that kube-scheduler asks central about none."""
-    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, requests=FOUR, unschedulable=True, **text)
+    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, requests=FOUR, unschedulable=True, **options)
     await one.pause(PATIENCE_S + 3 * SCAN_S)
 
 

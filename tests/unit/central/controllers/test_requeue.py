@@ -43,9 +43,9 @@ class Waking:
         if error := self.fail(pod.name):
             raise error
 
-    def refuse(self, *names: str, limits: dict[str, str] = WHOLE, **text: Any) -> None:
+    def refuse(self, *names: str, limits: dict[str, str] = WHOLE, **options: Any) -> None:
         for name in names:
-            self.world.show(name, limits, **text)
+            self.world.show(name, limits, **options)
             assert not self.world.filter(name, "n1").fitting
 
     def scan(self) -> list[str]:
@@ -404,7 +404,8 @@ def test_touches_that_fail_for_ever_keep_no_one_from_being_requeued() -> None:
 
 
 def test_from_release_to_touch_p99() -> None:
-    """Release devices 500 times, each for one waiting pod, and measure the seconds from the ledger's release to the patch."""
+    """Release devices 500 times, and measure the seconds from each release in the ledger to the patch of the pod that waits
+    for them."""
     one = Waking()
     took: list[float] = []
 

@@ -27,7 +27,7 @@ async def run(one: Led, name: str, team: str, gpus: int, **message: Any) -> str:
     return text
 
 
-async def lent(one: Led, **text: Any) -> None:
+async def lent(one: Led, **options: Any) -> None:
     """Lend 16 cards: quotas a and b have min 8 and max 16; four pods of a hold all cards."""
     await one.put_node("n1", 16)
     for team in "ab":
@@ -35,7 +35,7 @@ async def lent(one: Led, **text: Any) -> None:
     await one.pause(2)
     for number in range(4):
         created = f"2026-11-21T00:00:{number:02}Z"
-        assert await run(one, f"a{number}", "a", 4, created=created, **text) == ""
+        assert await run(one, f"a{number}", "a", 4, created=created, **options) == ""
 
 
 async def ended(one: Led, *names: str) -> None:

@@ -140,7 +140,7 @@ def leaders(them: list[Candidate]) -> list[Candidate]:
 
 
 async def watched(them: list[Candidate], seconds: float) -> float:
-    """Let time pass, check that there is never more than one leader, and return how long there was one."""
+    """Let time pass, and check at each moment that at most one replica leads. Return for how many seconds one led."""
     led = 0.0
     until = now() + seconds
     while now() < until:

@@ -20,8 +20,8 @@ from tests.fakes.kube_objects import WHOLE, grant, share, vfs
 from tests.unit.central.world import World, uid_of
 
 
-def wanting(made: World, limits: dict[str, str] = WHOLE, priority: int = 100, **text: object) -> Pending:
-    made.show("high", limits, priority=priority, **text)
+def wanting(made: World, limits: dict[str, str] = WHOLE, priority: int = 100, **options: object) -> Pending:
+    made.show("high", limits, priority=priority, **options)
     return made.pending_pod("high")
 
 

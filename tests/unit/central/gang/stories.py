@@ -21,10 +21,10 @@ def created(age: int) -> str:
     return f"2026-11-21T00:{age // 60:02d}:{age % 60:02d}Z"
 
 
-async def put_gang(one: Led, gang: str, size: int, *, least: int = 0, **text: Any) -> list[str]:
+async def put_gang(one: Led, gang: str, size: int, *, least: int = 0, **options: Any) -> list[str]:
     names = [f"{gang}{number}" for number in range(size)]
     for name in names:
-        await put_member(one, name, gang, str(least or size), **text)
+        await put_member(one, name, gang, str(least or size), **options)
     return names
 
 

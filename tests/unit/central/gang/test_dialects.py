@@ -28,8 +28,8 @@ def said(annotations: dict[str, str] | None = None, labels: dict[str, str] | Non
     return parse_membership(decoded(made))
 
 
-def membership(*args: Any, **text: Any) -> Membership:
-    result = said(*args, **text)
+def membership(*args: Any, **options: Any) -> Membership:
+    result = said(*args, **options)
     assert isinstance(result, Membership), result
     return result
 

@@ -25,9 +25,9 @@ GROUP_OF_TWO = '["default/a","default/b"]'
 Change = Callable[[Led], Awaitable[None]]
 
 
-async def annotate(one: Led, name: str, **text: str) -> None:
+async def annotate(one: Led, name: str, **options: str) -> None:
     pod = one.json(name)
-    pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **text}
+    pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **options}
     await one.server.put(pod_path(name), pod)
     await one.pause()
 

@@ -50,10 +50,10 @@ class SmallPods:
                 self._ends.setdefault(name, now + self._runs_s)
 
 
-async def singles(one: Led, scheduler: KubeScheduler, node: str, count: int, **text: Any) -> list[str]:
+async def singles(one: Led, scheduler: KubeScheduler, node: str, count: int, **options: Any) -> list[str]:
     names = [f"{node}-single{number}" for number in range(count)]
     for name in names:
-        await one.put_pod(name, **text)
+        await one.put_pod(name, **options)
         one.filter(name, node)
         assert await one.bind(name, node) == ""
     await one.pause()

@@ -21,11 +21,11 @@ class Loop:
         self.turns.append(seconds)
         self.now += max(seconds, self._others_s)
 
-    def work(self, **text: float) -> list[float]:
+    def work(self, **options: float) -> list[float]:
         """Work in three steps of 2 s, each as long as a slice."""
 
         async def steps() -> None:
-            slices = Slices(lambda: self.now, slice_s=2.0, **text)
+            slices = Slices(lambda: self.now, slice_s=2.0, **options)
             for _ in range(3):
                 self.now += 2.0
                 await slices.pause()

@@ -171,7 +171,7 @@ def test_what_changes_during_the_scan_is_checked_next_time(monkeypatch: pytest.M
     class Interrupting:
         """Let other tasks of the loop run between two nodes."""
 
-        def __init__(self, *args: object, **text: object) -> None:
+        def __init__(self, *args: object, **options: object) -> None:
             self.left = [lambda: shown.world.bind("a", "n1"), lambda: shown.world.bind("b", "n2")]
 
         async def pause(self) -> None:

@@ -44,8 +44,8 @@ def snapshot(
     )
 
 
-def cards(name: str, least: int = 0, most: int = 16, weight: int = 1, **text: Any) -> Quota:
-    return quota(name, min={GPU: least * CARD}, max={GPU: most * CARD}, weights={GPU: weight * CARD}, **text)
+def cards(name: str, least: int = 0, most: int = 16, weight: int = 1, **options: Any) -> Quota:
+    return quota(name, min={GPU: least * CARD}, max={GPU: most * CARD}, weights={GPU: weight * CARD}, **options)
 
 
 def ask(

@@ -63,7 +63,7 @@ MAX = {GPU: 8000}
                 quota("b", parent="p", max=MAX, min={GPU: 3000}, created="2026-01-01T00:00:00Z"),
             ],
             "a",
-            "min 4 GPUs and that of older children is 7 GPUs, more than min 6 GPUs of its parent p",
+            "min 4 GPUs, with the min of the older children of its parent p, is 7 GPUs; the parent has min 6 GPUs",
         ),
         (
             [quota("p", max=MAX, is_parent=True), quota("a", parent="p", max=MAX, tree="t")],

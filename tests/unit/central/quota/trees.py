@@ -8,9 +8,9 @@ from central.quota.runtime import divide, sibling, sum_requests
 from central.quota.tree import Tree, build
 
 
-def quota(name: str, *, parent: str = ROOT, **text: object) -> Quota:
+def quota(name: str, *, parent: str = ROOT, **options: object) -> Quota:
     made = Quota(id=QuotaId(name), dialect=QuotaDialect.KOORDINATOR, namespace="quotas", name=name, parent=QuotaId(parent))
-    return replace(made, **text)  # type: ignore[arg-type]
+    return replace(made, **options)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

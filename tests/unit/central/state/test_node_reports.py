@@ -9,8 +9,8 @@ from lading.vocabulary import CORDON
 from tests.fakes.kube_objects import devices, grant
 
 
-def report(name: str, version: int, **text: object) -> NodeDevices:
-    return msgspec.convert(devices(name, 2, 4, version=version, **text), NodeDevices)  # type: ignore[arg-type]
+def report(name: str, version: int, **options: object) -> NodeDevices:
+    return msgspec.convert(devices(name, 2, 4, version=version, **options), NodeDevices)  # type: ignore[arg-type]
 
 
 def changed(reports: Reports, version: int = -1) -> set[str]:

@@ -6,9 +6,9 @@ from central.state.pending import Pending, PendingPods, pending_of
 from tests.fakes.kube_objects import decoded, pod, share
 
 
-def pending(name: str, version: int = 1, **text: object) -> Pending:
-    limits = text.pop("limits", {"lading.dev/gpu": "1"})
-    shown = decoded(pod(name, limits, version=version, **text))  # type: ignore[arg-type]
+def pending(name: str, version: int = 1, **options: object) -> Pending:
+    limits = options.pop("limits", {"lading.dev/gpu": "1"})
+    shown = decoded(pod(name, limits, version=version, **options))  # type: ignore[arg-type]
     ask = parse_request(shown)
     assert isinstance(ask, DeviceRequest)
     return pending_of(shown, ask)

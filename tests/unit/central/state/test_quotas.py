@@ -27,8 +27,8 @@ from tests.unit.central.world import World, uid_of
 GPU = RESOURCE_GPU
 
 
-def cards(name: str, least: float = 0, most: float = 100, **text: Any) -> Quota:
-    return quota(name, min={GPU: int(least * 1000)}, max={GPU: int(most * 1000)}, **text)
+def cards(name: str, least: float = 0, most: float = 100, **options: Any) -> Quota:
+    return quota(name, min={GPU: int(least * 1000)}, max={GPU: int(most * 1000)}, **options)
 
 
 def of(team: str, **more: str) -> dict[str, str]:
@@ -58,15 +58,15 @@ class Teams:
             self.world.quotas.set_quota(f"uid-{one.id}", one)
         exhaust(self.world.quotas.scan())
 
-    def ask(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, **text: Any) -> str:
+    def ask(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, **options: Any) -> str:
         """Filter a pod. Return the text of its refusal, or nothing."""
-        labels = text.pop("labels", {})
-        self.world.show(name, limits, labels=of(team, **labels), **text)
+        labels = options.pop("labels", {})
+        self.world.show(name, limits, labels=of(team, **labels), **options)
         answer = self.world.filter(name)
         return "" if answer.fitting else next(iter({**answer.fails, **answer.never}.values()))
 
-    def run(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, node: str = "n0", **text: Any) -> None:
-        self.world.bind(name, node, limits, labels=of(team, **text.pop("labels", {})), **text)
+    def run(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, node: str = "n0", **options: Any) -> None:
+        self.world.bind(name, node, limits, labels=of(team, **options.pop("labels", {})), **options)
 
     def used(self, team: str, key: str = GPU) -> int:
         snapshot = self.world.quotas.snapshot()

@@ -16,9 +16,9 @@ def created(age: int) -> str:
     return f"2026-11-21T00:{age // 60:02d}:{age % 60:02d}Z"
 
 
-def waits(world: World, name: str, namespace: str, limits: Mapping[str, str] = WHOLE, *, age: int = 0, **text: Any) -> None:
+def waits(world: World, name: str, namespace: str, limits: Mapping[str, str] = WHOLE, *, age: int = 0, **options: Any) -> None:
     """Let a pod wait. `age`: seconds after the oldest one."""
-    world.show(name, limits, namespace=namespace, created=created(age), **text)
+    world.show(name, limits, namespace=namespace, created=created(age), **options)
     world.filter(name)
 
 

@@ -17,10 +17,10 @@ from tests.unit.central.world import World, uid_of
 class Node:
     """Hold one node `n1` and its latest report."""
 
-    def __init__(self, gpus: int = 2, vf_count: int = 0, **text: Any) -> None:
+    def __init__(self, gpus: int = 2, vf_count: int = 0, **options: Any) -> None:
         self.world = World()
         self.world.readiness("n1", True)
-        self.report = self._tell(devices("n1", gpus, vf_count, version=self.world.next_version(), **text))
+        self.report = self._tell(devices("n1", gpus, vf_count, version=self.world.next_version(), **options))
 
     def _tell(self, text: Json) -> NodeDevices:
         report = msgspec.convert(text, NodeDevices)
@@ -33,9 +33,9 @@ class Node:
         text["metadata"]["resourceVersion"] = str(self.world.next_version())
         self.report = self._tell(text | {"status": text["status"] | status})
 
-    def change_gpu(self, number: int, **text: Any) -> None:
+    def change_gpu(self, number: int, **options: Any) -> None:
         gpus = list(msgspec.to_builtins(self.report)["status"]["gpus"])
-        gpus[number] |= text
+        gpus[number] |= options
         self.change(gpus=gpus)
 
     @property

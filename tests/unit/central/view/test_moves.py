@@ -35,13 +35,13 @@ def said(opening: Opening) -> tuple[str, list[tuple[str, str]]]:
     return opening.to.node if opening.to else "", [(move.pod.name, move.to.node) for move in opening.moves]
 
 
-def halves(**text: str) -> World:
+def halves(**options: str) -> World:
     """Create two nodes of two cards, one of which is held on each."""
     made = World()
     for node, name in (("n1", "a"), ("n2", "b")):
         made.node(node, 2)
         made.bind(name, node)
-    made.show("waits", TWO, **text)
+    made.show("waits", TWO, **options)
     return made
 
 

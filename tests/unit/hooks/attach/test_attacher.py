@@ -206,7 +206,8 @@ def test_asked_again_meanwhile_and_after_it_is_one_attachment() -> None:
 
 
 def test_what_was_verified_is_not_verified_again_until_something_changes() -> None:
-    """Check that a retry does not begin again: a check may take longer than its caller waits, and would otherwise never end."""
+    """Check that a retry continues the check of the attached VF that began before. A check that began anew with each retry
+    would never end if it takes longer than the runtime waits."""
     node = Node(mode=RdmaMode.EXCLUSIVE)
     node.run("p1-s0")
     asked: list[str] = []

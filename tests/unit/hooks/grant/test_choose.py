@@ -387,10 +387,10 @@ def left(
     processes: Sequence[HostProcess] = (),
     waits: str = "",
     since: int = 0,
-    **text: Any,
+    **options: Any,
 ) -> GrantedDevices | Refusal:
     """Ask for card 0 as it is left; card 1 is in MIG mode, and left like it."""
-    node = inventory(gpus=(replace(gpu(0), **text), replace(mig_gpu(1), **text)))
+    node = inventory(gpus=(replace(gpu(0), **options), replace(mig_gpu(1), **options)))
     cleanness = Cleanness(
         rule=rule,
         processes={uuid(number): processes for number in (0, 1)},

@@ -242,7 +242,7 @@ def test_what_a_person_writes_has_no_generation() -> None:
 
 
 def test_an_existing_grant_wins_and_moves_to_the_newer_sandbox() -> None:
-    """Check that the grant stays although another pod holds every other VF by now."""
+    """Check that a container keeps its granted VF in a newer sandbox, although another pod holds all other VFs."""
     own = granted({"lading.dev/vfs": "1"})
     rest = GrantedDevices(vfs=tuple(GrantedVf(bdf=one.bdf) for one in NODE.vfs[1:]))
     held = Holding(pod=PodUid("other"), pod_name="default/q", container="c", devices=rest)

@@ -163,7 +163,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def test_what_a_stopped_sandbox_held_is_free_at_once(play: Play, records: Records) -> None:
-    """Check that there is no grace period, because the stop was observed."""
+    """Check that the grants are released without a grace period, because the hook server observed the stop of the pod."""
 
     async def scenario(rig: Rig) -> None:
         rig.clock = lambda: NOW + 0.5

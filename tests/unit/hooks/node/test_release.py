@@ -1,4 +1,4 @@
-"""Test a release by a person, on a real ledger, the model of a kernel's VFs, and a runtime of lists."""
+"""Test `lading-hooks release` with a real ledger, simulated VFs, and a runtime whose lists of containers the test gives."""
 
 import asyncio
 from collections.abc import Iterator

@@ -86,8 +86,8 @@ def test_what_cannot_be_used_is_refused_with_its_place(text: str, named: str) ->
 BARE = Pod(metadata=PodMetadata(name="p"))
 
 
-def a_class(name: str, value: int, **text: Any) -> PriorityClass:
-    return msgspec.convert({"metadata": {"name": name}, "value": value, **text}, PriorityClass)
+def a_class(name: str, value: int, **options: Any) -> PriorityClass:
+    return msgspec.convert({"metadata": {"name": name}, "value": value, **options}, PriorityClass)
 
 
 TRAINING = a_class("training", 1000)

@@ -16,8 +16,8 @@ from simnode.api_server import ApiServer, write_kubeconfig
 from tests.fakes.small_cluster import SmallCluster
 
 
-def view(uid: str, **text: object) -> PodView:
-    return PodView(namespace="ns", pod=uid, uid=uid, state=PodState.HOLDING, **text)  # type: ignore[arg-type]
+def view(uid: str, **options: object) -> PodView:
+    return PodView(namespace="ns", pod=uid, uid=uid, state=PodState.HOLDING, **options)  # type: ignore[arg-type]
 
 
 def test_only_what_changed_is_reported() -> None:

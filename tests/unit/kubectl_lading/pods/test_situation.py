@@ -34,8 +34,8 @@ def situation(made: dict[str, Any], *events: dict[str, Any], **status: Any) -> S
     return read_situation(msgspec.convert(made, FullPod), requested, [msgspec.convert(one, PodEvent) for one in events])
 
 
-def bound(**text: Any) -> dict[str, Any]:
-    return pod("p", WHOLE, node="n1", annotations=ASSIGNED, **text)
+def bound(**options: Any) -> dict[str, Any]:
+    return pod("p", WHOLE, node="n1", annotations=ASSIGNED, **options)
 
 
 def waits(container: str, reason: str, message: str = "") -> dict[str, Any]:

@@ -24,9 +24,9 @@ def wait(
     reason: Why | None = None,
     most: int = 9,
     budgets: Budgets = NO_BUDGETS,
-    **text: Any,
+    **options: Any,
 ) -> Wait:
-    made.show("waits", limits, **text)
+    made.show("waits", limits, **options)
     *_, result = explain_wait(
         cluster_of(made.ledger, made.pending, made.scheduler), made.pending_pod("waits"), reason, most=most, budgets=budgets
     )

@@ -1,4 +1,5 @@
-"""Test the edited annotation: central reads it (central.ledger.capacity) as the command meant it."""
+"""Test the annotation that `kubectl lading cordon` writes: central.ledger.capacity reads the devices that the command
+named."""
 
 import msgspec
 import pytest

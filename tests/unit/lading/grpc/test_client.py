@@ -93,7 +93,7 @@ def test_a_call_as_grpc_has_it() -> None:
 
 
 def test_calls_one_after_the_other_and_the_windows_stay_whole() -> None:
-    """The sum of the answers is many times the window; `Server.answers` sees that there is room."""
+    """Check answers that are together many times the window. `Server.answers` fails if a frame exceeds the window."""
     client, server = asked()
     for stream in range(1, 20, 2):
         if stream > 1:
@@ -121,7 +121,8 @@ def test_a_window_that_shrinks_while_bytes_are_on_their_way() -> None:
 
 
 def test_a_server_without_a_header_table() -> None:
-    """It has to be told by a size update in the next block; h2 insists."""
+    """Check that the next block of headers begins with a size update (RFC 7541, section 4.2); h2 refuses a block without
+    it."""
     client, server = asked(settings={h2.settings.SettingCodes.HEADER_TABLE_SIZE: 0})
     client.receive(server.answers(1, b""))
     server.hears(client.begin(PATH, b"again", timeout_s=2))

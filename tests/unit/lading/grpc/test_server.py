@@ -154,7 +154,8 @@ def test_a_call_as_grpc_has_it() -> None:
 
 @pytest.mark.long
 def test_many_calls_and_the_windows_stay_whole() -> None:
-    """Together many times the windows of the connection; `Peer.sends` sees that there is room."""
+    """Check requests that are together many times the connection's window. `Peer.sends` fails if a frame exceeds the
+    window."""
     peer = Peer()
     for size in (0, 1, 100_000, MAX_MESSAGE, MAX_MESSAGE):
         stream = peer.calls(b"x" * size)

@@ -1,4 +1,5 @@
-"""Test that only one process of a node is Lading's plugin of a runtime; a second one reports that, and is not called."""
+"""Test that a runtime calls one Lading plugin at most. A second process on the node logs that another one is registered, and
+gets no calls."""
 
 import asyncio
 import os
