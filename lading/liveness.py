@@ -80,17 +80,17 @@ def read_watchdog_s() -> float | None:
 
 
 async def keep_fed(silence: Callable[[], Awaitable[str]], log: Log) -> None:
-    """Notify the watchdog as long as `silence` returns an empty text. Returns at once if systemd does not wait,
-    otherwise never."""
+    """Notify systemd's watchdog as long as `silence` returns an empty text. Return at once if systemd does not wait, otherwise
+    never."""
     wait_s = read_watchdog_s()
     if wait_s is None:
         return
-    text = ""
+    logged = ""
     while True:
         reason = await silence()
         if not reason:
             notify("WATCHDOG=1")
-        elif reason != text:
+        elif reason != logged:
             log.error(Event.PROBE_FAILED, f"{reason}; systemd restarts this daemon if this lasts {wait_s:g} s")
-        text = reason
+        logged = reason
         await asyncio.sleep(wait_s / 2 if not reason else min(1.0, wait_s / 4))
