@@ -41,8 +41,11 @@ class DriverReadings:
 
     def _read_card(self, uuid: GpuUuid) -> dict[int, int]:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        listed = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
-        return {one.pid: one.usedGpuMemory for one in listed if one.usedGpuMemory is not None}
+        used: dict[int, int] = {}
+        for one in pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle):  # NVML may list a process twice
+            if one.usedGpuMemory is not None:
+                used[one.pid] = max(used.get(one.pid, 0), one.usedGpuMemory)
+        return used
 
     def _open(self) -> None:
         if self._is_open:

@@ -224,8 +224,8 @@ class Story:
         took = await stage.await_bound(uid, "urgent") - began
         self.figures["bound_by_preemption_s"] = round(took, 3)
         self._table(stage.decision("urgent"))
-        notified = [f"{one['reason']}, pod {one['involvedObject']['name']}: {one['message']}" for one in stage.events()]
-        out.shown("events", notified)
+        events = [f"{one['reason']}, pod {one['involvedObject']['name']}: {one['message']}" for one in stage.events()]
+        out.shown("events", events)
         evicted = set(stage.agents.released) - released
         whole = tuple(GivenGpu(uuid=gpu.uuid, bdf=gpu.bdf) for gpu in before.containers[0].gpus)
         out.check("notebook was evicted, and no other pod", evicted == {before.uid})

@@ -67,15 +67,15 @@ class Kept:
 
 def fork() -> Kept:
     """Return in a child of this process, which waits for it to detach or end."""
-    heard, notified = os.pipe()
+    heard, writer = os.pipe()
     child = os.fork()
     if child:
-        os.close(notified)
+        os.close(writer)
         status = os.read(heard, 1)
         os._exit(status[0] if status else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
     os.close(heard)
     os.setsid()
-    return Kept(notified)
+    return Kept(writer)
 
 
 def stop(folder: Path) -> None:

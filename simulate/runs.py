@@ -81,15 +81,15 @@ def run_tasks(trace: Trace, tasks: Sequence[Task[Found]], *, jobs: int, tell: Ca
     workers, initargs = min(jobs, len(tasks)), (trace, arrived, stopped)
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=initargs) as pool:
         futures = [pool.submit(_run_here, task) for task in tasks]
-        left, notified = set(futures), 0
+        left, counted = set(futures), 0
         try:
             while left:
                 done, left = wait(left, timeout=_SCAN_S, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
                 now = arrived.value
-                tell(now - notified)
-                notified = now
+                tell(now - counted)
+                counted = now
         except BaseException:  # a task failed, or Ctrl-C was pressed: cancel all other tasks
             stopped.set()
             pool.shutdown(cancel_futures=True)

@@ -293,7 +293,7 @@ def _differs(first: Terms, least: Mapping[str, int], terms: Terms) -> str:
         if least.get(role, count) != count:
             of = f" of role {role}" if role else ""
             return f"the minimum{of} is {count}, and older members of the gang say {least[role]}; all say the same"
-    notified = [(one.mode, one.match, one.required_topology, one.preferred_topology) for one in (first, terms)]
-    if notified[0] != notified[1]:
+    requirements = [(one.mode, one.match, one.required_topology, one.preferred_topology) for one in (first, terms)]
+    if requirements[0] != requirements[1]:
         return "mode, match policy or topology differs from what older members of the gang say; all say the same"
     return ""

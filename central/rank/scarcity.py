@@ -60,9 +60,9 @@ class WorkloadGroups:
         """Read the workload. Of the kinds of pods with several cards, only the MAX_GROUPED most frequent are grouped by cpu
         and memory."""
         several = [one for one, _ in workload.kinds if one.gpus > 1]
-        notified = {one: one.cpu_memory for one in several[:MAX_GROUPED]}
+        cpu_memory = {one: one.cpu_memory for one in several[:MAX_GROUPED]}
         self.of_kind = [
-            PodGroupKind(one.gpus, one.models, notified.get(one, NO_CPU_MEMORY))
+            PodGroupKind(one.gpus, one.models, cpu_memory.get(one, NO_CPU_MEMORY))
             if one.gpus > 1
             else PodGroupKind(1, one.models)
             for one, _ in workload.kinds

@@ -85,8 +85,8 @@ def share_of(views: Iterable[NodeView], is_mine: Callable[[HolderView], bool]) -
 
 def _used_mib(gpu: GpuView, is_mine: Callable[[HolderView], bool]) -> int | None:
     """Return the card's memory in use by the selected holders; None unless it is reported for each of them."""
-    notified = [one.used_mib for one in gpu.holders if is_mine(one)]
-    return None if None in notified else sum(filter(None, notified))
+    amounts = [one.used_mib for one in gpu.holders if is_mine(one)]
+    return None if None in amounts else sum(filter(None, amounts))
 
 
 def share_of_nodes(views: Sequence[NodeView]) -> ShareView:

@@ -66,12 +66,12 @@ def render_rename_device(index: int, name: str) -> bytes:
 def read_mode(exchange: Exchange) -> RdmaMode:
     """Return the machine's RDMA network namespace mode. Raise RefusedError, OSError."""
     try:
-        (notified, *_) = parse_answer(exchange(render_get_mode()))
+        (answer, *_) = parse_answer(exchange(render_get_mode()))
     except RefusedError as e:
         if e.code in _OLDER:
             return RdmaMode.SHARED
         raise
-    return _MODES.get(dict(parse_attributes(notified.body)).get(_ATTR_SYS_NETNS_MODE, b"\1")[0], RdmaMode.SHARED)
+    return _MODES.get(dict(parse_attributes(answer.body)).get(_ATTR_SYS_NETNS_MODE, b"\1")[0], RdmaMode.SHARED)
 
 
 def list_devices(exchange: Exchange) -> frozenset[RdmaDevice]:
@@ -82,9 +82,9 @@ def list_devices(exchange: Exchange) -> frozenset[RdmaDevice]:
 def _parse_device(message: NetlinkMessage) -> RdmaDevice:
     """Parse a device. Octets of its name that are not text are escaped as in Python's file names, so that the name equals the
     one from sysfs."""
-    notified = dict(parse_attributes(message.body))
-    name = notified[_ATTR_DEV_NAME].rstrip(b"\0").decode(errors="surrogateescape")
-    return RdmaDevice(_U32.unpack(notified[_ATTR_DEV_INDEX])[0], name)
+    attributes = dict(parse_attributes(message.body))
+    name = attributes[_ATTR_DEV_NAME].rstrip(b"\0").decode(errors="surrogateescape")
+    return RdmaDevice(_U32.unpack(attributes[_ATTR_DEV_INDEX])[0], name)
 
 
 def _render(command: int, flags: int, body: bytes = b"") -> bytes:

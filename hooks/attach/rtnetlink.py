@@ -113,8 +113,8 @@ def render_announce(index: int) -> bytes:
     Neighbours may still know the address with another VF's MAC. rtnetlink has such settings for IPv4 only: for IPv6 see
     `neighbours`."""
     setting = _u32(_ARP_NOTIFY, 1)
-    notified = render_attribute(_family(4) | NLA_F_NESTED, render_attribute(_IFLA_INET_CONF | NLA_F_NESTED, setting))
-    return render_link_message(index, render_attribute(_IFLA_AF_SPEC | NLA_F_NESTED, notified))
+    attribute = render_attribute(_family(4) | NLA_F_NESTED, render_attribute(_IFLA_INET_CONF | NLA_F_NESTED, setting))
+    return render_link_message(index, render_attribute(_IFLA_AF_SPEC | NLA_F_NESTED, attribute))
 
 
 def render_set_link(index: int, *, mac: str | None = None, mtu: int | None = None) -> bytes:
@@ -150,8 +150,8 @@ def render_add_address(index: int, address: str) -> bytes:
     parsed = ipaddress.ip_interface(address)
     flags = _IFA_F_OPTIMISTIC if parsed.version == 6 else 0
     header = _ADDRESS_HEADER.pack(_family(parsed.version), parsed.network.prefixlen, flags, 0, index)
-    notified = (render_attribute(kind, parsed.packed) for kind in (_IFA_LOCAL, _IFA_ADDRESS))
-    return render_message(_RTM_NEWADDR, _ADD, header + b"".join(notified))
+    addresses = (render_attribute(kind, parsed.packed) for kind in (_IFA_LOCAL, _IFA_ADDRESS))
+    return render_message(_RTM_NEWADDR, _ADD, header + b"".join(addresses))
 
 
 def render_add_route(index: int, route: Route) -> bytes:
@@ -176,31 +176,31 @@ def link_attributes(message: NetlinkMessage) -> dict[int, bytes]:
 
 def parse_link(message: NetlinkMessage) -> Link:
     _, _, index, flags, _ = LINK_HEADER.unpack_from(message.body)
-    notified = link_attributes(message)
-    on_pci = _text(notified.get(_IFLA_PARENT_DEV_BUS_NAME, b"")) == "pci"
+    attributes = link_attributes(message)
+    on_pci = _text(attributes.get(_IFLA_PARENT_DEV_BUS_NAME, b"")) == "pci"
     return Link(
         index=index,
-        name=_text(notified.get(_IFLA_IFNAME, b"")),
-        mac=notified.get(_IFLA_ADDRESS, b"").hex(":"),
-        mtu=int.from_bytes(notified.get(_IFLA_MTU, b""), sys.byteorder),
+        name=_text(attributes.get(_IFLA_IFNAME, b"")),
+        mac=attributes.get(_IFLA_ADDRESS, b"").hex(":"),
+        mtu=int.from_bytes(attributes.get(_IFLA_MTU, b""), sys.byteorder),
         up=bool(flags & _IFF_UP),
-        parent=_text(notified.get(_IFLA_PARENT_DEV_NAME, b"")) if on_pci else "",
+        parent=_text(attributes.get(_IFLA_PARENT_DEV_NAME, b"")) if on_pci else "",
         altnames=tuple(
-            _text(name) for kind, name in parse_attributes(notified.get(_IFLA_PROP_LIST, b"")) if kind == _IFLA_ALT_IFNAME
+            _text(name) for kind, name in parse_attributes(attributes.get(_IFLA_PROP_LIST, b"")) if kind == _IFLA_ALT_IFNAME
         ),
-        lower=0 if _IFLA_LINK_NETNSID in notified else int.from_bytes(notified.get(_IFLA_LINK, b""), sys.byteorder),
+        lower=0 if _IFLA_LINK_NETNSID in attributes else int.from_bytes(attributes.get(_IFLA_LINK, b""), sys.byteorder),
     )
 
 
 def parse_route(message: NetlinkMessage) -> tuple[int, Route] | None:
     """Return (index of the device, the route); None for anything but a plain route of the main table."""
     family, length, _, _, table, _, _, kind, _ = _ROUTE_HEADER.unpack_from(message.body)
-    notified = dict(parse_attributes(message.body[_ROUTE_HEADER.size :]))
-    if (table, kind) != (_RT_TABLE_MAIN, _RTN_UNICAST) or _RTA_OIF not in notified:
+    attributes = dict(parse_attributes(message.body[_ROUTE_HEADER.size :]))
+    if (table, kind) != (_RT_TABLE_MAIN, _RTN_UNICAST) or _RTA_OIF not in attributes:
         return None
-    to = notified.get(_RTA_DST, bytes(4 if family == _AF_INET else 16))
-    via = notified.get(_RTA_GATEWAY)
-    return int.from_bytes(notified[_RTA_OIF], sys.byteorder), Route(
+    to = attributes.get(_RTA_DST, bytes(4 if family == _AF_INET else 16))
+    via = attributes.get(_RTA_GATEWAY)
+    return int.from_bytes(attributes[_RTA_OIF], sys.byteorder), Route(
         to=f"{ipaddress.ip_address(to)}/{length}", via=str(ipaddress.ip_address(via)) if via else ""
     )
 

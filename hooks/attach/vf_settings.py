@@ -58,9 +58,9 @@ def decide_changes(now: VfConfig, wanted: VfConfig) -> tuple[VfConfig, ...]:
         if "mac" in asked or any(getattr(now, name) != value for name, value in asked.items()):
             # A VF without a VLAN keeps neither the priority nor the protocol of its earlier VLAN.
             rest = _NEUTRAL if asked.get("vlan") == 0 else now
-            notified = {name: getattr(rest, name) for name in names if getattr(rest, name) is not None}
+            required = {name: getattr(rest, name) for name in names if getattr(rest, name) is not None}
             neutral = {name: getattr(_NEUTRAL, name) for name in names}
-            fields: dict[str, Any] = {**neutral, **notified, **asked}
+            fields: dict[str, Any] = {**neutral, **required, **asked}
             changes.append(VfConfig(**fields))
     return tuple(changes)
 
@@ -115,31 +115,31 @@ def describe_change(change: VfConfig) -> str:
 
 def parse_vfs(message: NetlinkMessage) -> Mapping[int, VfConfig]:
     """Return the settings of the VFs in a link message, by index; empty if the driver has no VFs, or reports none."""
-    notified = link_attributes(message)
+    attributes = link_attributes(message)
     result = {}
-    for _, info in parse_attributes(notified.get(IFLA_VFINFO_LIST, b"")):
+    for _, info in parse_attributes(attributes.get(IFLA_VFINFO_LIST, b"")):
         attributes = dict(parse_attributes(info))
         if _IFLA_VF_MAC in attributes:
             result[_MAC.unpack_from(attributes[_IFLA_VF_MAC])[0]] = _parse_vf(attributes)
     return result
 
 
-def _parse_vf(notified: Mapping[int, bytes]) -> VfConfig:
+def _parse_vf(attributes: Mapping[int, bytes]) -> VfConfig:
     config = VfConfig(
-        mac=_MAC.unpack_from(notified[_IFLA_VF_MAC])[1][:6].hex(":"),
-        spoofchk=_parse_flag(notified.get(_IFLA_VF_SPOOFCHK)),
-        trust=_parse_flag(notified.get(_IFLA_VF_TRUST)),
+        mac=_MAC.unpack_from(attributes[_IFLA_VF_MAC])[1][:6].hex(":"),
+        spoofchk=_parse_flag(attributes.get(_IFLA_VF_SPOOFCHK)),
+        trust=_parse_flag(attributes.get(_IFLA_VF_TRUST)),
     )
-    if _IFLA_VF_VLAN in notified:
-        _, vlan, qos = _TWO_SETTINGS.unpack_from(notified[_IFLA_VF_VLAN])
+    if _IFLA_VF_VLAN in attributes:
+        _, vlan, qos = _TWO_SETTINGS.unpack_from(attributes[_IFLA_VF_VLAN])
         config = replace(config, vlan=vlan, vlan_qos=qos)
-    for _, info in parse_attributes(notified.get(_IFLA_VF_VLAN_LIST, b"")):
+    for _, info in parse_attributes(attributes.get(_IFLA_VF_VLAN_LIST, b"")):
         config = replace(config, vlan_proto=_PROTOCOLS.get(_VLAN_INFO.unpack_from(info)[3]))
-    if _IFLA_VF_RATE in notified:
-        _, least, most = _TWO_SETTINGS.unpack_from(notified[_IFLA_VF_RATE])
+    if _IFLA_VF_RATE in attributes:
+        _, least, most = _TWO_SETTINGS.unpack_from(attributes[_IFLA_VF_RATE])
         config = replace(config, min_tx_rate=least, max_tx_rate=most)
-    if _IFLA_VF_LINK_STATE in notified:
-        config = replace(config, link_state=_LINK_STATES.get(_SETTING.unpack_from(notified[_IFLA_VF_LINK_STATE])[1]))
+    if _IFLA_VF_LINK_STATE in attributes:
+        config = replace(config, link_state=_LINK_STATES.get(_SETTING.unpack_from(attributes[_IFLA_VF_LINK_STATE])[1]))
     return config
 
 

@@ -180,8 +180,8 @@ def _missing_instances(holders: Sequence[Holder], bdf: PciAddress | None) -> Ite
 
 
 def _vf(vf: Vf, holders: Sequence[Holder], row: Attachment | None, *, stray: bool) -> Entry:
-    notified = row is not None and vf.unhealthy == row.failure  # the overlay copied the row's failure into the VF
-    problem = "" if notified else vf.problem
+    is_copy = row is not None and vf.unhealthy == row.failure  # the overlay copied the row's failure into the VF
+    problem = "" if is_copy else vf.problem
     if row is not None:
         state = _state_of(row)
     elif holders:

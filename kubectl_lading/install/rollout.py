@@ -45,13 +45,13 @@ async def await_ready(
 ) -> list[str]:
     """Wait until all pods are ready. Return the objects that are not ready at the timeout, as text. `announce` gets changes of
     them."""
-    until, notified = clock() + timeout_s, ""
+    until, printed = clock() + timeout_s, ""
     while True:
         result = {one["metadata"]["name"]: find_lack(await read(client, path_of(one))) for one in objects if pod_spec(one)}
         lacking = [f"{name}: {lack}" for name, lack in result.items() if lack]
         if not lacking or clock() + AGAIN_S > until:
             return lacking
-        if (text := "; ".join(lacking)) != notified:
+        if (text := "; ".join(lacking)) != printed:
             announce(f"waiting: {text}")
-            notified = text
+            printed = text
         await sleep(AGAIN_S)

@@ -89,15 +89,15 @@ async def wait_until_well(
     """Check again until all is well, or until the timeout. Return the last result. `announce` gets a line about the open
     findings whenever they change."""
     until = clock() + timeout_s
-    notified = ""
+    printed = ""
     while True:
         view = await read_view()
         if (isinstance(view, StatusView) and view.state not in EXIT) or clock() + AGAIN_S > until:
             return view
         waits = awaited(view)
-        if waits != notified:
+        if waits != printed:
             announce(f"waiting: {waits}")
-            notified = waits
+            printed = waits
         await sleep(AGAIN_S)
 
 

@@ -114,8 +114,8 @@ def _refusals(
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = status.state.waiting
         if waiting is not None and (result := _parse(waiting.message, status.name)):
-            notified = [known for name in (status.name, "") if (known := by_container.get(name)) and known.code == result.code]
-            times, last = (notified[0].times, notified[0].last) if notified else (1, "")
+            alike = [known for name in (status.name, "") if (known := by_container.get(name)) and known.code == result.code]
+            times, last = (alike[0].times, alike[0].last) if alike else (1, "")
             by_container[status.name] = msgspec.structs.replace(result, times=times, last=last)
     if not by_container and isinstance(requested, DeviceRequest) and ASSIGNMENT not in pod.metadata.annotations:
         message = "the pod asks for devices and was bound without an assignment: by another scheduler, or by hand"

@@ -44,10 +44,10 @@ def _limit(handle: Any, cgroup: Path, limit_bytes: int) -> None:
     path = os.fsencode(cgroup)
     wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=path, softLimit=0, hardLimit=limit_bytes)
     pynvml.nvmlDeviceSetMemoryLimits_v1(handle, wanted)
-    notified = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=path)
-    pynvml.nvmlDeviceGetMemoryLimits_v1(handle, notified)
-    if notified.hardLimit != limit_bytes:
-        raise HostError(f"the driver was given a limit of {limit_bytes} bytes for {cgroup}, and says {notified.hardLimit}")
+    limits = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=path)
+    pynvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
+    if limits.hardLimit != limit_bytes:
+        raise HostError(f"the driver was given a limit of {limit_bytes} bytes for {cgroup}, and says {limits.hardLimit}")
 
 
 @dataclass(slots=True)

@@ -362,8 +362,8 @@ def _list_processes(handle: Any) -> tuple[GpuProcess, ...]:
     used: dict[tuple[int, tuple[int, int] | None], int | None] = {}
     for one in result:
         key = one.pid, None if one.gpuInstanceId == _NO_INSTANCE_ID else (one.gpuInstanceId, one.computeInstanceId)
-        notified = (used.get(key), None if one.usedGpuMemory is None else one.usedGpuMemory >> 20)
-        used[key] = max((mib for mib in notified if mib is not None), default=None)
+        amounts = (used.get(key), None if one.usedGpuMemory is None else one.usedGpuMemory >> 20)
+        used[key] = max((mib for mib in amounts if mib is not None), default=None)
     return tuple(
         GpuProcess(pid=pid, instance=instance, used_mib=mib)
         for (pid, instance), mib in sorted(used.items(), key=lambda item: (item[0][0], item[0][1] or (-1, -1)))
