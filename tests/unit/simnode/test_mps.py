@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simnode.mps import Client, client, install_fake_mps
+from simnode.mps import client, install_fake_mps
 from tests.node.site import eventually
 
 
@@ -104,14 +104,13 @@ def test_quit_waits_for_clients_unless_it_has_a_time(card: Card) -> None:
 
 def test_another_user_waits_for_the_first_ones_clients(card: Card) -> None:
     card.start()
-    first, other = Client(card.pipe, uid=1), Client(card.pipe, uid=2, wait_s=0.3)
-    server = first.answer()[1]
-    with pytest.raises(TimeoutError):
-        other.answer()
-    other.close()
-    with client(card.pipe, uid=2) as second:
-        first.close()
-        assert second.answer()[1] != server
+    with client(card.pipe, uid=1) as first:
+        server = first.answer()[1]
+        with client(card.pipe, uid=2, wait_s=0.3) as other, pytest.raises(TimeoutError):
+            other.answer()
+        with client(card.pipe, uid=2) as second:
+            first.close()
+            assert second.answer()[1] != server
 
 
 def test_a_fault_refuses_clients_until_those_of_the_fault_are_deleted(card: Card) -> None:
