@@ -2,16 +2,18 @@
 
 A container's processes share its turn: each process that wants to launch work gets the rest of the turn. A turn ends when the
 last of them has released it, or by the clock: a process sees its end on its page, and launches nothing after it. Work that is
-queued on the device then runs on, beside the next container's work; the driver divides the device between the two.
+queued on the device then runs on, beside the next containers' work; the driver divides the device between them. When that work
+has ended, the process reports its device time: it is charged to its container, and taken off what the turns beside it cost.
 
 A process may also work as a *guest*, outside its container's turns, for a time that the library counts. It reports the device
-time of such work, which is charged to its container, and taken off the holder's turn. A guest that was idle may pause the
-holder for a moment.
+time of such work at its beginning, which is taken off the turn that is under way. A guest that was idle may pause the holder
+for a moment.
 
     free ─ choose ─▶ held ─ all processes released or ended ─▶ free
                        └─── the turn's end ───────────────▶ free; who wants to go on waits for another turn
 """
 
+from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -23,6 +25,7 @@ LOOK_NS: Final = (
     10 * MS
 )  # interval of looks at a turn while others wait, because those that their limits hold back may be ready
 EXTENDED_NS: Final = MS // 2  # a turn that reached its end goes on if its end would now be later by more than this
+RECENT_TURNS: Final = 16  # number of the last turns that work which outlasts its own turn may have run beside
 NEIGHBOUR_NS: Final = 1_000 * MS  # a container is a neighbour of others for so long after its last frame
 
 P = TypeVar("P", bound=Hashable)  # type of the values that identify processes
@@ -55,9 +58,16 @@ class _Container(Generic[P]):
     wanting: dict[P, int] = field(default_factory=dict)  # processes that want the card, and the time that they estimate
     holding: dict[P, None] = field(default_factory=dict)  # processes that have a token
     held_ns: int = 0  # charged time since the container joined
+    beside_ns: int = 0  # device time of other containers during its turns, by which its next time is charged less
     heard_ns: int | None = None  # time of the last frame
     ended_ns: int = 0  # end of the last turn
     shown: PageUpdate | None = None
+
+
+@dataclass(slots=True)
+class _Turn:
+    container: str
+    length_ns: int = 0  # less the time that others are known to have had of it
 
 
 class _Pause(NamedTuple, Generic[P]):
@@ -73,7 +83,7 @@ class Card(Generic[P]):
         self._holder = ""
         self._until_ns = 0
         self._counted_ns = 0  # time up to which the turn is charged
-        self._beside_ns = 0  # device time of other containers during the turn, which is not charged to the holder
+        self._turns: deque[_Turn] = deque(maxlen=RECENT_TURNS)  # the last ones, and the present one
         self._began_ns = 0
         self._wake_ns = NO_END
         self._pause: _Pause[P] | None = None
@@ -86,8 +96,9 @@ class Card(Generic[P]):
 
     def held_ns(self, container: str, now_ns: int) -> int:
         """Return for how long this container has had the card since it joined."""
-        running = max(0, now_ns - self._counted_ns - self._beside_ns) if container == self._holder else 0
-        return self._containers[container].held_ns + running
+        its = self._containers[container]
+        running = max(0, now_ns - self._counted_ns - its.beside_ns) if container == self._holder else 0
+        return its.held_ns + running
 
     def count_waiters(self, container: str) -> int:
         """Return how many other containers want the card and do not have the turn."""
@@ -107,12 +118,14 @@ class Card(Generic[P]):
         if self._holder == container:
             self._free(now_ns)
         del self._containers[container]
+        self._turns = deque((turn for turn in self._turns if turn.container != container), RECENT_TURNS)
         self._policy.leave(container)
         return self.look(now_ns)
 
     def want(self, container: str, process: P, estimate_ns: int, used_ns: int, now_ns: int) -> Effects[P]:
         """Note that this process wants a turn. `used_ns`: device time that it had outside turns since its last frame."""
-        its = self._count(container, process, used_ns, now_ns)
+        its = self._count(container, process, now_ns)
+        self._count_ended(container, used_ns, now_ns)
         its.holding.pop(process, None)
         its.wanting[process] = min(estimate_ns, MAX_ESTIMATE_NS)
         self._policy.begin(container, max(its.wanting.values()), now_ns)
@@ -120,7 +133,8 @@ class Card(Generic[P]):
 
     def release(self, container: str, process: P, used_ns: int, now_ns: int) -> Effects[P]:
         """Note that this process wants no turn now. `used_ns`: device time that it had outside turns since its last frame."""
-        its = self._count(container, process, used_ns, now_ns)
+        its = self._count(container, process, now_ns)
+        self._count_ended(container, used_ns, now_ns)
         was = bool(its.wanting or its.holding)
         its.holding.pop(process, None)
         its.wanting.pop(process, None)
@@ -131,7 +145,12 @@ class Card(Generic[P]):
     def use(self, container: str, process: P, used_ns: int, now_ns: int, *, pause: bool) -> Effects[P]:
         """Count device time that this process had outside turns since its last frame. `pause`: pause the holder for the process
         from now on; otherwise, such a pause ends."""
-        self._count(container, process, used_ns, now_ns)
+        its = self._count(container, process, now_ns)
+        if used_ns:
+            its.held_ns += used_ns
+            beside_ns = self._policy.use(container, used_ns, now_ns)
+            if self._holder not in ("", container):
+                self._containers[self._holder].beside_ns += beside_ns
         if pause and not self._pause and self._holder not in ("", container) and self._policy.may_pause(container, now_ns):
             self._pause = _Pause(container, process, now_ns)
             self._pauses += 1
@@ -175,19 +194,29 @@ class Card(Generic[P]):
         """Return the latest time for the next call of `look`."""
         return self._wake_ns
 
-    def _count(self, container: str, process: P, used_ns: int, now_ns: int) -> _Container[P]:
-        """Count what a process reports in a frame, which ends its pause of the holder."""
+    def _count(self, container: str, process: P, now_ns: int) -> _Container[P]:
+        """Note a frame of this process, which ends its pause of the holder."""
         its = self._containers[container]
         self._settle(now_ns)
         its.heard_ns = now_ns
         if self._pause and self._pause.process == process:
             self._end_pause(now_ns)
-        if used_ns:
-            its.held_ns += used_ns
-            beside_ns = self._policy.use(container, used_ns, now_ns)
-            if self._holder not in ("", container):
-                self._beside_ns += beside_ns
         return its
+
+    def _count_ended(self, container: str, used_ns: int, now_ns: int) -> None:
+        """Count work that ran beside the turns of others since the container's own turn. Each of these turns has cost up to its
+        half too much, because the device divides its time between the two."""
+        if not used_ns:
+            return
+        self._containers[container].held_ns += used_ns
+        left_ns = self._policy.use(container, used_ns, now_ns)
+        for turn in reversed(self._turns):
+            if turn.container == container or not left_ns:
+                return
+            beside_ns = min(left_ns, turn.length_ns // 2)
+            left_ns -= beside_ns
+            turn.length_ns -= beside_ns
+            self._containers[turn.container].beside_ns += beside_ns
 
     def _end_pause(self, now_ns: int) -> None:
         if self._pause:
@@ -218,7 +247,8 @@ class Card(Generic[P]):
         if isinstance(choice, NotBefore):
             self._wake_ns = max(choice.at_ns, now_ns + 1)
             return
-        self._holder, self._began_ns, self._counted_ns, self._beside_ns = choice, now_ns, now_ns, 0
+        self._holder, self._began_ns, self._counted_ns = choice, now_ns, now_ns
+        self._turns.append(_Turn(choice))
         self._until_ns = self._policy.ends_ns(choice, now_ns, self._waiting(), now_ns)
 
     def _free(self, now_ns: int) -> None:
@@ -229,10 +259,12 @@ class Card(Generic[P]):
     def _settle(self, now_ns: int) -> None:
         """Charge the turn up to now, less the device time that others had meanwhile."""
         if self._holder and now_ns > self._counted_ns:
-            beside_ns = min(self._beside_ns, now_ns - self._counted_ns)
-            self._beside_ns -= beside_ns
+            its, length_ns = self._containers[self._holder], now_ns - self._counted_ns
+            beside_ns = min(its.beside_ns, length_ns)
+            its.beside_ns -= beside_ns
+            its.held_ns += length_ns - beside_ns
+            self._turns[-1].length_ns += length_ns - beside_ns
             self._policy.charge(self._holder, self._counted_ns + beside_ns, now_ns)
-            self._containers[self._holder].held_ns += now_ns - self._counted_ns - beside_ns
             self._counted_ns = now_ns
 
     def _waiting(self) -> list[str]:

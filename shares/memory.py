@@ -51,12 +51,15 @@ class Memory:
     def add(self, process: Hashable, amount: int, *, held: bool) -> bool:
         """Count an amount, and return whether that was possible. `held`: it is allocated already, and counts also beyond the
         limit. No process may hold more than MAX_BYTES."""
-        if not self.is_possible(process, amount) or (not held and amount > self.limit_bytes - self.used_bytes):
+        if not self.is_possible(process, amount) or not (held or self.fits(amount)):
             return False
         its = self._of(process)
         its.reported += amount
         its.most = max(its.most, its.reported)
         return True
+
+    def fits(self, amount: int) -> bool:
+        return amount <= self.limit_bytes - self.used_bytes
 
     def is_possible(self, process: Hashable, amount: int) -> bool:
         """Return whether a process can hold so much more."""
@@ -67,7 +70,7 @@ class Memory:
         showed of allocations that were freed meanwhile still counts."""
         contexts = sum(its.of_contexts + its.unread * self.context_bytes for its in self._held.values())
         most = self.limit_bytes - contexts - sum(its.reported for its in self._held.values())
-        return self.limit_bytes - self.used_bytes < amount <= most
+        return not self.fits(amount) and amount <= most
 
     def subtract(self, process: Hashable, amount: int) -> None:
         """Count an amount as freed. The process's sum does not go below 0."""
@@ -81,7 +84,7 @@ class Memory:
         """Count the contexts that a process is about to have, or has (`held`). Return whether that was possible."""
         its = self._of(process)
         more = number - its.contexts
-        if not held and more > 0 and more * self.context_bytes > self.limit_bytes - self.used_bytes:
+        if not held and more > 0 and not self.fits(more * self.context_bytes):
             return False
         if more < 0:
             ended = min(-more, its.unread)  # a context that the driver refused was never there

@@ -60,6 +60,8 @@ MAX_LINES: Final = 5  # such lines at once
 SETTLE_NS: Final = 1000 * MS  # time for clients to reconnect after a time without a server; they dial each 200 ms
 LOST_NS: Final = 5_000 * MS  # time to wait for a running process that lost its connection
 LOOK_AGAIN_NS: Final = 50 * MS  # interval between two checks whether a lost process is connected again
+UNREAD_NS: Final = 50 * MS  # time for which a request waits for frames of other processes, in which they may give memory back
+ASKED_A_FRAME: Final = 16  # number of connections that are asked whether frames wait, in the time that one frame takes
 READ_S: Final = 0.25  # memory that was freed late stops counting after two readings
 READ_AT_ONCE_S: Final = 0.02  # time between two readings, however many requests wait
 READINGS: Final = 2  # after the one that is under way, until freed memory has stopped counting
@@ -553,6 +555,7 @@ class _Process:
         self._greeted = False
         self.postponed: deque[Frame] = deque()  # requests for memory that wait until the container may be allowed memory
         self._unsure: dict[int, int] = {}  # number of readings when it began to wait, of requests by `seq`
+        self._refused_ns: dict[int, int] = {}  # time when a request by `seq` first had to be refused
         self.to_be_told = set(range(len(container.cards)))  # after a reconnect, the cards whose memory it has not reported
 
     def start(self) -> None:
@@ -654,7 +657,19 @@ class _Process:
                 container.page.show_used(frame.device, memory.used_bytes)
 
     def _can_be_answered(self, frame: Frame, now_ns: int) -> bool:
-        return now_ns >= self.container.settles_ns() and not self._needs_reading(frame)
+        return (
+            now_ns >= self.container.settles_ns() and not self._needs_reading(frame) and not self._may_be_freed(frame, now_ns)
+        )
+
+    def _may_be_freed(self, frame: Frame, now_ns: int) -> bool:
+        """Return whether a request that would be refused has to wait, because frames of the container's other processes have
+        arrived: one process may have freed memory in the driver before another one asked for it."""
+        container = self.container
+        if frame.kind is not Kind.ADD or frame.b or container.memory[frame.device].fits(frame.a):
+            return False
+        container.count(len(container.processes) // ASKED_A_FRAME)
+        since_ns = self._refused_ns.setdefault(frame.seq, now_ns)
+        return now_ns - since_ns <= UNREAD_NS and any(one.count_waiting() for one in container.processes if one is not self)
 
     def _needs_reading(self, frame: Frame) -> bool:
         """Have the driver asked if the request is the first one in a new context, or would be refused for memory that may be
@@ -679,6 +694,7 @@ class _Process:
         count = memory.add if frame.kind is Kind.ADD else memory.set_contexts
         allowed = count(self, frame.a, held=held)
         self._unsure.pop(frame.seq, None)
+        self._refused_ns.pop(frame.seq, None)
         container.page.show_used(frame.device, memory.used_bytes)
         if frame.kind is Kind.CONTEXT and frame.b:
             return  # the process does not ask
@@ -686,8 +702,9 @@ class _Process:
         self.send(verdict)
 
     def answer_postponed(self) -> None:
-        """Answer the first postponed request, unless it waits for the driver."""
-        if self.postponed and not self.awaits_reading():
+        """Answer the first postponed request, unless it waits for the driver or for other processes."""
+        now_ns = self.container.shares.now_ns()
+        if self.postponed and not self.awaits_reading() and not self._may_be_freed(self.postponed[0], now_ns):
             self._count(self.postponed.popleft())
 
     def _welcome(self, hello: Frame, now_ns: int) -> None:

@@ -16,6 +16,7 @@ enum {
   PATIENCE_MS = 30000,   /* of the first connection: the server may be starting */
   REDIAL_MS = 200,
   FULL_MS = 1000,        /* a process that asks NVML takes a place for a moment */
+  AWAY_MS = 10000,       /* time since the loss of the server for which requests for memory wait until it is back */
   LOOK_MS = 50,          /* for the beat */
   RESERVE_MS = 100,      /* time after which freed memory that was not used again is given back */
   NEAR_LIMIT = 16,       /* with less than this part of the share left, what is freed is given back at once */
@@ -35,6 +36,7 @@ static _Atomic int64_t clock_ahead; /* the server's clock less ours: time namesp
 static uint32_t last_seq;
 static struct question *questions;
 static struct device devices[MAX_DEVICES];
+static int64_t lost_at;        /* when the connection was lost last */
 static int64_t reserve_looked; /* when it was last looked whether reserves are used */
 static struct frame received;
 static size_t received_bytes;
@@ -84,6 +86,7 @@ static void lose(void) {
     if (joined) devices[i].left_bytes = part_of_left(&devices[i]) + devices[i].reserve_bytes; /* the server counts the reserve as used */
     devices[i].reserve_bytes = 0;
   }
+  if (joined) lost_at = now_ns();
   joined = 0;
   for (struct question *one = questions; one; one = one->next) one->answered = -1;
   pthread_cond_broadcast(&changed);
@@ -293,22 +296,32 @@ int link_up(void) {
 
 /* Memory */
 
-/* Ask the server; while it is away, take the bytes of what is left to this process. With `lock` held. */
-static int ask(struct device *device, int kind, int64_t amount, int64_t bytes) {
+/* Ask the server; with `lock` held. Return whether it allows the amount, or -1 if it was lost before it answered. */
+static int ask_server(struct device *device, int kind, int64_t amount) {
   struct question one = {.seq = ++last_seq, .next = questions};
-  if (joined) {
-    questions = &one;
-    if (send_frame((struct frame){.kind = (uint8_t)kind, .device = (uint16_t)device->index, .seq = one.seq, .a = amount})) {
-      while (!one.answered) link_wait(100 * MS);
-    }
-    struct question **link = &questions;
-    while (*link != &one) link = &(*link)->next;
-    *link = one.next;
-    if (one.answered > 0) return one.allowed;
+  questions = &one;
+  if (send_frame((struct frame){.kind = (uint8_t)kind, .device = (uint16_t)device->index, .seq = one.seq, .a = amount})) {
+    while (!one.answered) link_wait(100 * MS);
   }
-  int allowed = informs(device) || bytes <= device->left_bytes;
-  if (allowed) device->left_bytes -= bytes;
-  return allowed;
+  struct question **link = &questions;
+  while (*link != &one) link = &(*link)->next;
+  *link = one.next;
+  return one.answered > 0 ? one.allowed : -1;
+}
+
+/* Ask the server; while it is away, take the bytes of what is left to this process. What is not left waits for the server: a server
+ * that is started anew, or that did not run for a moment, is soon back, and a program that is refused memory may end. With `lock`
+ * held. */
+static int ask(struct device *device, int kind, int64_t amount, int64_t bytes) {
+  for (;;) {
+    int allowed = joined ? ask_server(device, kind, amount) : -1;
+    if (allowed >= 0) return allowed;
+    if (informs(device) || bytes <= device->left_bytes) break;
+    if (now_ns() - lost_at > AWAY_MS * MS) return 0;
+    link_wait(100 * MS);
+  }
+  device->left_bytes -= bytes;
+  return 1;
 }
 
 int memory_add(struct device *device, int64_t bytes) {

@@ -3,7 +3,7 @@
 import socket
 import time
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP
+from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
 from statistics import mean
 from typing import Final
 
@@ -19,6 +19,7 @@ from tests.shares.test_turns import MS, Load, begin, longest_gaps, measure
 SYSTEM_NOT_READY: Final = 802
 OUT_OF_MEMORY: Final = 2
 NOT_INITIALIZED: Final = 3
+LOST_S: Final = 1.5  # time after which a server that does not run is lost
 OTHER_POD: Final = "99999999-2222-3333-4444-555555555555"
 HALVES: Final = {"a": 0.5, "b": 0.5}
 
@@ -150,6 +151,22 @@ def test_memory_stays_within_the_share_while_the_server_is_away(site: Site, end:
     site.server.start()
     eventually(lambda: site.use("a").memory_used_mib == 1000)
     assert process.do(["alloc", "plain", 1], ["free_all"], ["alloc", "plain", 1000 * MIB]) == [OUT_OF_MEMORY, 0, 0]
+
+
+@pytest.mark.parametrize("stop", [SIGSTOP, SIGKILL])
+def test_a_request_for_memory_that_is_not_left_waits_for_a_server_that_is_soon_back(site: Site, stop: Signals) -> None:
+    container = site.container("a", mib=1000)
+    process, _ = container.start(), container.start()
+    site.signal_server(stop)
+    time.sleep(LOST_S)
+    process.tell(["alloc", "plain", 400 * MIB], ["alloc", "plain", 600 * MIB])  # 500 MiB are left to each of the two
+    time.sleep(LOST_S)
+    if stop is SIGKILL:
+        site.server.kill()
+        site.server.start()
+    else:
+        site.signal_server(SIGCONT)
+    assert process.told() == [0, 0]
 
 
 @pytest.mark.fake_card("how much it has allocated")

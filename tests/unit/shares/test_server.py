@@ -351,6 +351,27 @@ def test_containers_of_one_pod_keep_to_their_own_shares_within_its_limit(rig: Sh
     eventually(lambda: client.shown().informs == 1)
 
 
+def test_memory_that_one_process_freed_is_allowed_to_another_at_once(rig: ShareRig, server: ShareServer) -> None:
+    """The server reads the frames of two processes in another order than they were sent in."""
+    path = served(rig, server)
+    first, second = rig.join(path), rig.join(path)
+    assert second.ask(2048 * MIB)
+    server.stall(0.2)
+    for _ in range(4):
+        second.send(Kind.SUB, a=512 * MIB)
+    assert first.ask(2048 * MIB)
+
+
+def test_a_refusal_waits_for_frames_of_other_processes_for_a_bounded_time(
+    rig: ShareRig, server: ShareServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = served(rig, server)
+    first, second = rig.join(path), rig.join(path)
+    assert second.ask(2048 * MIB)
+    monkeypatch.setattr(server_module._Process, "count_waiting", lambda _: 1)
+    assert not first.ask(1)
+
+
 def test_a_process_cannot_give_back_what_another_holds(rig: ShareRig, server: ShareServer) -> None:
     path = served(rig, server)
     a, b = rig.join(path), rig.join(path)

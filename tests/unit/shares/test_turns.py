@@ -226,7 +226,11 @@ IN_BURSTS = Work(name="", request=0.1, limit=0.5, kernels_ms=(1.0,), burst_ms=1,
 COMES_BACK = Work(name="", request=0.2, kernels_ms=(1.0,), pauses_ms=(2_000, 5_000))
 
 
+LONG_KERNELS = Work(name="", request=0.1, kernels_ms=(20.0,))
+
+
 @settings(max_examples=repeats(20, long=200))
+@example([HELD_BACK, HELD_BACK, LONG_KERNELS])  # the last kernel of a turn runs on beside the turns of the other two
 @example([HELD_BACK, IN_BURSTS, COMES_BACK])  # the third comes back between two bursts, while the limit holds back the first
 @given(st.lists(works, min_size=2, max_size=5))
 def test_no_container_waits_long_or_gets_less_than_its_request_when_others_come_and_go(works: list[Work]) -> None:
