@@ -84,7 +84,7 @@ class Guard(Child):
 
     @property
     def guards(self) -> bool:
-        """Return whether the runtime asks it."""
+        """Return whether the guard is connected to the runtime."""
         return not find_guard(self._lock)
 
 

@@ -1,6 +1,6 @@
 """Choose how much of the tests runs: a part in `make test`, the rest in `make test-long`.
 
-`pytest --part=quick` runs every second test of a file, and of a test with many sets of parameters FEW; none with the marker
+`pytest --part=quick` runs one of ONE_OF tests of a file, and of a test with many sets of parameters FEW; none with the marker
 `long`. `--part=rest` runs those that this leaves out, and the tests that repeat themselves. Without `--part` all run.
 
 `LADING_DEPTH=long` chooses large numbers, and `LADING_DEPTH=20` twenty times these, for a run of hours. A test whose number
@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 FEW: Final = 2
+ONE_OF: Final = 3  # the first test of each file is one of these
 QUICK, REST = PARTS = ("quick", "rest")
 _ASKED: Final = os.environ.get("LADING_DEPTH", "quick")
 if _ASKED not in ("quick", "long") and not _ASKED.isdecimal():
@@ -35,7 +36,7 @@ def choose(items: Iterable[pytest.Item], part: str) -> set[pytest.Item]:
             files.setdefault(test.partition("::")[0], {}).setdefault(test, []).append(item)
     quick = set[pytest.Item]()
     for sets in files.values():
-        for alike in [*sets.values()][::2]:
+        for alike in [*sets.values()][::ONE_OF]:
             spread = {round((len(alike) - 1) * number / (FEW - 1)) for number in range(FEW)}
             quick.update(alike[number] for number in spread)
     if part == QUICK:

@@ -314,7 +314,7 @@ class GangKeeper:
         """Plan for these gangs in queue order. Each new plan counts for the order of the gangs after it."""
         until, place, slices = self._clock() + MAX_SCAN_S, gang_place(self._scheduler), Slices(self._clock)
         while line:
-            await slices.pause()  # a plan is short, and there may be thousands
+            await slices.pause()  # thousands of gangs may be planned here, and other tasks of the loop go on between two plans
             before, gang = heappop(line)
             current = self._gangs.get(gang.key)
             if current is None or not self.is_due(current):

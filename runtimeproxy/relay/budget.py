@@ -32,7 +32,8 @@ class HoldBudget:
         self._early -= size
         return self._early >= 0 or of_call <= DEFAULT_WINDOW
 
-    def no_longer_early(self, size: int) -> None:
+    def allow_early(self, size: int) -> None:
+        """Let other calls keep so many early bytes again."""
         self._early += size
 
     def reserve(self, size: int, granted: Callable[[], None]) -> bool:

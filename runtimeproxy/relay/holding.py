@@ -107,7 +107,7 @@ class Holding:
         if stream.granted:
             self._budget.withdraw(stream.granted)
             stream.granted = None
-        self._no_longer_early(stream)
+        self._forget_early(stream)
         stream.received = Received()
 
     def _reserve(self, stream: Stream) -> None:
@@ -124,8 +124,8 @@ class Holding:
     def _reserved(self, stream: Stream, size: int) -> None:
         stream.granted = None
         stream.reserved = size
-        self._no_longer_early(stream)
+        self._forget_early(stream)
 
-    def _no_longer_early(self, stream: Stream) -> None:
+    def _forget_early(self, stream: Stream) -> None:
         early, stream.early = stream.early, 0
-        self._budget.no_longer_early(early)
+        self._budget.allow_early(early)

@@ -89,14 +89,14 @@ def test_what_a_pod_that_is_deleted_left_is_given_back_when_a_person_says_so(sit
     site.lading.hooks.kill()
     site.direct.remove_sandbox(pod.id)
     site.rig.await_returned(vf)
-    alone, notified = asked(site, "release", vf)  # without a daemon it looks itself
-    assert (alone, notified["in_use"], notified["forced"]) == (0, [], False)
+    alone, released = asked(site, "release", vf)  # without a daemon it looks itself
+    assert (alone, released["in_use"], released["forced"]) == (0, [], False)
     site.lading.hooks.start()
     assert listed(site, vf)["state"] == "attached"
-    assert asked(site, "release", vf) == (0, notified)
+    assert asked(site, "release", vf) == (0, released)
     assert site.row(vf) is not None
     status, answer = asked(site, "release", vf, "--force")
-    assert (status, answer["failed"], answer["steps"]) == (0, [], notified["steps"])
+    assert (status, answer["failed"], answer["steps"]) == (0, [], released["steps"])
     site.check_as_before()
     assert site.grants() == ()
     assert site.logged(site.lading.hooks, Event.RELEASE_FORCED, vf)

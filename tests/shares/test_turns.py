@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.shares.site import MIB, Process, Site, eventually
+from tests.fakes.needs import need
+from tests.shares.calls import Call, call
+from tests.shares.site import MIB, Container, Process, Site, eventually
 
 MEASURED_S = 3.0
 MS = 1000  # microseconds
@@ -166,3 +168,28 @@ def test_memory_and_turns_of_one_process_do_not_wait_for_each_other(site: Site) 
     for _ in range(20):
         assert process.do(["alloc", "plain", 100 * MIB], ["free", 0]) == [0, 0]
     eventually(lambda: all(held > 0 for held in site.held().values()))
+
+
+@pytest.mark.fake_card("a counter of several processes")
+def test_two_jobs_of_two_ranks_on_the_same_two_cards_do_not_wait_for_each_others_turns(site: Site) -> None:
+    """Check that a circle ends with a turn: each rank waits on its card for the job's other rank, which may wait for a turn."""
+    need(len(site.card.uuids) > 1, "two cards")
+    steps, step_us = 20, 5 * MS
+    jobs = {name: site.container(name, other_mib=100) for name in "ab"}
+    ranks = {name: [start_on(site, job, card) for card in (0, 1)] for name, job in jobs.items()}
+    began = time.monotonic()
+    for name, processes in ranks.items():
+        batch = [one for step in range(steps) for one in (["launch", step_us], ["meet", "meet", ord(name), 2 * (step + 1)])]
+        for process in processes:
+            process.tell(*batch, ["sync"])
+    assert [result for processes in ranks.values() for process in processes for result in process.told() if result] == []
+    at_best_s = 2 * steps * step_us / 1e6
+    assert time.monotonic() - began < 4 * at_best_s
+
+
+def start_on(site: Site, container: Container, card: int) -> Process:
+    """Start a process that works on this card of the container."""
+    process = site.start(container.folder, site.card.show(2))
+    context: list[Call] = [["init"], call("cuDevicePrimaryCtxRetain", "&c", card), call("cuCtxSetCurrent", "c")]
+    assert process.do(*context, ["load", "kernel"], ["load", "meet", "meet"]) == [0, 0, 0, None, None]
+    return process

@@ -79,10 +79,10 @@ def test_every_condition_has_its_mend() -> None:
 
 
 def test_what_a_daemon_tells_of_itself() -> None:
-    notified = DaemonReply(daemon="d", address="x", metrics=METRICS)
-    assert notified.version == "1.2.3"
-    assert notified.gauge("lading_proxy_connections") == 5
-    assert notified.gauge("lading_proxy") is None
+    reply = DaemonReply(daemon="d", address="x", metrics=METRICS)
+    assert reply.version == "1.2.3"
+    assert reply.gauge("lading_proxy_connections") == 5
+    assert reply.gauge("lading_proxy") is None
     assert DaemonReply(daemon="d", address="x").version == ""
 
 
@@ -97,9 +97,9 @@ def test_reading() -> None:
             port = server.sockets[0].getsockname()[1]
             return await read_reply("d", f"127.0.0.1:{port}")
 
-    notified = asyncio.run(scenario())
-    assert (notified.readyz, notified.metrics) == (b"/readyz", "/metrics")
-    no_one = asyncio.run(read_reply("d", notified.address))
+    reply = asyncio.run(scenario())
+    assert (reply.readyz, reply.metrics) == (b"/readyz", "/metrics")
+    no_one = asyncio.run(read_reply("d", reply.address))
     assert (no_one.readyz, no_one.metrics) == (None, None)
 
 

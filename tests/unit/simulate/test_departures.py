@@ -167,7 +167,7 @@ def test_a_policy_that_cheats_ends_the_replay(
 
 
 def test_progress_is_reported() -> None:
-    notified: list[int] = []
-    replay_departures(TIMED, Baseline.FGD, 42, EXPONENTIAL, tell=notified.append)
+    counted: list[int] = []
+    replay_departures(TIMED, Baseline.FGD, 42, EXPONENTIAL, tell=counted.append)
     arrived = len(list(draw_stream(TIMED, EXPONENTIAL, 42)))
-    assert arrived - 64 < sum(notified) <= arrived
+    assert arrived - 64 < sum(counted) <= arrived

@@ -44,10 +44,10 @@ def test_a_seed_says_it_all(policy: AnyPolicy) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_figures_are_those_of_the_arrivals(policy: AnyPolicy, prior: Prior, seed: int) -> None:
     """Check a replay, which itself checks at every pod that capacity is not exceeded and that no fitting pod is refused."""
-    notified: list[int] = []
-    run = replay(TRACE, policy, seed, ratio=RATIO, prior=prior, tell=notified.append)
+    counted: list[int] = []
+    run = replay(TRACE, policy, seed, ratio=RATIO, prior=prior, tell=counted.append)
     arriving = draw_arrivals(TRACE.pods, TRACE.capacity, RATIO, seed)
-    assert sum(notified) == len(arriving)
+    assert sum(counted) == len(arriving)
     assert run.arrived == {label: [pod.label for pod in arriving].count(label) for label in run.arrived}
     assert sum(run.arrived.values()) == len(arriving)
     assert all(0 < count <= run.arrived[label] for label, count in run.failed.items())
@@ -93,10 +93,10 @@ def test_a_policy_that_cheats_ends_the_replay(
 
 def test_several_processes_find_the_same() -> None:
     tasks = [ArrivalsTask(policy, seed, RATIO, Prior.WORKLOAD) for policy in (Baseline.FGD, Baseline.RANDOM) for seed in (1, 2)]
-    notified: list[int] = []
-    runs = run_tasks(TRACE, tasks, jobs=2, tell=notified.append)
-    assert [figures(run) for run in runs] == [figures(run) for run in run_tasks(TRACE, tasks, jobs=1, tell=notified.append)]
-    assert sum(notified) == pytest.approx(2 * sum(task.expect_pods(TRACE) for task in tasks), rel=0.2)
+    counted: list[int] = []
+    runs = run_tasks(TRACE, tasks, jobs=2, tell=counted.append)
+    assert [figures(run) for run in runs] == [figures(run) for run in run_tasks(TRACE, tasks, jobs=1, tell=counted.append)]
+    assert sum(counted) == pytest.approx(2 * sum(task.expect_pods(TRACE) for task in tasks), rel=0.2)
 
 
 class Long(NamedTuple):

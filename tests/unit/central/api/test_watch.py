@@ -58,11 +58,11 @@ class Told:
         assert int(version) > 0
         self._tell("-" + deleted.name)
 
-    async def heard(self, *notified: str) -> None:
+    async def heard(self, *expected: str) -> None:
         """Wait for exactly these events, in this order, since the last call."""
         async with self.news:
-            await self.news.wait_for(lambda: len(self.told) >= len(notified))
-        assert self.told == list(notified)
+            await self.news.wait_for(lambda: len(self.told) >= len(expected))
+        assert self.told == list(expected)
         self.told.clear()
 
     def _tell(self, what: str) -> None:

@@ -139,10 +139,10 @@ def test_a_line_stays_a_line() -> None:
 
 def test_the_same_is_not_reported_again_and_another_device_or_reason_is() -> None:
     (word,) = words(capacity(gpu(0, LOST), gpu(1)), held(taken([0, 1])))
-    notified = after(word)
-    assert words(capacity(gpu(0, LOST), gpu(1)), held(taken([0, 1])), conditions=notified) == []
+    conditions = after(word)
+    assert words(capacity(gpu(0, LOST), gpu(1)), held(taken([0, 1])), conditions=conditions) == []
     for changed in (capacity(gpu(0, LOST), gpu(1, LOST)), capacity(gpu(0, "no node"), gpu(1))):
-        (other,) = words(changed, held(taken([0, 1])), conditions=notified)
+        (other,) = words(changed, held(taken([0, 1])), conditions=conditions)
         assert (other.healthy, other.turned) == (False, False)
         assert "lastTransitionTime" not in other.render_condition("2026-11-21T00:00:00Z")
 

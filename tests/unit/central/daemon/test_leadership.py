@@ -52,8 +52,8 @@ def test_a_pod_without_its_assignment_is_notified_once(tmp_path: Path) -> None:
         for _ in range(3):
             await one.put_pod("a", node="n1", scheduler="default-scheduler")
         await one.pause(1)
-        (notified,) = one.sent("/events")
-        assert (notified.body["reason"], notified.body["involvedObject"]["uid"]) == (EventReason.NO_ASSIGNMENT, one.uid("a"))
+        (event,) = one.sent("/events")
+        assert (event.body["reason"], event.body["involvedObject"]["uid"]) == (EventReason.NO_ASSIGNMENT, one.uid("a"))
         assert one.records.count(Event.POD_UNASSIGNED) == 1
 
     play(story, tmp_path)

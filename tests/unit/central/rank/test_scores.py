@@ -213,8 +213,8 @@ def test_caught_up_they_say_what_the_exact_search_says(
     """Score with the same scoring, which reads the cluster only now and then (`Fragmentation`)."""
     capacities, cached = Capacities(), dict[DeviceRequest, ScoredVerdicts]()
     counting = Counting(capacities.followed(), partial(Fragmentation, WORKLOAD))
-    for notified, shape, among in steps:
-        for kind, *text in notified:
+    for changes, shape, among in steps:
+        for kind, *text in changes:
             getattr(capacities, kind)(*text)
         exact = {name: place(one, shape.request) for name, one in capacities.now.items()}
         verdicts = cached.setdefault(shape.request, ScoredVerdicts(shape.request, counting, limits=LIMITS))

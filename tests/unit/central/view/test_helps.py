@@ -151,7 +151,7 @@ def test_the_smallest_of_all_sets(held: list[dict[str, str]], requested: dict[st
         assert result == []
         return
     ((on),) = result
-    notified = {frozenset(map(uid_of, deleted)) for deleted in sets(on)}
-    assert on.more + len(notified) == len(smallest)
-    assert notified <= {frozenset(deleted) for deleted in smallest}
-    assert all(len(deleted) == on.together for deleted in notified)
+    listed = {frozenset(map(uid_of, deleted)) for deleted in sets(on)}
+    assert on.more + len(listed) == len(smallest)
+    assert listed <= {frozenset(deleted) for deleted in smallest}
+    assert all(len(deleted) == on.together for deleted in listed)

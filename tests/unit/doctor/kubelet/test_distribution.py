@@ -212,9 +212,9 @@ def test_the_cgroup_driver(tmp_path: Path) -> None:
     verdict = only(decide_cgroup_driver(CgroupDrivers(kubelet=unknown, runtime=runtime)))
     assert verdict.verdict is Verdict.SKIPPED
     assert "k3s" in verdict.what
-    notified = node(tmp_path, {WRITTEN: "cgroupDriver: systemd"}, SERVER)
-    assert notified.running is not None
-    assert notified.running.cgroup_driver.value == "systemd"
+    kubelet = node(tmp_path, {WRITTEN: "cgroupDriver: systemd"}, SERVER)
+    assert kubelet.running is not None
+    assert kubelet.running.cgroup_driver.value == "systemd"
 
 
 def test_a_configuration_that_is_none(tmp_path: Path) -> None:

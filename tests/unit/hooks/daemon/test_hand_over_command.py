@@ -49,7 +49,7 @@ def test_with_systemd_it_is_a_service_of_the_card(tmp_path: Path, monkeypatch: p
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     run("true", deadline_s=60, as_service=True)
-    notified = (tmp_path / "told").read_text().split()
-    assert f"--unit=lading-hand-over-{CARD.uuid}" in notified
-    assert "--property=RuntimeMaxSec=60" in notified
-    assert notified[notified.index("--") + 1 :] == ["/bin/sh", "-c", "true", CARD.uuid, CARD.bdf]
+    arguments = (tmp_path / "told").read_text().split()
+    assert f"--unit=lading-hand-over-{CARD.uuid}" in arguments
+    assert "--property=RuntimeMaxSec=60" in arguments
+    assert arguments[arguments.index("--") + 1 :] == ["/bin/sh", "-c", "true", CARD.uuid, CARD.bdf]

@@ -369,8 +369,8 @@ def test_where_a_daemon_runs_it_is_the_one_that_does_it(desk: Desk, records: Rec
         assert node.ledger.grants() == ()
 
     beside_daemon(desk, records, work)
-    (notified,) = records.fields(Event.RELEASE_FORCED)
-    assert notified == {"device": CARD, "uid": str(os.getuid()), "pid": str(os.getpid())}
+    (fields,) = records.fields(Event.RELEASE_FORCED)
+    assert fields == {"device": CARD, "uid": str(os.getuid()), "pid": str(os.getpid())}
     assert desk.holds() == ((), ())
     assert [one.end for one in read_history(desk.ledger)] == [End(at=holders.NOW, how=Ended.FORCED, uid=os.getuid())]
 

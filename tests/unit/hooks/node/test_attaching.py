@@ -337,8 +337,8 @@ def test_a_device_that_falls_ill_is_reported_with_whose_it_is(play: Play, record
         async with rig.node() as node:
             await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
             await rig.read_inventory(node, replace(vf(0), driver="", unhealthy="no driver is bound to it"), vf(1), vf(2), vf(3))
-            (notified,) = records.fields(Event.DEVICE_UNHEALTHY)
-            assert (notified["device"], notified["pod_uid"], notified["container"]) == (BDFS[0], "pod-1", "train")
+            (fields,) = records.fields(Event.DEVICE_UNHEALTHY)
+            assert (fields["device"], fields["pod_uid"], fields["container"]) == (BDFS[0], "pod-1", "train")
 
     play(scenario)
 
@@ -354,7 +354,7 @@ def test_what_someone_else_moved_is_checked_twice_and_then_not_given(play: Play,
             await node.reconcile()
             await node.reconcile()
             assert rig.vfs.strays == {BDFS[0]}
-            assert [notified["device"] for notified in records.fields(Event.VF_UNKNOWN_HOLDER)] == [BDFS[0]]
+            assert [fields["device"] for fields in records.fields(Event.VF_UNKNOWN_HOLDER)] == [BDFS[0]]
             assert isinstance(await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"))), Answer)
             assert given(node, "pod-1") == BDFS[1:3]
             named = sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": BDFS[0]})

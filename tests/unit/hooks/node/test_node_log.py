@@ -130,19 +130,19 @@ def test_a_device_that_falls_ill_again_and_again_is_reported_each_time(node_log:
 
 def test_an_ill_device_is_reported_for_each_container_that_has_it_and_no_other(node_log: NodeLog, records: Records) -> None:
     node_log.changes(TWO_CARDS, ILL, [holding(0, "p1"), holding(0, "p2", "side"), holding(1, "p3")])
-    notified = {"device": uuid(0), "change": "unhealthy", "namespace": "default"}
+    common = {"device": uuid(0), "change": "unhealthy", "namespace": "default"}
     assert records.written == [
         (
             Level.WARNING,
             Event.DEVICE_UNHEALTHY,
             "XID 79",
-            {**notified, "pod_uid": "p1", "pod": "name-of-p1", "container": "train"},
+            {**common, "pod_uid": "p1", "pod": "name-of-p1", "container": "train"},
         ),
         (
             Level.WARNING,
             Event.DEVICE_UNHEALTHY,
             "XID 79",
-            {**notified, "pod_uid": "p2", "pod": "name-of-p2", "container": "side"},
+            {**common, "pod_uid": "p2", "pod": "name-of-p2", "container": "side"},
         ),
     ]
 

@@ -286,9 +286,9 @@ def test_a_card_is_reported_as_dirty_from_the_report_on_in_which_its_last_grant_
         await world.scan()
         world.node.hand_over.read(float("inf"), {uuid(0): "", uuid(1): ""}, 61)
         await world.scan()
-        notified = [(len(status.grants), status.gpus[0].dirty) for status in world.kube.applied]
+        reports = [(len(status.grants), status.gpus[0].dirty) for status in world.kube.applied]
         waits = "it has not been read since its last holder was gone"
-        assert notified == [(1, ""), (0, waits), (0, "90 MiB of it; since 1970-01-01 00:01:00 UTC"), (0, "")]
+        assert reports == [(1, ""), (0, waits), (0, "90 MiB of it; since 1970-01-01 00:01:00 UTC"), (0, "")]
         assert {status.gpus[1].dirty for status in world.kube.applied} == {""}
 
     play(scenario)

@@ -21,11 +21,11 @@ def view(uid: str, **options: object) -> PodView:
 
 
 def test_only_what_changed_is_reported() -> None:
-    notified: list[tuple[str, str]] = []
+    printed: list[tuple[str, str]] = []
     last = {one.uid: one for one in (view("a"), view("b"), view("c"))}
     now = [view("a"), view("b", holds=ShareView(gpus_idle=1)), view("d")]
-    last = print_changes(last, now, lambda one, state: notified.append((one.uid, state)))
-    assert notified == [("b", "holding"), ("d", "holding"), ("c", "gone")]
+    last = print_changes(last, now, lambda one, state: printed.append((one.uid, state)))
+    assert printed == [("b", "holding"), ("d", "holding"), ("c", "gone")]
     assert last.keys() == {"a", "b", "d"}
 
 

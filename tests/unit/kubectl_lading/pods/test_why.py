@@ -85,10 +85,10 @@ def test_without_the_right_to_read_events(server: FakeKubeServer, cli: Cli) -> N
         done = cli.run(command, "team-a/busy-b-5", "-o", "json")
         return json.loads(done.stdout), done.stderr
 
-    text, notified = ask("why")
+    text, output = ask("why")
     assert text["situation"]["refusals"][0]["code"] == "device-held"
-    assert "Events of namespace team-a" in notified
-    assert ask("pod") == (ask("pod")[0] | {"events": []}, notified)  # in the same words
+    assert "Events of namespace team-a" in output
+    assert ask("pod") == (ask("pod")[0] | {"events": []}, output)  # in the same words
 
 
 def test_pods_of_daemon_sets_are_nobodys_hope(cli: Cli) -> None:
