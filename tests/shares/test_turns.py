@@ -184,7 +184,9 @@ def test_two_jobs_of_two_ranks_on_the_same_two_cards_do_not_wait_for_each_others
             process.tell(*batch, ["sync"])
     assert [result for processes in ranks.values() for process in processes for result in process.told() if result] == []
     at_best_s = 2 * steps * step_us / 1e6
-    assert time.monotonic() - began < 4 * at_best_s
+    assert (
+        time.monotonic() - began < 10 * at_best_s
+    )  # on a busy machine; with turns that do not end by the clock 35 times as long
 
 
 def start_on(site: Site, container: Container, card: int) -> Process:
