@@ -543,6 +543,15 @@ class _Container:
         self.page.close()
 
 
+@dataclass(slots=True)
+class _MemoryRequest:
+    """Hold a request for memory, or for a context, that is not answered yet."""
+
+    frame: Frame
+    asked_at: int | None = None  # number of the container's readings when the driver was first asked for the request
+    refused_ns: int | None = None  # time when the request first had to be refused
+
+
 class _Process:
     """Serve one connection, of one process of the container."""
 
@@ -553,9 +562,7 @@ class _Process:
         self._connection = connection
         self._buffer = b""  # the first part of a frame
         self._greeted = False
-        self.postponed: deque[Frame] = deque()  # requests for memory that wait until the container may be allowed memory
-        self._unsure: dict[int, int] = {}  # number of readings when it began to wait, of requests by `seq`
-        self._refused_ns: dict[int, int] = {}  # time when a request by `seq` first had to be refused
+        self.postponed: deque[_MemoryRequest] = deque()
         self.to_be_told = set(range(len(container.cards)))  # after a reconnect, the cards whose memory it has not reported
 
     def start(self) -> None:
@@ -644,45 +651,51 @@ class _Process:
                 card.act(card.card.release(container.name, self, used_ns, now_ns))
             case Kind.USE:
                 card.act(card.card.use(container.name, self, used_ns, now_ns, pause=bool(frame.a)))
-            case Kind.ADD | Kind.CONTEXT if frame.b or container.informs[frame.device] or self._can_be_answered(frame, now_ns):
+            case Kind.ADD | Kind.CONTEXT if frame.b or container.informs[frame.device]:
                 self._count(frame)
-            case Kind.ADD | Kind.CONTEXT if len(self.postponed) >= MAX_POSTPONED:
-                raise WireError(f"more than {MAX_POSTPONED} requests for memory at a time")
             case Kind.ADD | Kind.CONTEXT:
-                self.postponed.append(frame)
-                if not self.awaits_reading():
-                    container.answer_later()
+                self._answer_or_postpone(_MemoryRequest(frame), now_ns)
             case Kind.SUB:
                 memory.subtract(self, frame.a)
                 container.page.show_used(frame.device, memory.used_bytes)
 
-    def _can_be_answered(self, frame: Frame, now_ns: int) -> bool:
-        return (
-            now_ns >= self.container.settles_ns() and not self._needs_reading(frame) and not self._may_be_freed(frame, now_ns)
-        )
+    def _answer_or_postpone(self, request: _MemoryRequest, now_ns: int) -> None:
+        if now_ns >= self.container.settles_ns() and not self._has_to_wait(request, now_ns):
+            self._count(request.frame)
+        elif len(self.postponed) >= MAX_POSTPONED:
+            raise WireError(f"more than {MAX_POSTPONED} requests for memory at a time")
+        else:
+            self.postponed.append(request)
+            if not self.awaits_reading():
+                self.container.answer_later()
 
-    def _may_be_freed(self, frame: Frame, now_ns: int) -> bool:
+    def _has_to_wait(self, request: _MemoryRequest, now_ns: int) -> bool:
+        return self._needs_reading(request) or self._may_be_freed(request, now_ns)
+
+    def _may_be_freed(self, request: _MemoryRequest, now_ns: int) -> bool:
         """Return whether a request that would be refused has to wait, because frames of the container's other processes have
         arrived: one process may have freed memory in the driver before another one asked for it."""
-        container = self.container
-        if frame.kind is not Kind.ADD or frame.b or container.memory[frame.device].fits(frame.a):
+        container, frame = self.container, request.frame
+        if frame.kind is not Kind.ADD or container.memory[frame.device].fits(frame.a):
             return False
         container.count(len(container.processes) // ASKED_A_FRAME)
-        since_ns = self._refused_ns.setdefault(frame.seq, now_ns)
-        return now_ns - since_ns <= UNREAD_NS and any(one.count_waiting() for one in container.processes if one is not self)
+        request.refused_ns = now_ns if request.refused_ns is None else request.refused_ns
+        waited_ns = now_ns - request.refused_ns
+        return waited_ns <= UNREAD_NS and any(one.count_waiting() for one in container.processes if one is not self)
 
-    def _needs_reading(self, frame: Frame) -> bool:
+    def _needs_reading(self, request: _MemoryRequest) -> bool:
         """Have the driver asked if the request is the first one in a new context, or would be refused for memory that may be
         free already. Return whether the answer is to be waited for."""
-        container, memory = self.container, self.container.memory[frame.device]
-        if frame.kind is not Kind.ADD or frame.b:
+        container, frame = self.container, request.frame
+        memory = container.memory[frame.device]
+        if frame.kind is not Kind.ADD:
             return False
         if memory.awaits_reading(self):
             return container.shares.read_soon()
         if not memory.may_fit(frame.a):
             return False
-        since = self._unsure.setdefault(frame.seq, container.readings)
-        return container.readings - since <= READINGS and container.shares.read_soon()
+        request.asked_at = container.readings if request.asked_at is None else request.asked_at
+        return container.readings - request.asked_at <= READINGS and container.shares.read_soon()
 
     def awaits_reading(self) -> bool:
         """Return whether its first postponed request waits for the driver."""
@@ -693,8 +706,6 @@ class _Process:
         held = bool(frame.b) or container.informs[frame.device]
         count = memory.add if frame.kind is Kind.ADD else memory.set_contexts
         allowed = count(self, frame.a, held=held)
-        self._unsure.pop(frame.seq, None)
-        self._refused_ns.pop(frame.seq, None)
         container.page.show_used(frame.device, memory.used_bytes)
         if frame.kind is Kind.CONTEXT and frame.b:
             return  # the process does not ask
@@ -702,10 +713,9 @@ class _Process:
         self.send(verdict)
 
     def answer_postponed(self) -> None:
-        """Answer the first postponed request, unless it waits for the driver or for other processes."""
-        now_ns = self.container.shares.now_ns()
-        if self.postponed and not self.awaits_reading() and not self._may_be_freed(self.postponed[0], now_ns):
-            self._count(self.postponed.popleft())
+        """Answer the first postponed request, unless it has to wait for the driver or for other processes."""
+        if self.postponed and not self._has_to_wait(self.postponed[0], self.container.shares.now_ns()):
+            self._count(self.postponed.popleft().frame)
 
     def _welcome(self, hello: Frame, now_ns: int) -> None:
         if self._greeted:
