@@ -18,8 +18,9 @@ from lading.vocabulary import GpuUuid, PodUid
 FOLDER: Final = Path("/run/lading/shares")
 FILE: Final = "grant.json"
 SOCKET: Final = "s.sock"
-IN_CONTAINER: Final = "/run/lading/gpu"
-REAL_LIBRARIES: Final = "/usr/local/lading/gpu/real"  # folder of the driver's own libraries in a container
+# Paths in a container have a folder of their own in its root: no volume of a pod covers the root, and many cover /run or /usr.
+IN_CONTAINER: Final = "/.lading/gpu/share"
+REAL_LIBRARIES: Final = "/.lading/gpu/real"  # folder of the driver's own libraries
 MAX_GPUS: Final = 16
 
 _Mib = Annotated[int, msgspec.Meta(ge=1, le=MAX_MEMORY_MIB)]

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from lading.compiling import WARNINGS, compile_for_nodes, run_compiler
-from lading.sharegrant import REAL_LIBRARIES
+from lading.sharegrant import IN_CONTAINER, REAL_LIBRARIES
+from lading.sharegrant import SOCKET as SOCKET_NAME
 
 CUDA: Final = "libcuda.so.1"
 NVML: Final = "libnvidia-ml.so.1"
-SOCKET: Final = Path("/run/lading/gpu/s.sock")  # the share server's socket, as a container sees it
+SOCKET: Final = Path(IN_CONTAINER, SOCKET_NAME)  # the share server's socket, as a container sees it
 HERE: Final = Path(__file__).parent
 SOURCES: Final = {
     CUDA: (
@@ -41,6 +42,7 @@ def build(out: Path, compiler: Sequence[str], *, real: Path | None = None, socke
         # path.
         stub = Path(name) / "real.so"
         run_compiler([*compiler, "-shared", "-fPIC", f"-Wl,-soname,{real}", "-x", "c", "/dev/null", "-o", str(stub)])
+        # Paths in a container are defined once, in lading/sharegrant.py.
         defines = [f'-DREAL_LIBRARY="{real}"', f'-DSOCKET_PATH="{socket}"']
         sources = [str(HERE / source) for source in SOURCES[soname]]
         built = Path(name) / soname

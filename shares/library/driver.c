@@ -5,10 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#ifndef REAL_LIBRARY
-#define REAL_LIBRARY "/usr/local/lading/gpu/real/libcuda.so.1"
-#endif
-
 struct real real;
 
 static int ordinals[MAX_DEVICES]; /* by CUDA's ordinal: index + 1, 0 if not looked for, -1 if not in the grant */

@@ -12,9 +12,6 @@
 
 #include "share.h"
 
-#ifndef REAL_LIBRARY
-#define REAL_LIBRARY "/usr/local/lading/gpu/real/libnvidia-ml.so.1"
-#endif
 #define HOOK __attribute__((visibility("default")))
 
 enum { NVML_SUCCESS = 0, NVML_ERROR_TIMEOUT = 10, NVML_ERROR_FUNCTION_NOT_FOUND = 13, UUID_BYTES = 96 };

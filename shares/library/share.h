@@ -5,9 +5,6 @@
 #include <stdint.h>
 #include <time.h>
 
-#ifndef SOCKET_PATH
-#define SOCKET_PATH "/run/lading/gpu/s.sock"
-#endif
 #define MS 1000000LL
 
 enum { MAX_DEVICES = 16, BEAT_LOST_MS = 1000 };

@@ -33,7 +33,7 @@ def test_it_needs_an_old_glibc_and_the_drivers_library_by_its_path(built: Path, 
     versions = {tuple(map(int, one.split(b"."))) for one in re.findall(rb"\0GLIBC_(2\.[0-9]+)", data)}
     assert versions
     assert max(versions) <= OLDEST
-    assert f"\0/usr/local/lading/gpu/real/{soname}\0".encode() in data
+    assert f"\0/.lading/gpu/real/{soname}\0".encode() in data
 
 
 @pytest.mark.timeout(1800)

@@ -143,11 +143,11 @@ def test_a_card_has_one_isolation_at_a_time(site: Site, driver: CudaDriver) -> N
 
 def test_a_container_cannot_take_the_library_away(site: Site, driver: CudaDriver) -> None:
     _, container = sharing(site, driver, "hostile", "memory=1Gi")
-    for path in ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/local/lading/gpu/real/libcuda.so.1"):
+    for path in ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/.lading/gpu/real/libcuda.so.1"):
         assert container.exec("sh", "-c", f"echo >>{path}").exit != 0
         assert container.exec("rm", path).exit != 0
-    assert container.exec("rm", "/run/lading/gpu/s.sock").exit != 0
-    assert container.exec("sh", "-c", "echo '{}' >/run/lading/gpu/grant.json").exit != 0
+    assert container.exec("rm", "/.lading/gpu/share/s.sock").exit != 0
+    assert container.exec("sh", "-c", "echo '{}' >/.lading/gpu/share/grant.json").exit != 0
     assert container.sh("gpu-work memory 1025").splitlines()[0] == "1025 MiB: 2"
 
 
@@ -222,6 +222,15 @@ def test_a_process_that_goes_past_the_library_is_reported(site: Site, driver: Cu
 
 def test_a_pods_own_mount_does_not_replace_its_grant(site: Site, driver: CudaDriver, tmp_path: Path) -> None:
     options = driver.container()
-    options["mounts"] = [*options["mounts"], Mount(host_path=tmp_path, container_path="/run/lading/gpu")]
+    options["mounts"] = [*options["mounts"], Mount(host_path=tmp_path, container_path="/.lading/gpu/share")]
     pod = site.kubelet.run_pod("hostile-mount", annotations={GPU: "0:memory=1Gi,isolation=tokens"})
     assert pod.run_container(**options).sh("gpu-work memory 1025").startswith("1025 MiB: 2")
+
+
+def test_a_pod_starts_with_a_read_only_volume_at_run(site: Site, driver: CudaDriver, tmp_path: Path) -> None:
+    options = driver.container()
+    for mount in options["mounts"]:
+        (tmp_path / Path(mount.container_path).name).mkdir()  # the simulated driver's own folder is in /run too
+    options["mounts"] = [*options["mounts"], Mount(host_path=tmp_path, container_path="/run", readonly=True)]
+    pod = site.kubelet.run_pod("read-only-run", annotations={GPU: "0:memory=1Gi,isolation=tokens"})
+    assert pod.run_container(**options).sh("gpu-work memory 1").startswith("1 MiB: 0")

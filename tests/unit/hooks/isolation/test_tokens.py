@@ -46,9 +46,9 @@ def test_each_name_of_the_driver_library_is_replaced_and_the_rest_stays() -> Non
         *GIVEN.mounts[3:],
         Mount("/usr/local/cuda/compat/libcuda.so.1", "/opt/libraries/libcuda.so.1"),
         Mount("/usr/local/cuda/compat/lib.real/libcuda.so.1", "/opt/libraries/libcuda.so.1"),
-        Mount("/usr/local/lading/gpu/real/libcuda.so.1", f"/driver{LIB}/libcuda.so.580"),
-        Mount("/usr/local/lading/gpu/real/libnvidia-ml.so.1", f"/driver{LIB}/libnvidia-ml.so.580"),
-        Mount("/run/lading/gpu", "/run/shares/pod-1_train"),
+        Mount("/.lading/gpu/real/libcuda.so.1", f"/driver{LIB}/libcuda.so.580"),
+        Mount("/.lading/gpu/real/libnvidia-ml.so.1", f"/driver{LIB}/libnvidia-ml.so.580"),
+        Mount("/.lading/gpu/share", "/run/shares/pod-1_train"),
     )
     assert all(mount.readonly for mount in mounts)
 
@@ -109,7 +109,7 @@ def test_the_containers_of_a_pod_that_share_one_share_have_one_folder() -> None:
     enforced = enforce(card(memory_mib=1000, pod_wide=True))
     assert enforced.share is not None
     assert enforced.share.container == ""
-    assert enforced.adjustment.mounts[-1] == Mount("/run/lading/gpu", "/run/shares/pod-1_")
+    assert enforced.adjustment.mounts[-1] == Mount("/.lading/gpu/share", "/run/shares/pod-1_")
 
 
 def test_a_whole_card_beside_a_share_is_reported_and_not_limited() -> None:
