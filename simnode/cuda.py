@@ -49,10 +49,12 @@ class CudaDriver:
 
     folder: Path
 
-    def container(self) -> ContainerOptions:
-        """Return the changes that a container needs in addition to Lading's, so that its programs find the simulated cards."""
+    def container(self, *, context_mib: int = 0) -> ContainerOptions:
+        """Return the changes that a container needs in addition to Lading's, so that its programs find the simulated cards.
+        `context_mib`: memory of a card that a process takes before it allocates any."""
         mounts = [Mount(host_path=self.folder, container_path=_IN_CONTAINER)]
         env = {"FAKE_CUDA_DIR": _IN_CONTAINER, "FAKE_NVML_STATE": f"{_IN_CONTAINER}/{_NVML_STATE}"}
+        env["FAKE_CUDA_CONTEXT_MIB"] = str(context_mib)
         return {"image": images.CUDA, "env": env, "mounts": mounts}
 
     def reset(self) -> None:
@@ -61,11 +63,16 @@ class CudaDriver:
             state.unlink(missing_ok=True)
 
 
+def find_cuda_state(node: SimNode) -> Path:
+    """Return the folder in which the fake driver of this node keeps what processes have of its cards."""
+    return node.root / "fake-cuda"
+
+
 def install_fake_cuda(node: SimNode) -> CudaDriver:
     """Replace the texts that stand for the driver's libcuda and NVML by the fakes."""
     if node.profile.driver is None:
         raise HostError(f"cannot install CUDA on {node.profile.name}: the node has no driver")
-    folder = node.root / "fake-cuda"
+    folder = find_cuda_state(node)
     for library in (compile_fake_cuda(folder / "built"), compile_fake_nvml(folder / "built")):
         library.replace(node.root / LIBRARIES / f"{library.stem}.{node.profile.driver.version}")
     (node.root / LIBRARIES / CUDA.removesuffix(".1")).symlink_to(CUDA)

@@ -23,6 +23,7 @@ from shares.library import build as library
 from simnode.build import SimNode
 from simnode.child import Block, Child, answers
 from simnode.cri import Cri
+from simnode.cuda import find_cuda_state
 from simnode.nvml import compile_fake_nvml
 
 _UNITS: Final = Path(__file__).parents[1] / "systemd"
@@ -119,7 +120,8 @@ class LadingNode(Block):
         self.hooks = Daemon(
             "lading-hooks", config=folder / "hooks.toml", socket=folder / "hooks.sock", env=env, module=hooks_module
         )
-        self.shares = Daemon("lading-shares", config=folder / "shares.toml", socket=folder / "shares.sock")
+        shares_env = {"FAKE_NVML_STATE": str(node.nvml_state), "FAKE_CUDA_DIR": str(find_cuda_state(node))}
+        self.shares = Daemon("lading-shares", config=folder / "shares.toml", socket=folder / "shares.sock", env=shares_env)
         self.guard = Guard(config=folder / "hooks.toml", lock=folder / "nri-guard.lock")
         proxy_env = _read_environment("lading-runtimeproxy.service")
         self.proxy = Daemon("lading-runtimeproxy", config=folder / "runtimeproxy.toml", socket=self.cri_socket, env=proxy_env)
@@ -153,6 +155,7 @@ class LadingNode(Block):
 
     def write_config(self) -> None:
         self.hooks_dir.mkdir(parents=True, exist_ok=True)
+        nvml = str(compile_fake_nvml(self.node.nvml_state.parent))
         hooks: dict[str, object] = {
             "listen": str(self.hooks.socket),
             "host_root": str(self.node.root),
@@ -160,7 +163,7 @@ class LadingNode(Block):
             "runtime_endpoint": str(self._runtime.socket),
             "assignments": ["manual"],
             "node_name": "demo",
-            "nvml_library": str(compile_fake_nvml(self.node.nvml_state.parent)),
+            "nvml_library": nvml,
             "gpu_mode": "devices",
             **({"front_end": "nri", "nri_socket": str(self.nri)} if self.nri else {}),
         }
@@ -173,7 +176,7 @@ class LadingNode(Block):
         if self._tokens:
             hooks |= {"isolations": ["none", "tokens"], "shares_dir": shares_dir, "share_libraries": str(self._libraries)}
             hooks |= {"driver_root": str(self.node.root), "shares_socket": str(self.shares.socket)}
-            shares = {"listen": str(self.shares.socket), "shares_dir": shares_dir, "metrics": ""}
+            shares = {"listen": str(self.shares.socket), "shares_dir": shares_dir, "metrics": "", "nvml_library": nvml}
             self.shares.config.write_text(render_flat_toml(shares))
         self.hooks.config.write_text(render_flat_toml({**hooks, **self._hooks_settings}))
         self.proxy.config.write_text(render_flat_toml({**proxy, **self._proxy_settings}))

@@ -234,3 +234,9 @@ def test_a_pod_starts_with_a_read_only_volume_at_run(site: Site, driver: CudaDri
     options["mounts"] = [*options["mounts"], Mount(host_path=tmp_path, container_path="/run", readonly=True)]
     pod = site.kubelet.run_pod("read-only-run", annotations={GPU: "0:memory=1Gi,isolation=tokens"})
     assert pod.run_container(**options).sh("gpu-work memory 1").startswith("1 MiB: 0")
+
+
+def test_what_a_process_has_of_the_card_besides_its_allocations_counts(site: Site, driver: CudaDriver) -> None:
+    pod = site.kubelet.run_pod("context", annotations={GPU: "0:memory=1Gi,isolation=tokens"})
+    container = pod.run_container(**driver.container(context_mib=514))
+    assert [container.sh(f"gpu-work memory {mib}").split("\n")[0] for mib in (508, 506)] == ["508 MiB: 2", "506 MiB: 0"]
