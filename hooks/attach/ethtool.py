@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hooks.attach.messages import (
-    NLM_F_ACK,
-    NLM_F_REQUEST,
+    ASK,
     NetlinkMessage,
     parse_attributes,
     parse_number,
@@ -168,4 +167,4 @@ def _attributes(message: NetlinkMessage) -> dict[int, bytes]:
 
 
 def _render(family: int, command: int, attributes: bytes) -> bytes:
-    return render_message(family, NLM_F_REQUEST | NLM_F_ACK, _GENL_HEADER.pack(command, 1) + attributes)
+    return render_message(family, ASK, _GENL_HEADER.pack(command, 1) + attributes)

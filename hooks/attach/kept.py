@@ -9,14 +9,14 @@ Tests: tests/node/test_netlink_kept.py
 """
 
 import errno
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 from hooks.attach import bpf, ethtool, ethtool_ioctl, kept_files, kept_link
-from hooks.attach.kernel import KernelError
-from hooks.attach.links import ask, attempting, refused
+from hooks.attach.kernel import KernelError, ask, attempting, refused
 from hooks.attach.messages import Exchange, RefusedError
 from hooks.attach.rtnetlink import render_get_link
 from hooks.model.attachment import KeptSetting, Link
@@ -45,13 +45,14 @@ def sources_of(link: Link, *, route: Exchange, generic: Exchange, folder: Path) 
     in the namespace of the calling thread; `route`, `generic`: rtnetlink and generic netlink there; `folder`: the device's
     folder in sysfs."""
     family = _find_ethtool(generic)
-    groups = ethtool.GROUPS if family is not None else ()
+    groups = () if family is None else tuple(_OfEthtool(link, generic, family, group) for group in ethtool.GROUPS)
+    name, index = link.name, link.index
     return (
         _OfLink(link, route),
-        _OfBpf(link),
-        *(_OfEthtool(link, generic, family or 0, group) for group in groups),
-        _OfIoctl(link),
-        _OfFiles(link, folder),
+        _OfModule(name, bpf.TCX, partial(bpf.read_tcx, index), partial(bpf.detach_tcx, index)),
+        *groups,
+        _OfModule(name, ethtool_ioctl.NAMES, partial(ethtool_ioctl.read, name), partial(ethtool_ioctl.write, name)),
+        _OfModule(name, kept_files.NAMES, partial(kept_files.read, folder), partial(kept_files.write, folder)),
     )
 
 
@@ -128,20 +129,6 @@ class _OfLink:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfBpf:
-    link: Link
-    names: Collection[str] = frozenset(bpf.TCX)
-
-    def read(self) -> Mapping[str, str]:
-        return bpf.read_tcx(self.link.index)
-
-    def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-        for name, value in wanted.items():
-            with attempting(f"detach the BPF programs of network device {self.link.name} ({name})"):
-                bpf.detach_tcx(self.link.index, name, frozenset(value.split()))
-
-
-@dataclass(frozen=True, slots=True)
 class _OfEthtool:
     link: Link
     exchange: Exchange
@@ -168,35 +155,28 @@ class _OfEthtool:
         ask(self.exchange, request, f"set {', '.join(wanted)} of network device {self.link.name}")
 
 
-@dataclass(frozen=True, slots=True)
-class _OfIoctl:
-    link: Link
-    names: Collection[str] = ethtool_ioctl.NAMES
-
-    def read(self) -> Mapping[str, str]:
-        with attempting(f"read the ethtool settings of network device {self.link.name}"):
-            return ethtool_ioctl.read(self.link.name)
-
-    def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-        for name, value in wanted.items():
-            with attempting(f"set {name} of network device {self.link.name}"):
-                ethtool_ioctl.write(self.link.name, name, now=now.get(name, ""), wanted=value)
+class _Write(Protocol):
+    def __call__(self, name: str, *, now: str, wanted: str) -> None:
+        """Change one setting. Raise OSError."""
 
 
 @dataclass(frozen=True, slots=True)
-class _OfFiles:
-    link: Link
-    folder: Path
-    names: Collection[str] = kept_files.NAMES
+class _OfModule:
+    """Represent the settings of a module that reads them together, and writes one at a time."""
+
+    device: str
+    names: Collection[str]
+    get: Callable[[], Mapping[str, str]]
+    set: _Write
 
     def read(self) -> Mapping[str, str]:
-        with attempting(f"read {self.folder}"):
-            return kept_files.read(self.folder)
+        with attempting(f"read the settings of network device {self.device}"):
+            return self.get()
 
     def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         for name, value in wanted.items():
-            with attempting(f"set {name} of network device {self.link.name} to {value}"):
-                kept_files.write(self.folder, name, value)
+            with attempting(f"set {name} of network device {self.device}"):
+                self.set(name, now=now.get(name, ""), wanted=value)
 
 
 def _find_ethtool(generic: Exchange) -> int | None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hooks.attach.messages import (
+    ASK,
     NetlinkMessage,
     parse_attributes,
     parse_number,
@@ -24,7 +25,7 @@ from hooks.attach.messages import (
     render_nested,
     render_number,
 )
-from hooks.attach.rtnetlink import CHANGE, LINK_HEADER, RTM_NEWLINK, link_attributes, render_link_message
+from hooks.attach.rtnetlink import LINK_HEADER, RTM_NEWLINK, link_attributes, render_link_message
 
 XDP: Final = "xdp"
 _FLAGS: Final = "flags"
@@ -91,7 +92,7 @@ def render_kept(index: int, name: str, *, now: str, wanted: str) -> Iterator[byt
                 yield render_link_message(index, render_nested(_IFLA_XDP, render_attribute(_IFLA_XDP_FD, _NO_PROGRAM), flags))
     elif name == _FLAGS:
         bits = sum(_BITS.get(word, 0) for word in wanted.split())
-        yield render_message(RTM_NEWLINK, CHANGE, LINK_HEADER.pack(0, 0, index, bits, sum(_BITS.values())))
+        yield render_message(RTM_NEWLINK, ASK, LINK_HEADER.pack(0, 0, index, bits, sum(_BITS.values())))
     elif name in _OCTETS:
         yield render_link_message(index, render_attribute(_OCTETS[name], bytes.fromhex(wanted)))
     else:

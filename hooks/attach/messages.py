@@ -22,6 +22,8 @@ NLM_F_DUMP: Final = 0x300
 NLM_F_EXCL: Final = 0x200
 NLM_F_CREATE: Final = 0x400
 NLM_F_APPEND: Final = 0x800
+ASK: Final = NLM_F_REQUEST | NLM_F_ACK  # a request that an answer or an acknowledgement ends
+
 NLM_F_CAPPED: Final = 0x100  # an error repeats only the request's header
 NLM_F_ACK_TLVS: Final = 0x200
 
@@ -171,8 +173,8 @@ def ends(message: NetlinkMessage) -> bool:
 
 
 def _raise_error(message: NetlinkMessage) -> None:
-    """Raise RefusedError if the last message of an exchange has an error number. Parse `struct nlmsgerr`, or the number alone at
-    the end of a dump, and the attributes after it if the flags announce them."""
+    """Raise RefusedError if the last message of an exchange has an error number. Parse `struct nlmsgerr`, or the number alone
+    at the end of a dump, and the attributes after it if the flags announce them."""
     code = -_ERROR.unpack_from(message.body)[0]
     text = b""
     if code and message.flags & NLM_F_ACK_TLVS:

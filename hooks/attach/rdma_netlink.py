@@ -13,9 +13,8 @@ import errno
 from typing import Final
 
 from hooks.attach.messages import (
-    NLM_F_ACK,
+    ASK,
     NLM_F_DUMP,
-    NLM_F_REQUEST,
     Exchange,
     NetlinkMessage,
     RefusedError,
@@ -46,21 +45,21 @@ _OLDER: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 
 
 def render_get_mode() -> bytes:
-    return _render(_CMD_SYS_GET, NLM_F_REQUEST | NLM_F_ACK)
+    return _render(_CMD_SYS_GET, ASK)
 
 
 def render_list_devices() -> bytes:
-    return _render(_CMD_GET, NLM_F_REQUEST | NLM_F_ACK | NLM_F_DUMP)
+    return _render(_CMD_GET, ASK | NLM_F_DUMP)
 
 
 def render_move_device(index: int, netns_fd: int) -> bytes:
     body = render_number(_ATTR_DEV_INDEX, index) + render_number(_ATTR_NET_NS_FD, netns_fd)
-    return _render(_CMD_SET, NLM_F_REQUEST | NLM_F_ACK, body)
+    return _render(_CMD_SET, ASK, body)
 
 
 def render_rename_device(index: int, name: str) -> bytes:
     body = render_number(_ATTR_DEV_INDEX, index) + render_text(_ATTR_DEV_NAME, name)
-    return _render(_CMD_SET, NLM_F_REQUEST | NLM_F_ACK, body)
+    return _render(_CMD_SET, ASK, body)
 
 
 def read_mode(exchange: Exchange) -> RdmaMode:

@@ -10,7 +10,7 @@ import struct
 from typing import Final, Literal
 
 from hooks.attach.messages import (
-    NLM_F_ACK,
+    ASK,
     NLM_F_APPEND,
     NLM_F_CREATE,
     NLM_F_DUMP,
@@ -78,8 +78,7 @@ _RTPROT_BOOT: Final = 3
 _RT_SCOPE_UNIVERSE: Final = 0
 _RT_SCOPE_LINK: Final = 253
 
-CHANGE: Final = NLM_F_REQUEST | NLM_F_ACK
-_ADD: Final = CHANGE | NLM_F_CREATE | NLM_F_EXCL
+_ADD: Final = ASK | NLM_F_CREATE | NLM_F_EXCL
 
 
 def render_get_link(name: str) -> bytes:
@@ -98,7 +97,7 @@ def render_delete_link(index: int) -> bytes:
 
 
 def render_link_message(
-    index: int, *attributes: bytes, kind: int = RTM_NEWLINK, flags: int = CHANGE, up: bool | None = None
+    index: int, *attributes: bytes, kind: int = RTM_NEWLINK, flags: int = ASK, up: bool | None = None
 ) -> bytes:
     """Render a request about one device, by default a change. `up` sets the device up or down; None leaves its state."""
     header = LINK_HEADER.pack(0, 0, index, _IFF_UP if up else 0, 0 if up is None else _IFF_UP)
@@ -111,8 +110,8 @@ def render_set_up(index: int, *, up: bool) -> bytes:
 
 def render_announce(index: int) -> bytes:
     """Render a request that sets arp_notify: when the device comes up, the kernel sends a gratuitous ARP for each address.
-    Neighbours may still know the address with another VF's MAC. rtnetlink has such settings for IPv4 only: for IPv6 see
-    `neighbours`."""
+    Neighbours may still know the address with another VF's MAC. rtnetlink has such settings for IPv4 only; `netlink` writes
+    those for IPv6."""
     setting = render_nested(_IFLA_INET_CONF, render_number(_ARP_NOTIFY, 1))
     return render_link_message(index, render_nested(_IFLA_AF_SPEC, render_nested(_family(4), setting)))
 
@@ -136,7 +135,7 @@ def render_add_altname(index: int, name: str) -> bytes:
 
 
 def render_drop_altname(index: int, name: str) -> bytes:
-    return _render_altname(_RTM_DELLINKPROP, CHANGE, index, name)
+    return _render_altname(_RTM_DELLINKPROP, ASK, index, name)
 
 
 def _render_altname(kind: int, flags: int, index: int, name: str) -> bytes:
