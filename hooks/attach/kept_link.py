@@ -57,7 +57,6 @@ _TEXT: Final = frozenset({"alias"})  # settings reported with a NUL at the end, 
 _IFLA_XDP: Final = 43
 _IFLA_XDP_FD: Final = 1
 _IFLA_XDP_FLAGS: Final = 3
-_IFLA_XDP_PROG_ID: Final = 4
 _NO_PROGRAM: Final = struct.pack("=i", -1)
 # Each XDP mode has an attribute for its program, and a flag (XDP_FLAGS_*_MODE).
 _MODES: Final = {"driver": (5, 4), "generic": (6, 2), "offloaded": (7, 8)}

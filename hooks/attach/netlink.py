@@ -31,7 +31,7 @@ from hooks.attach.sockets import NETLINK_GENERIC, NETLINK_RDMA, NETLINK_ROUTE, N
 from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change, render_guids
 from hooks.host.attributes import read_names
 from hooks.host.binding import read_binding
-from hooks.model.attachment import KeptSetting, Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState
+from hooks.model.attachment import NO_MAC, KeptSetting, Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState
 from lading.vocabulary import PciAddress
 
 _HOST: Final = "the host"
@@ -41,7 +41,6 @@ _NO_RDMA: Final = "EPROTONOSUPPORT: this kernel has no RDMA"
 # Some firmware answers before it has set a MAC, or loses the MAC in a reset that is still in progress.
 _MAC_TRIES: Final = 10
 _MAC_PAUSE_S: Final = 0.1
-_NO_MAC: Final = "00:00:00:00:00:00"
 
 # The drivers igbvf (igbvf_set_mac), iavf (iavf_set_mac) and ixgbevf (ixgbevf_set_mac), and firmware, return one of these errors
 # if the PF refuses a VF's MAC.
@@ -80,17 +79,17 @@ class HostKernel(Kernel):
         return self._find_vf(pf, index)[1]
 
     def set_vf(self, pf: PciAddress, index: int, config: VfConfig) -> None:
-        if config.empty:
+        if not config.values:
             return
         pf_index, now = self._find_vf(pf, index)
         for change in decide_changes(now, config):
             self._set(pf, pf_index, index, change)
-            if change.mac not in {None, _NO_MAC}:  # a PF without a MAC for the VF may report the VF's own
+            if change.mac not in {None, NO_MAC}:  # a PF without a MAC for the VF may report the VF's own
                 self._settle_mac(pf, pf_index, index, change)
 
     def release_mac(self, pf: PciAddress, index: int, *, unless: str) -> None:
         if self.read_vf(pf, index).mac != unless:
-            self.set_vf(pf, index, VfConfig(mac=_NO_MAC))
+            self.set_vf(pf, index, VfConfig(mac=NO_MAC))
 
     def confirm_mac(self, pf: PciAddress, index: int, mac: str) -> None:
         if self.read_vf(pf, index).mac != mac:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from hooks.attach.messages import NetlinkMessage, parse_attributes, parse_number, render_attribute
 from hooks.attach.rtnetlink import IFLA_VF_INFO, IFLA_VFINFO_LIST, link_attributes, render_link_message
-from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
+from hooks.model.attachment import NEUTRAL, VfConfig, VfLinkState, VlanProtocol
 
 _IFLA_VF_MAC: Final = 1
 _IFLA_VF_VLAN: Final = 2
@@ -45,7 +45,6 @@ _SETTINGS: Final = (
     _Setting(9, _ONE, ("trust",)),
     _Setting(5, _ONE, ("link_state",)),
 )
-_NEUTRAL: Final = VfConfig(vlan=0, vlan_qos=0, vlan_proto=VlanProtocol.DOT1Q, min_tx_rate=0, max_tx_rate=0)
 
 _DOT1AD: Final = b"\x88\xa8"
 _PROTOCOLS: Final = {b"\x81\x00": VlanProtocol.DOT1Q, _DOT1AD: VlanProtocol.DOT1AD}
@@ -61,17 +60,14 @@ _PARSERS: Final[Mapping[str, Callable[[Any], object]]] = {
 
 def decide_changes(now: VfConfig, wanted: VfConfig) -> tuple[VfConfig, ...]:
     """Return the changes to send, in order. Each change has one field, or all fields that travel together."""
-    changes = []
+    changes, reported = [], now.values
     for setting in _SETTINGS:
         names = (*setting.fields, "vlan_proto") if setting.kind == _IFLA_VF_VLAN else setting.fields
-        asked = {name: value for name in names if (value := getattr(wanted, name)) is not None}
-        if "mac" in asked or any(getattr(now, name) != value for name, value in asked.items()):
+        asked = {name: value for name, value in wanted.values.items() if name in names}
+        if "mac" in asked or any(reported.get(name) != value for name, value in asked.items()):
             # A VF without a VLAN keeps neither the priority nor the protocol of its earlier VLAN.
-            rest = _NEUTRAL if asked.get("vlan") == 0 else now
-            required = {name: getattr(rest, name) for name in names if getattr(rest, name) is not None}
-            neutral = {name: getattr(_NEUTRAL, name) for name in names}
-            fields: dict[str, Any] = {**neutral, **required, **asked}
-            changes.append(VfConfig(**fields))
+            result = NEUTRAL.values | ({} if asked.get("vlan") == 0 else reported) | asked
+            changes.append(VfConfig(**{name: result[name] for name in names}))
     return tuple(changes)
 
 
