@@ -4,6 +4,8 @@ A request has no sequence number until the socket that sends it stamps one. An a
 exchange. Its last message is an acknowledgement or error (NLMSG_ERROR), or the end of a dump (NLMSG_DONE). An error becomes a
 `RefusedError` with the kernel's number and, if the kernel gives it, a text (extended acknowledgement).
 
+`bench.netlink` compares this code with pyroute2.
+
 Source: linux/netlink.h; Documentation/userspace-api/netlink/intro.rst. Numbers are in the host's byte order.
 """
 

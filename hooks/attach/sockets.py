@@ -42,14 +42,14 @@ class NetlinkSocket(socket.socket):
         not from the kernel."""
         self._sequence += 1
         self.sendto(stamp(request, self._sequence), (0, 0))
-        answer = b""
+        parts: list[bytes] = []
         while True:
             data, messages = self._receive()
             if any(message.sequence != self._sequence for message in messages):
                 continue
-            answer += data
+            parts.append(data)
             if any(ends(message) for message in messages):
-                return answer
+                return b"".join(parts)
 
     def _receive(self) -> tuple[bytes, list[NetlinkMessage]]:
         """Receive one datagram of the kernel, whatever its size: a PF reports its hundreds of VFs in one datagram."""
