@@ -9,13 +9,11 @@ Tests: tests/unit/hooks/attach/test_attacher.py
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from hooks.attach.kernel import Kernel, KernelError, NameTakenError
 from hooks.attach.plan import Act, ObservedDevices, original_mac, parking_name, reset_of
-from hooks.model.attachment import Attachment, Link, MacOwner, Netdev, RdmaDevice
-
-_NO_MAC: Final = "00:00:00:00:00:00"
+from hooks.model.attachment import NO_MAC, Attachment, Link, MacOwner, Netdev, RdmaDevice
 
 
 class KernelCall(NamedTuple):
@@ -62,7 +60,7 @@ def calls_of(act: Act, row: Attachment, observed: ObservedDevices, kernel: Kerne
 
 def _configure(row: Attachment, host: Link | None, kernel: Kernel) -> Iterator[KernelCall]:
     config, mtu = row.settings.config, row.settings.mtu
-    if not config.empty:
+    if config.values:
         yield KernelCall("setting it up at its PF", partial(kernel.set_vf, row.vf.pf, row.vf.index, config))
     if host is not None and (config.mac is not None or mtu is not None):
         # Drivers do not pass a MAC from the PF on to a network device that exists already.
@@ -88,7 +86,7 @@ def _restore(row: Attachment, observed: ObservedDevices, kernel: Kernel) -> Iter
         # A retry must not release the MAC a second time: the PF would not learn the VF's MAC again.
         done = row.config.mac or ""
         yield KernelCall("letting it decide its MAC", partial(kernel.release_mac, row.vf.pf, row.vf.index, unless=done))
-    if not (config := reset_of(row)).empty:
+    if (config := reset_of(row)).values:
         yield KernelCall("resetting it at its PF", partial(kernel.set_vf, row.vf.pf, row.vf.index, config))
     if host is not None and row.netdev is not None:
         yield from _restore_link(row, host, row.netdev, kernel)
@@ -99,7 +97,7 @@ def _restore_link(row: Attachment, link: Link, original: Netdev, kernel: Kernel)
     yield KernelCall("restoring its settings", partial(kernel.restore_kept, row.bdf, link.name, original.kept))
     # The kernel sets InfiniBand's MAC: it contains the number of a queue pair, which changes with a reload.
     own = original_mac(row)
-    mac = own if len(own) == len(_NO_MAC) and own != link.mac else None
+    mac = own if len(own) == len(NO_MAC) and own != link.mac else None
     down = partial(kernel.set_link, None, link.name, mac=mac, mtu=original.mtu, up=False)
     yield KernelCall("restoring its MAC and MTU", down)
     if set(link.altnames) != set(original.altnames):
@@ -112,7 +110,7 @@ def _restore_link(row: Attachment, link: Link, original: Netdev, kernel: Kernel)
         yield KernelCall("bringing it up again", partial(kernel.set_link, None, original.name, up=True))
     # If the PF now reports another MAC than before, its driver does not report a VF's own MAC. So the recorded MAC was given to
     # the PF, and the PF gets it again.
-    if row.mac_owner is MacOwner.VF and row.config.mac not in {None, _NO_MAC}:
+    if row.mac_owner is MacOwner.VF and row.config.mac not in {None, NO_MAC}:
         yield KernelCall("comparing its MAC at its PF", partial(kernel.confirm_mac, row.vf.pf, row.vf.index, row.config.mac))
 
 

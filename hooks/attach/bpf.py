@@ -48,10 +48,10 @@ def read_tcx(index: int) -> dict[str, str]:
     return result
 
 
-def detach_tcx(index: int, name: str, keep: frozenset[str]) -> None:
-    """Detach all TCX programs of one direction except `keep`. Raise OSError."""
+def detach_tcx(index: int, name: str, *, now: str, wanted: str) -> None:
+    """Detach all TCX programs of one direction except `wanted`. Raise OSError."""
     for program, link in _query(index, TCX[name]):
-        if str(program) in keep:
+        if str(program) in wanted.split():
             continue
         if link:
             _detach_link(link)

@@ -8,19 +8,20 @@ Source: linux/ethtool_netlink.h; Documentation/networking/ethtool-netlink.rst; n
 """
 
 import struct
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from hooks.attach.messages import (
-    NLA_F_NESTED,
-    NLM_F_ACK,
-    NLM_F_REQUEST,
+    ASK,
     NetlinkMessage,
     parse_attributes,
+    parse_number,
     render_attribute,
     render_message,
+    render_nested,
+    render_number,
+    render_text,
 )
 
 _GENL_HEADER: Final = struct.Struct("=BBxx")  # struct genlmsghdr: command, version
@@ -115,13 +116,12 @@ GROUPS: Final = (
 
 
 def render_get_family() -> bytes:
-    name = render_attribute(_CTRL_ATTR_FAMILY_NAME, _FAMILY.encode() + b"\0")
-    return _render(_GENL_ID_CTRL, _CTRL_CMD_GETFAMILY, name)
+    return _render(_GENL_ID_CTRL, _CTRL_CMD_GETFAMILY, render_text(_CTRL_ATTR_FAMILY_NAME, _FAMILY))
 
 
 def parse_family(message: NetlinkMessage) -> int:
     """Return the number that this kernel gave to ethtool's generic netlink family."""
-    return int.from_bytes(_attributes(message)[_CTRL_ATTR_FAMILY_ID], sys.byteorder)
+    return parse_number(_attributes(message)[_CTRL_ATTR_FAMILY_ID])
 
 
 def render_get(family: int, group: Group, index: int) -> bytes:
@@ -134,7 +134,7 @@ def parse_group(group: Group, message: NetlinkMessage) -> dict[str, str]:
     return {
         name: dict(parse_attributes(reported[kind])).get(_BITSET_VALUE, b"").hex()
         if size == _BITS
-        else str(int.from_bytes(reported[kind], sys.byteorder))
+        else str(parse_number(reported[kind]))
         for kind, (name, size) in group.settings.items()
         if kind in reported
     }
@@ -152,17 +152,14 @@ def _changes(group: Group, now: Mapping[str, str], wanted: Mapping[str, str]) ->
         if size == _BITS:
             value, current = bytes.fromhex(wanted[name]), bytes.fromhex(now.get(name, ""))
             changed = bytes(a ^ b for a, b in zip(value, current.ljust(len(value), b"\0"), strict=False))
-            bits = render_attribute(_BITSET_SIZE, (8 * len(value)).to_bytes(4, sys.byteorder))
-            bits += render_attribute(_BITSET_VALUE, value) + render_attribute(_BITSET_MASK, changed)
-            yield render_attribute(kind | NLA_F_NESTED, bits)
+            bits = render_attribute(_BITSET_VALUE, value), render_attribute(_BITSET_MASK, changed)
+            yield render_nested(kind, render_number(_BITSET_SIZE, 8 * len(value)), *bits)
         else:
-            yield render_attribute(kind, int(wanted[name]).to_bytes(size, sys.byteorder))
+            yield render_number(kind, int(wanted[name]), size)
 
 
 def _device(index: int) -> bytes:
-    number = render_attribute(_HEADER_DEV_INDEX, index.to_bytes(4, sys.byteorder))
-    flags = render_attribute(_HEADER_FLAGS, _COMPACT_BITSETS.to_bytes(4, sys.byteorder))
-    return render_attribute(_HEADER | NLA_F_NESTED, number + flags)
+    return render_nested(_HEADER, render_number(_HEADER_DEV_INDEX, index), render_number(_HEADER_FLAGS, _COMPACT_BITSETS))
 
 
 def _attributes(message: NetlinkMessage) -> dict[int, bytes]:
@@ -170,4 +167,4 @@ def _attributes(message: NetlinkMessage) -> dict[int, bytes]:
 
 
 def _render(family: int, command: int, attributes: bytes) -> bytes:
-    return render_message(family, NLM_F_REQUEST | NLM_F_ACK, _GENL_HEADER.pack(command, 1) + attributes)
+    return render_message(family, ASK, _GENL_HEADER.pack(command, 1) + attributes)

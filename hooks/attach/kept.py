@@ -9,15 +9,15 @@ Tests: tests/node/test_netlink_kept.py
 """
 
 import errno
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 from hooks.attach import bpf, ethtool, ethtool_ioctl, kept_files, kept_link
-from hooks.attach.kernel import KernelError
-from hooks.attach.links import ask, attempting, refused
-from hooks.attach.messages import Exchange, RefusedError
+from hooks.attach.kernel import KernelError, ask, attempting, refused
+from hooks.attach.messages import Exchange, RefusedError, parse_answer
 from hooks.attach.rtnetlink import render_get_link
 from hooks.model.attachment import KeptSetting, Link
 
@@ -45,13 +45,14 @@ def sources_of(link: Link, *, route: Exchange, generic: Exchange, folder: Path) 
     in the namespace of the calling thread; `route`, `generic`: rtnetlink and generic netlink there; `folder`: the device's
     folder in sysfs."""
     family = _find_ethtool(generic)
-    groups = ethtool.GROUPS if family is not None else ()
+    groups = () if family is None else tuple(_OfEthtool(link, generic, family, group) for group in ethtool.GROUPS)
+    name, index = link.name, link.index
     return (
-        _OfLink(link, route),
-        _OfBpf(link),
-        *(_OfEthtool(link, generic, family or 0, group) for group in groups),
-        _OfIoctl(link),
-        _OfFiles(link, folder),
+        _OfModule(name, kept_link.NAMES, partial(_read_link, link, route), partial(_write_link, link, route)),
+        _OfModule(name, bpf.TCX, partial(bpf.read_tcx, index), partial(bpf.detach_tcx, index)),
+        *groups,
+        _OfModule(name, ethtool_ioctl.NAMES, partial(ethtool_ioctl.read, name), partial(ethtool_ioctl.write, name)),
+        _OfModule(name, kept_files.NAMES, partial(kept_files.read, folder), partial(kept_files.write, folder)),
     )
 
 
@@ -99,46 +100,28 @@ def _is_as_before(name: str, now: Mapping[str, str], value: str) -> bool:
     return now.get(name) == value
 
 
-@dataclass(frozen=True, slots=True)
-class _OfLink:
-    link: Link
-    exchange: Exchange
-    names: Collection[str] = kept_link.NAMES
-
-    def read(self) -> Mapping[str, str]:
-        name = self.link.name
-        (message, *_) = ask(self.exchange, render_get_link(name), f"read network device {name} of the host")
-        return kept_link.parse_kept(message)
-
-    def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-        for name, value in wanted.items():
-            for request in kept_link.render_kept(self.link.index, name, now=now.get(name, ""), wanted=value):
-                try:
-                    ask(self.exchange, request, f"set {name} of network device {self.link.name} to {value!r}")
-                except KernelError as e:
-                    if name != kept_link.XDP or not refused(e, errno.EBUSY):
-                        raise
-                    self._detach_links({*now[name].split()} - {*value.split()})
-
-    def _detach_links(self, programs: Collection[str]) -> None:
-        """Detach XDP programs that a link attached: rtnetlink refuses to detach them."""
-        for program in programs:
-            with attempting(f"detach XDP program {program} from network device {self.link.name}"):
-                bpf.detach_xdp_link(self.link.index, int(program.partition(":")[2]))
+class _Write(Protocol):
+    def __call__(self, name: str, *, now: str, wanted: str) -> None:
+        """Change one setting. Raise OSError or RefusedError."""
 
 
 @dataclass(frozen=True, slots=True)
-class _OfBpf:
-    link: Link
-    names: Collection[str] = frozenset(bpf.TCX)
+class _OfModule:
+    """Represent settings that a module reads together, and writes one at a time."""
+
+    device: str
+    names: Collection[str]
+    get: Callable[[], Mapping[str, str]]
+    set: _Write
 
     def read(self) -> Mapping[str, str]:
-        return bpf.read_tcx(self.link.index)
+        with attempting(f"read the settings of network device {self.device}"):
+            return self.get()
 
     def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         for name, value in wanted.items():
-            with attempting(f"detach the BPF programs of network device {self.link.name} ({name})"):
-                bpf.detach_tcx(self.link.index, name, frozenset(value.split()))
+            with attempting(f"set {name} of network device {self.device}"):
+                self.set(name, now=now.get(name, ""), wanted=value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,35 +151,21 @@ class _OfEthtool:
         ask(self.exchange, request, f"set {', '.join(wanted)} of network device {self.link.name}")
 
 
-@dataclass(frozen=True, slots=True)
-class _OfIoctl:
-    link: Link
-    names: Collection[str] = ethtool_ioctl.NAMES
-
-    def read(self) -> Mapping[str, str]:
-        with attempting(f"read the ethtool settings of network device {self.link.name}"):
-            return ethtool_ioctl.read(self.link.name)
-
-    def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-        for name, value in wanted.items():
-            with attempting(f"set {name} of network device {self.link.name}"):
-                ethtool_ioctl.write(self.link.name, name, now=now.get(name, ""), wanted=value)
+def _read_link(link: Link, exchange: Exchange) -> Mapping[str, str]:
+    (message, *_) = parse_answer(exchange(render_get_link(link.name)))
+    return kept_link.parse_kept(message)
 
 
-@dataclass(frozen=True, slots=True)
-class _OfFiles:
-    link: Link
-    folder: Path
-    names: Collection[str] = kept_files.NAMES
-
-    def read(self) -> Mapping[str, str]:
-        with attempting(f"read {self.folder}"):
-            return kept_files.read(self.folder)
-
-    def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-        for name, value in wanted.items():
-            with attempting(f"set {name} of network device {self.link.name} to {value}"):
-                kept_files.write(self.folder, name, value)
+def _write_link(link: Link, exchange: Exchange, name: str, *, now: str, wanted: str) -> None:
+    """Set one setting by rtnetlink, which refuses to detach an XDP program that a link attached: bpf(2) detaches it."""
+    for request in kept_link.render_kept(link.index, name, now=now, wanted=wanted):
+        try:
+            parse_answer(exchange(request))
+        except RefusedError as e:
+            if name != kept_link.XDP or e.code != errno.EBUSY:
+                raise
+            for program in {*now.split()} - {*wanted.split()}:
+                bpf.detach_xdp_link(link.index, int(program.partition(":")[2]))
 
 
 def _find_ethtool(generic: Exchange) -> int | None:

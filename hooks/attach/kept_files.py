@@ -37,7 +37,7 @@ def read(folder: Path) -> dict[str, str]:
     return result
 
 
-def write(folder: Path, name: str, wanted: str) -> None:
+def write(folder: Path, name: str, *, now: str, wanted: str) -> None:
     """Write one setting in the form that `read` returns. Raise OSError."""
     if name in _OF_DEVICE:
         (folder / _OF_DEVICE[name]).write_text(wanted)

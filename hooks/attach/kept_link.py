@@ -12,12 +12,20 @@ Tests: tests/node/test_netlink_kept.py
 """
 
 import struct
-import sys
 from collections.abc import Iterator
 from typing import Final
 
-from hooks.attach.messages import NLA_F_NESTED, NetlinkMessage, parse_attributes, render_attribute, render_message
-from hooks.attach.rtnetlink import CHANGE, LINK_HEADER, RTM_NEWLINK, link_attributes, render_link_message
+from hooks.attach.messages import (
+    ASK,
+    NetlinkMessage,
+    parse_attributes,
+    parse_number,
+    render_attribute,
+    render_message,
+    render_nested,
+    render_number,
+)
+from hooks.attach.rtnetlink import LINK_HEADER, RTM_NEWLINK, link_attributes, render_link_message
 
 XDP: Final = "xdp"
 _FLAGS: Final = "flags"
@@ -49,7 +57,6 @@ _TEXT: Final = frozenset({"alias"})  # settings reported with a NUL at the end, 
 _IFLA_XDP: Final = 43
 _IFLA_XDP_FD: Final = 1
 _IFLA_XDP_FLAGS: Final = 3
-_IFLA_XDP_PROG_ID: Final = 4
 _NO_PROGRAM: Final = struct.pack("=i", -1)
 # Each XDP mode has an attribute for its program, and a flag (XDP_FLAGS_*_MODE).
 _MODES: Final = {"driver": (5, 4), "generic": (6, 2), "offloaded": (7, 8)}
@@ -66,7 +73,7 @@ def parse_kept(message: NetlinkMessage) -> dict[str, str]:
     kept[_FLAGS] = " ".join(name for name, bit in _BITS.items() if flags & bit)
     for name, kind in (_NUMBERS | _OCTET_NUMBERS).items():
         if kind in reported:
-            kept[name] = str(int.from_bytes(reported[kind], sys.byteorder))
+            kept[name] = str(parse_number(reported[kind]))
     for name, kind in _OCTETS.items():
         octets = reported.get(kind, b"")
         kept[name] = (octets.rstrip(b"\0") if name in _TEXT else octets).hex()
@@ -80,22 +87,20 @@ def render_kept(index: int, name: str, *, now: str, wanted: str) -> Iterator[byt
         for program in now.split():
             mode = program.partition(":")[0]
             if program not in wanted.split():
-                flags = struct.pack("=I", _MODES[mode][1])
-                content = render_attribute(_IFLA_XDP_FD, _NO_PROGRAM) + render_attribute(_IFLA_XDP_FLAGS, flags)
-                yield render_link_message(index, render_attribute(_IFLA_XDP | NLA_F_NESTED, content))
+                flags = render_number(_IFLA_XDP_FLAGS, _MODES[mode][1])
+                yield render_link_message(index, render_nested(_IFLA_XDP, render_attribute(_IFLA_XDP_FD, _NO_PROGRAM), flags))
     elif name == _FLAGS:
         bits = sum(_BITS.get(word, 0) for word in wanted.split())
-        yield render_message(RTM_NEWLINK, CHANGE, LINK_HEADER.pack(0, 0, index, bits, sum(_BITS.values())))
+        yield render_message(RTM_NEWLINK, ASK, LINK_HEADER.pack(0, 0, index, bits, sum(_BITS.values())))
     elif name in _OCTETS:
         yield render_link_message(index, render_attribute(_OCTETS[name], bytes.fromhex(wanted)))
     else:
         size = 1 if name in _OCTET_NUMBERS else 4
-        kind = (_NUMBERS | _OCTET_NUMBERS)[name]
-        yield render_link_message(index, render_attribute(kind, int(wanted).to_bytes(size, sys.byteorder)))
+        yield render_link_message(index, render_number((_NUMBERS | _OCTET_NUMBERS)[name], int(wanted), size))
 
 
 def _programs(xdp: bytes) -> Iterator[str]:
     reported = dict(parse_attributes(xdp))
     for mode, (kind, _) in _MODES.items():
         if kind in reported:
-            yield f"{mode}:{int.from_bytes(reported[kind], sys.byteorder)}"
+            yield f"{mode}:{parse_number(reported[kind])}"

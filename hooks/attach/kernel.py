@@ -11,8 +11,11 @@ namespace, in which this process runs.
 Tests: tests/node/test_netlink.py
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+from hooks.attach.messages import Exchange, NetlinkMessage, RefusedError, errno_name, parse_answer
 from hooks.model.attachment import KeptSetting, Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig
 from lading.errors import HostError
 from lading.vocabulary import PciAddress
@@ -34,6 +37,27 @@ class NetnsMissingError(KernelError):
 
 class NameTakenError(KernelError):
     """Report that another device has the requested name."""
+
+
+@contextlib.contextmanager
+def attempting(doing: str) -> Iterator[None]:
+    """Turn errors into a KernelError, which keeps the original error as its cause. `doing` completes the message "cannot …"."""
+    try:
+        yield
+    except (RefusedError, ValueError) as e:  # ValueError: an answer that is cut off
+        raise KernelError(f"cannot {doing}: {e}") from e
+    except OSError as e:
+        raise KernelError(f"cannot {doing}: {errno_name(e.errno or 0)}: {e.strerror}") from e
+
+
+def ask(exchange: Exchange, request: bytes, doing: str) -> list[NetlinkMessage]:
+    with attempting(doing):
+        return parse_answer(exchange(request))
+
+
+def refused(error: KernelError, *codes: int) -> bool:
+    """Return whether the kernel answered with one of these error numbers."""
+    return isinstance(error.__cause__, RefusedError) and error.__cause__.code in codes
 
 
 class StateVersion(NamedTuple):
@@ -79,10 +103,10 @@ class Kernel(Protocol):
         if the VF has several, one for each port: none is known to be the right one."""
 
     def link(self, netns: str | None, name: str) -> Link | None:
-        """Return the device with this name; None if there is none. Raise NetnsGoneError."""
+        """Return the device with this name; None if there is none. Raise NetnsMissingError."""
 
     def names(self, netns: str) -> frozenset[str]:
-        """Return all names of devices in the namespace, alternative names too. Raise NetnsGoneError."""
+        """Return all names of devices in the namespace, alternative names too. Raise NetnsMissingError."""
 
     def set_link(
         self, netns: str | None, name: str, *, mac: str | None = None, mtu: int | None = None, up: bool | None = None
@@ -106,7 +130,7 @@ class Kernel(Protocol):
 
     def move_in(self, name: str, netns: str, netns_id: NetnsId, to: str) -> None:
         """Set a device down, then move it into the namespace and rename it in one request. The request fails as a whole if a
-        device there has that name. The alternative names are removed: any of them may be in use there. Raise NetnsGoneError
+        device there has that name. The alternative names are removed: any of them may be in use there. Raise NetnsMissingError
         also if another namespace is at that path now."""
 
     def move_out(self, netns: str, netns_id: NetnsId, name: str, to: str) -> None:
@@ -139,7 +163,7 @@ class Kernel(Protocol):
     def rdma_move_out(self, netns: str, netns_id: NetnsId, ibdev: RdmaDevice) -> None: ...
 
     def rdma_devices(self, netns: str) -> frozenset[RdmaDevice]:
-        """Return the devices that a process in this namespace sees. Raise NetnsGoneError."""
+        """Return the devices that a process in this namespace sees. Raise NetnsMissingError."""
 
     def rdma_rename(self, ibdev: RdmaDevice, to: str) -> None:
         """Rename a device in the host's namespace, by its number. Raise NameTakenError if another device in any namespace has

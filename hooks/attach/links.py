@@ -7,13 +7,11 @@ other device can take it.
 Tests: tests/node/test_netlink.py
 """
 
-import contextlib
 import errno
-from collections.abc import Iterator
 from typing import Final
 
-from hooks.attach.kernel import KernelError
-from hooks.attach.messages import Exchange, NetlinkMessage, RefusedError, errno_name, parse_answer
+from hooks.attach.kernel import KernelError, ask, refused
+from hooks.attach.messages import Exchange, NetlinkMessage
 from hooks.attach.rtnetlink import (
     parse_link,
     parse_route,
@@ -35,27 +33,6 @@ from hooks.attach.rtnetlink import (
 from hooks.model.attachment import Link, Route
 
 _TRIES: Final = 5  # maximum readings of a list that changes while it is read
-
-
-@contextlib.contextmanager
-def attempting(doing: str) -> Iterator[None]:
-    """Turn errors into a KernelError, which keeps the original error as its cause. `doing` completes the message "cannot …"."""
-    try:
-        yield
-    except (RefusedError, ValueError) as e:  # ValueError: an answer that is cut off
-        raise KernelError(f"cannot {doing}: {e}") from e
-    except OSError as e:
-        raise KernelError(f"cannot {doing}: {errno_name(e.errno or 0)}: {e.strerror}") from e
-
-
-def ask(exchange: Exchange, request: bytes, doing: str) -> list[NetlinkMessage]:
-    with attempting(doing):
-        return parse_answer(exchange(request))
-
-
-def refused(error: KernelError, *codes: int) -> bool:
-    """Return whether the kernel answered with one of these error numbers."""
-    return isinstance(error.__cause__, RefusedError) and error.__cause__.code in codes
 
 
 class Links:

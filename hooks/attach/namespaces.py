@@ -18,8 +18,7 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
-from hooks.attach.kernel import KernelError, NetnsMissingError
-from hooks.attach.messages import errno_name
+from hooks.attach.kernel import KernelError, NetnsMissingError, attempting
 from hooks.model.attachment import NetnsId
 
 _CLONE_NEWNET: Final = 0x40000000
@@ -45,8 +44,8 @@ def read_netns_id(netns: str) -> NetnsId | None:
 
 @contextlib.contextmanager
 def opened(netns: str, wanted: NetnsId | None = None) -> Iterator[int]:
-    """Yield a descriptor of the namespace at this path, which keeps it alive. Raise NetnsGoneError if there is none, or not the
-    wanted one. Raise KernelError if it is the calling thread's own: no device may be moved into the host's by mistake."""
+    """Yield a descriptor of the namespace at this path, which keeps it alive. Raise NetnsMissingError if there is none, or not
+    the wanted one. Raise KernelError if it is the calling thread's own: no device may be moved into the host's by mistake."""
     fd = _open(netns)
     if fd is None:
         raise NetnsMissingError(f"cannot enter {netns}: there is no network namespace any more")
@@ -68,10 +67,8 @@ def opened(netns: str, wanted: NetnsId | None = None) -> Iterator[int]:
 @contextlib.contextmanager
 def own() -> Iterator[int]:
     """Yield a descriptor of the namespace of the calling thread."""
-    try:
+    with attempting("open the network namespace of the host"):
         fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as e:
-        raise KernelError(f"cannot open the network namespace of the host: {_cause(e)}") from e
     try:
         yield fd
     finally:
@@ -90,21 +87,20 @@ def inside(fd: int) -> Iterator[None]:
 
 
 def _open(netns: str) -> int | None:
-    try:
-        name = os.open(netns, os.O_PATH | os.O_CLOEXEC)
-    except OSError as e:
-        if e.errno in _MISSING_ERRNOS:
-            return None
-        raise KernelError(f"cannot open the network namespace {netns}: {_cause(e)}") from e
-    try:
-        # After an unmount, /run/netns/<name> is an empty regular file, and the namespace itself looks like one too.
-        if not stat.S_ISREG(os.fstat(name).st_mode):
-            return None
-        fd = os.open(f"/proc/thread-self/fd/{name}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as e:
-        raise KernelError(f"cannot open the network namespace {netns}: {_cause(e)}") from e
-    finally:
-        os.close(name)
+    with attempting(f"open the network namespace {netns}"):
+        try:
+            name = os.open(netns, os.O_PATH | os.O_CLOEXEC)
+        except OSError as e:
+            if e.errno in _MISSING_ERRNOS:
+                return None
+            raise
+        try:
+            # After an unmount, /run/netns/<name> is an empty regular file, and the namespace itself looks like one too.
+            if not stat.S_ISREG(os.fstat(name).st_mode):
+                return None
+            fd = os.open(f"/proc/thread-self/fd/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(name)
     if _is_network_namespace(fd):
         return fd
     os.close(fd)
@@ -127,7 +123,3 @@ def _enter(fd: int) -> None:
     if _LIBC.setns(fd, _CLONE_NEWNET) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-
-
-def _cause(error: OSError) -> str:
-    return f"{errno_name(error.errno or 0)}: {error.strerror}"

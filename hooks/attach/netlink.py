@@ -21,27 +21,26 @@ from pathlib import Path
 from typing import Final
 
 from hooks.attach import kept
-from hooks.attach.kernel import Kernel, KernelError, NameTakenError, StateVersion
-from hooks.attach.links import Links, ask, attempting, refused
+from hooks.attach.kernel import Kernel, KernelError, NameTakenError, StateVersion, ask, attempting, refused
+from hooks.attach.links import Links
 from hooks.attach.messages import Exchange, RefusedError, parse_answer
 from hooks.attach.namespaces import inside, opened, own, read_netns_id
-from hooks.attach.neighbours import announce_ipv6
 from hooks.attach.rdma_netlink import list_devices, read_mode, render_move_device, render_rename_device
 from hooks.attach.rtnetlink import parse_link, render_get_link
 from hooks.attach.sockets import NETLINK_GENERIC, NETLINK_RDMA, NETLINK_ROUTE, NetlinkSocket
 from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change, render_guids
 from hooks.host.attributes import read_names
 from hooks.host.binding import read_binding
-from hooks.model.attachment import KeptSetting, Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState
+from hooks.model.attachment import NO_MAC, KeptSetting, Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState
 from lading.vocabulary import PciAddress
 
 _HOST: Final = "the host"
+_IPV6_SETTINGS: Final = Path("/proc/sys/net/ipv6/conf")
 _NO_RDMA: Final = "EPROTONOSUPPORT: this kernel has no RDMA"
 
 # Some firmware answers before it has set a MAC, or loses the MAC in a reset that is still in progress.
 _MAC_TRIES: Final = 10
 _MAC_PAUSE_S: Final = 0.1
-_NO_MAC: Final = "00:00:00:00:00:00"
 
 # The drivers igbvf (igbvf_set_mac), iavf (iavf_set_mac) and ixgbevf (ixgbevf_set_mac), and firmware, return one of these errors
 # if the PF refuses a VF's MAC.
@@ -80,17 +79,17 @@ class HostKernel(Kernel):
         return self._find_vf(pf, index)[1]
 
     def set_vf(self, pf: PciAddress, index: int, config: VfConfig) -> None:
-        if config.empty:
+        if not config.values:
             return
         pf_index, now = self._find_vf(pf, index)
         for change in decide_changes(now, config):
             self._set(pf, pf_index, index, change)
-            if change.mac not in {None, _NO_MAC}:  # a PF without a MAC for the VF may report the VF's own
+            if change.mac not in {None, NO_MAC}:  # a PF without a MAC for the VF may report the VF's own
                 self._settle_mac(pf, pf_index, index, change)
 
     def release_mac(self, pf: PciAddress, index: int, *, unless: str) -> None:
         if self.read_vf(pf, index).mac != unless:
-            self.set_vf(pf, index, VfConfig(mac=_NO_MAC))
+            self.set_vf(pf, index, VfConfig(mac=NO_MAC))
 
     def confirm_mac(self, pf: PciAddress, index: int, mac: str) -> None:
         if self.read_vf(pf, index).mac != mac:
@@ -124,12 +123,11 @@ class HostKernel(Kernel):
         if not names:
             raise KernelError(f"cannot read VF {index} of PF {pf}: the PF has no network device")
         for name in names:
-            messages = ask(self._pf_exchange, render_get_link(name), f"read the VFs of PF {pf} by network device {name}")
-            for message in messages:
-                with attempting(f"read the VFs of PF {pf} by network device {name}"):
-                    link, vfs = parse_link(message), parse_vfs(message)
-                if index in vfs and link.parent in {"", pf}:
-                    return link.index, vfs[index]
+            with attempting(f"read the VFs of PF {pf} by network device {name}"):
+                (message, *_) = parse_answer(self._pf_exchange(render_get_link(name)))
+                link, vfs = parse_link(message), parse_vfs(message)
+            if index in vfs and link.parent in {"", pf}:
+                return link.index, vfs[index]
         raise KernelError(f"cannot read VF {index} of PF {pf}: {', '.join(names)} tells of no such VF")
 
     def _devices_of(self, function: PciAddress) -> tuple[str, ...]:
@@ -220,7 +218,7 @@ class HostKernel(Kernel):
                         host.add_altname(link, wanted)
 
     def move_in(self, name: str, netns: str, netns_id: NetnsId, to: str) -> None:
-        with opened(netns, netns_id) as pod_fd, _links() as host, _links_by(pod_fd, netns) as pod:
+        with opened(netns, netns_id) as pod_fd, _links() as host, _links(netns, pod_fd) as pod:
             link = host.find(name)
             if link is None:
                 _finish_move_in(pod, name, to)
@@ -238,7 +236,7 @@ class HostKernel(Kernel):
                 raise
 
     def move_out(self, netns: str, netns_id: NetnsId, name: str, to: str) -> None:
-        with opened(netns, netns_id) as pod_fd, own() as host_fd, _links() as host, _links_by(pod_fd, netns) as pod:
+        with opened(netns, netns_id) as pod_fd, own() as host_fd, _links() as host, _links(netns, pod_fd) as pod:
             link, taken = pod.find(name), host.find(to)
             if link is None and taken is not None:
                 return
@@ -251,11 +249,11 @@ class HostKernel(Kernel):
             pod.move(link, host_fd, to, _HOST)
 
     def configure(self, netns: str, name: str, *, addresses: tuple[str, ...], routes: tuple[Route, ...]) -> None:
-        with opened(netns) as pod_fd, _links_by(pod_fd, netns) as links:
+        with opened(netns) as pod_fd, _links(netns, pod_fd) as links:
             link = links.need(name)
             if any(":" in address for address in addresses):
                 with inside(pod_fd):
-                    announce_ipv6(link.name)
+                    _announce_ipv6(link.name)
             for address in addresses:
                 links.add_address(link, address)
             if not link.up:
@@ -328,6 +326,18 @@ class HostKernel(Kernel):
                 raise
 
 
+def _announce_ipv6(device: str) -> None:
+    """Make IPv6 addresses of a device usable, and known to its neighbours, as soon as the device is up. The device is in the
+    namespace of the calling thread.
+
+    With `optimistic_dad` (RFC 4429), a program may use an address while duplicate address detection runs, for one second. With
+    `ndisc_notify`, the kernel sends a neighbour advertisement when the device comes up (RFC 4861, section 7.2.6). Otherwise
+    neighbours keep the MAC of another VF, which had the address before, until they find it unreachable."""
+    for setting in ("optimistic_dad", "ndisc_notify"):
+        with contextlib.suppress(OSError):  # the address works without it, a second later
+            (_IPV6_SETTINGS / device / setting).write_text("1")
+
+
 def _set_down(links: Links, link: Link) -> None:
     if link.up:
         links.set_up(link, up=False)
@@ -378,19 +388,11 @@ def _has(exchange: Exchange, ibdev: RdmaDevice) -> bool:
 
 
 @contextlib.contextmanager
-def _links(netns: str | None = None) -> Iterator[Links]:
-    if netns is None:
-        with _socket(NETLINK_ROUTE) as socket:
-            yield Links(socket.exchange, _HOST)
-    else:
-        with opened(netns) as netns_fd, _links_by(netns_fd, netns) as links:
-            yield links
-
-
-@contextlib.contextmanager
-def _links_by(netns_fd: int, netns: str) -> Iterator[Links]:
-    with _socket(NETLINK_ROUTE, netns_fd) as socket:
-        yield Links(socket.exchange, netns)
+def _links(netns: str | None = None, netns_fd: int | None = None) -> Iterator[Links]:
+    """Yield the devices of the namespace, by default the host's. `netns_fd`: a descriptor of it, if the caller has one."""
+    opening = opened(netns) if netns is not None and netns_fd is None else contextlib.nullcontext(netns_fd)
+    with opening as fd, _socket(NETLINK_ROUTE, fd) as socket:
+        yield Links(socket.exchange, netns or _HOST)
 
 
 @contextlib.contextmanager

@@ -6,13 +6,15 @@ any moment, the row and a fresh reading are enough to go on.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 from typing import Any, Final, assert_never
 
 from hooks.ledger.reconcile import GRACE_S
 from hooks.model.attachment import (
     MOST_ALTNAMES,
+    NEUTRAL,
+    NO_MAC,
     Attachment,
     Link,
     MacOwner,
@@ -20,9 +22,7 @@ from hooks.model.attachment import (
     RdmaDevice,
     Step,
     VfConfig,
-    VfLinkState,
     VfSettings,
-    VlanProtocol,
     is_altname,
 )
 from lading.vocabulary import PciAddress, SandboxId
@@ -34,21 +34,6 @@ _NETDEV: Final = frozenset({Step.ADDRESSING, Step.MOVING, Step.RAISING, Step.RET
 
 _ABSENT: Final = "its network device is not in the host's network namespace"
 _NOT_BACK: Final = "its network device has not come back"
-
-_NO_MAC: Final = "00:00:00:00:00:00"
-
-# A driver may accept a field and not report it: its reset uses this value.
-_NEUTRAL: Final = VfConfig(
-    mac=_NO_MAC,  # no MAC from the PF
-    vlan=0,
-    vlan_qos=0,
-    vlan_proto=VlanProtocol.DOT1Q,
-    min_tx_rate=0,
-    max_tx_rate=0,
-    spoofchk=True,
-    trust=False,
-    link_state=VfLinkState.AUTO,
-)
 
 
 class Act(StrEnum):
@@ -252,7 +237,7 @@ def parking_name(vf: PciAddress) -> str:
 
 def first_mac_owner(settings: VfSettings, netdev: Netdev | None) -> MacOwner:
     """Return the MAC owner for a new row: UNTOUCHED if an Ethernet device is to get a MAC, else UNKNOWN."""
-    asked = settings.config.mac is not None and netdev is not None and len(netdev.mac) == len(_NO_MAC)
+    asked = settings.config.mac is not None and netdev is not None and len(netdev.mac) == len(NO_MAC)
     return MacOwner.UNTOUCHED if asked else MacOwner.UNKNOWN
 
 
@@ -260,14 +245,14 @@ def decide_mac_owner(row: Attachment, *, taken: bool) -> MacOwner:
     """Decide whether the PF or the VF decides the VF's MAC. `taken`: the PF let the device set its MAC by itself. That proves
     nothing if the device had this MAC before, or if its PF trusts it. Then the PF counts as the owner if it reports a MAC."""
     shows_nothing = row.config.trust is True or (row.netdev is not None and row.netdev.mac == row.settings.config.mac)
-    fixed = not taken or (shows_nothing and row.config.mac not in {None, _NO_MAC})
+    fixed = not taken or (shows_nothing and row.config.mac not in {None, NO_MAC})
     return MacOwner.PF if fixed else MacOwner.VF
 
 
 def original_mac(row: Attachment) -> str:
     """Return the MAC to restore on the device; empty if it had none. If the PF decides the MAC, return the PF's, which the
     device takes at its next reset."""
-    if row.mac_owner is MacOwner.PF and row.config.mac not in {None, _NO_MAC}:
+    if row.mac_owner is MacOwner.PF and row.config.mac not in {None, NO_MAC}:
         return row.config.mac or ""
     return row.netdev.mac if row.netdev is not None else ""
 
@@ -275,13 +260,12 @@ def original_mac(row: Attachment) -> str:
 def reset_of(row: Attachment) -> VfConfig:
     """Return the PF's original values of the fields that the settings changed. A field that was not reported gets a neutral
     value. The MAC is left out if the PF was not given one, or if the VF decides it."""
-    changed = (f.name for f in fields(VfConfig) if getattr(row.settings.config, f.name) is not None)
     values: dict[str, Any] = {}
-    for name in changed:
+    for name in row.settings.config.values:
         original = getattr(row.config, name)
         if name == "mac" and row.mac_owner in {MacOwner.UNTOUCHED, MacOwner.VF}:
             continue
-        values[name] = getattr(_NEUTRAL, name) if original is None else original
+        values[name] = getattr(NEUTRAL, name) if original is None else original
     return VfConfig(**values)
 
 
@@ -309,14 +293,10 @@ def describe_release(row: Attachment) -> list[str]:
         text.append(f"move RDMA device {row.vf.ibdev} from {row.netns} to the host's network namespace")
     if step in {Step.RDMA_RETURNING, Step.RETURNING} and row.netdev is not None:
         text.append(f"move {row.ifname} from {row.netns} to the host's network namespace")
-    if changes := _describe(reset_of(row)):
+    if changes := ", ".join(f"{name} {value}" for name, value in reset_of(row).values.items()):
         text.append(f"set VF {row.vf.index} of PF {row.vf.pf} back to {changes}")
     if row.netdev is not None:
         address = f", MAC {row.netdev.mac}" if row.netdev.mac else ""
         text.append(f"name it {row.netdev.name} again, with MTU {row.netdev.mtu}{address}")
     text.append(f"forget that {row.bdf} is attached to pod {row.namespace}/{row.pod_name} (sandbox {row.sandbox})")
     return text
-
-
-def _describe(config: VfConfig) -> str:
-    return ", ".join(f"{f.name} {value}" for f in fields(config) if (value := getattr(config, f.name)) is not None)

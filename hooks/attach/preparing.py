@@ -75,7 +75,7 @@ class Preparing:
             return result
         netns, netns_id = result
         config = VfConfig()
-        if not settings.config.empty:
+        if settings.config.values:
             read = partial(kernel.read_vf, vf.pf, vf.index)
             config = await self._steps.call(work, "reading its settings at its PF", read)
         netdev = await self._find_netdev(work) if wanted.netdev else None

@@ -10,20 +10,21 @@ Source: rdma/rdma_netlink.h (enum rdma_nldev_command, rdma_nldev_attr), drivers/
 """
 
 import errno
-import struct
 from typing import Final
 
 from hooks.attach.messages import (
-    NLM_F_ACK,
+    ASK,
     NLM_F_DUMP,
-    NLM_F_REQUEST,
     Exchange,
     NetlinkMessage,
     RefusedError,
     parse_answer,
     parse_attributes,
-    render_attribute,
+    parse_number,
+    parse_text,
     render_message,
+    render_number,
+    render_text,
 )
 from hooks.model.attachment import RdmaDevice, RdmaMode
 
@@ -37,7 +38,6 @@ _ATTR_DEV_NAME: Final = 2
 _ATTR_SYS_NETNS_MODE: Final = 66
 _ATTR_NET_NS_FD: Final = 68
 
-_U32: Final = struct.Struct("=I")
 _MODES: Final = {0: RdmaMode.EXCLUSIVE, 1: RdmaMode.SHARED}
 
 # Kernels before 5.1 and 5.2 refuse the command, or the attribute: there all namespaces see all devices.
@@ -45,22 +45,21 @@ _OLDER: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 
 
 def render_get_mode() -> bytes:
-    return _render(_CMD_SYS_GET, NLM_F_REQUEST | NLM_F_ACK)
+    return _render(_CMD_SYS_GET, ASK)
 
 
 def render_list_devices() -> bytes:
-    return _render(_CMD_GET, NLM_F_REQUEST | NLM_F_ACK | NLM_F_DUMP)
+    return _render(_CMD_GET, ASK | NLM_F_DUMP)
 
 
 def render_move_device(index: int, netns_fd: int) -> bytes:
-    attributes = ((_ATTR_DEV_INDEX, index), (_ATTR_NET_NS_FD, netns_fd))
-    body = b"".join(render_attribute(kind, _U32.pack(value)) for kind, value in attributes)
-    return _render(_CMD_SET, NLM_F_REQUEST | NLM_F_ACK, body)
+    body = render_number(_ATTR_DEV_INDEX, index) + render_number(_ATTR_NET_NS_FD, netns_fd)
+    return _render(_CMD_SET, ASK, body)
 
 
 def render_rename_device(index: int, name: str) -> bytes:
-    body = render_attribute(_ATTR_DEV_INDEX, _U32.pack(index)) + render_attribute(_ATTR_DEV_NAME, name.encode() + b"\0")
-    return _render(_CMD_SET, NLM_F_REQUEST | NLM_F_ACK, body)
+    body = render_number(_ATTR_DEV_INDEX, index) + render_text(_ATTR_DEV_NAME, name)
+    return _render(_CMD_SET, ASK, body)
 
 
 def read_mode(exchange: Exchange) -> RdmaMode:
@@ -80,11 +79,8 @@ def list_devices(exchange: Exchange) -> frozenset[RdmaDevice]:
 
 
 def _parse_device(message: NetlinkMessage) -> RdmaDevice:
-    """Parse a device. Octets of its name that are not text are escaped as in Python's file names, so that the name equals the
-    one from sysfs."""
     attributes = dict(parse_attributes(message.body))
-    name = attributes[_ATTR_DEV_NAME].rstrip(b"\0").decode(errors="surrogateescape")
-    return RdmaDevice(_U32.unpack(attributes[_ATTR_DEV_INDEX])[0], name)
+    return RdmaDevice(parse_number(attributes[_ATTR_DEV_INDEX]), parse_text(attributes[_ATTR_DEV_NAME]))
 
 
 def _render(command: int, flags: int, body: bytes = b"") -> bytes:

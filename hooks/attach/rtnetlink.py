@@ -7,12 +7,10 @@ Source: rtnetlink(7), linux/if_link.h, linux/if_addr.h, linux/rtnetlink.h.
 
 import ipaddress
 import struct
-import sys
 from typing import Final, Literal
 
 from hooks.attach.messages import (
-    NLA_F_NESTED,
-    NLM_F_ACK,
+    ASK,
     NLM_F_APPEND,
     NLM_F_CREATE,
     NLM_F_DUMP,
@@ -20,9 +18,13 @@ from hooks.attach.messages import (
     NLM_F_REQUEST,
     NetlinkMessage,
     parse_attributes,
-    parse_attributes_around,
+    parse_number,
+    parse_text,
     render_attribute,
     render_message,
+    render_nested,
+    render_number,
+    render_text,
 )
 from hooks.model.attachment import Link, Route
 
@@ -76,19 +78,17 @@ _RTPROT_BOOT: Final = 3
 _RT_SCOPE_UNIVERSE: Final = 0
 _RT_SCOPE_LINK: Final = 253
 
-CHANGE: Final = NLM_F_REQUEST | NLM_F_ACK
-_ADD: Final = CHANGE | NLM_F_CREATE | NLM_F_EXCL
+_ADD: Final = ASK | NLM_F_CREATE | NLM_F_EXCL
 
 
 def render_get_link(name: str) -> bytes:
-    """Render the request for a link and the settings of its VFs. Octets of the name that are not text are escaped as in
-    Python's file names."""
-    mask = _u32(_IFLA_EXT_MASK, _RTEXT_FILTER_VF | _RTEXT_FILTER_SKIP_STATS)
-    return render_link_message(0, mask, _name(_IFLA_IFNAME, name), kind=RTM_GETLINK)
+    """Render the request for a link and the settings of its VFs."""
+    mask = render_number(_IFLA_EXT_MASK, _RTEXT_FILTER_VF | _RTEXT_FILTER_SKIP_STATS)
+    return render_link_message(0, mask, render_text(_IFLA_IFNAME, name), kind=RTM_GETLINK)
 
 
 def render_list_links() -> bytes:
-    mask = _u32(_IFLA_EXT_MASK, _RTEXT_FILTER_SKIP_STATS)
+    mask = render_number(_IFLA_EXT_MASK, _RTEXT_FILTER_SKIP_STATS)
     return render_link_message(0, mask, kind=RTM_GETLINK, flags=NLM_F_REQUEST | NLM_F_DUMP)
 
 
@@ -97,7 +97,7 @@ def render_delete_link(index: int) -> bytes:
 
 
 def render_link_message(
-    index: int, *attributes: bytes, kind: int = RTM_NEWLINK, flags: int = CHANGE, up: bool | None = None
+    index: int, *attributes: bytes, kind: int = RTM_NEWLINK, flags: int = ASK, up: bool | None = None
 ) -> bytes:
     """Render a request about one device, by default a change. `up` sets the device up or down; None leaves its state."""
     header = LINK_HEADER.pack(0, 0, index, _IFF_UP if up else 0, 0 if up is None else _IFF_UP)
@@ -110,25 +110,24 @@ def render_set_up(index: int, *, up: bool) -> bytes:
 
 def render_announce(index: int) -> bytes:
     """Render a request that sets arp_notify: when the device comes up, the kernel sends a gratuitous ARP for each address.
-    Neighbours may still know the address with another VF's MAC. rtnetlink has such settings for IPv4 only: for IPv6 see
-    `neighbours`."""
-    setting = _u32(_ARP_NOTIFY, 1)
-    attribute = render_attribute(_family(4) | NLA_F_NESTED, render_attribute(_IFLA_INET_CONF | NLA_F_NESTED, setting))
-    return render_link_message(index, render_attribute(_IFLA_AF_SPEC | NLA_F_NESTED, attribute))
+    Neighbours may still know the address with another VF's MAC. rtnetlink has such settings for IPv4 only; `netlink` writes
+    those for IPv6."""
+    setting = render_nested(_IFLA_INET_CONF, render_number(_ARP_NOTIFY, 1))
+    return render_link_message(index, render_nested(_IFLA_AF_SPEC, render_nested(_family(4), setting)))
 
 
 def render_set_link(index: int, *, mac: str | None = None, mtu: int | None = None) -> bytes:
-    attributes = [] if mtu is None else [_u32(_IFLA_MTU, mtu)]
+    attributes = [] if mtu is None else [render_number(_IFLA_MTU, mtu)]
     attributes += [] if mac is None else [render_attribute(_IFLA_ADDRESS, bytes.fromhex(mac.replace(":", "")))]
     return render_link_message(index, *attributes)
 
 
 def render_rename_link(index: int, name: str) -> bytes:
-    return render_link_message(index, _name(_IFLA_IFNAME, name))
+    return render_link_message(index, render_text(_IFLA_IFNAME, name))
 
 
 def render_move_link(index: int, netns_fd: int, name: str) -> bytes:
-    return render_link_message(index, _u32(_IFLA_NET_NS_FD, netns_fd), _name(_IFLA_IFNAME, name))
+    return render_link_message(index, render_number(_IFLA_NET_NS_FD, netns_fd), render_text(_IFLA_IFNAME, name))
 
 
 def render_add_altname(index: int, name: str) -> bytes:
@@ -136,11 +135,11 @@ def render_add_altname(index: int, name: str) -> bytes:
 
 
 def render_drop_altname(index: int, name: str) -> bytes:
-    return _render_altname(_RTM_DELLINKPROP, CHANGE, index, name)
+    return _render_altname(_RTM_DELLINKPROP, ASK, index, name)
 
 
 def _render_altname(kind: int, flags: int, index: int, name: str) -> bytes:
-    names = render_attribute(_IFLA_PROP_LIST | NLA_F_NESTED, _name(_IFLA_ALT_IFNAME, name))
+    names = render_nested(_IFLA_PROP_LIST, render_text(_IFLA_ALT_IFNAME, name))
     return render_link_message(index, names, kind=kind, flags=flags)
 
 
@@ -160,7 +159,7 @@ def render_add_route(index: int, route: Route) -> bytes:
     scope = _RT_SCOPE_LINK if to.version == 4 and not route.via else _RT_SCOPE_UNIVERSE
     header = _ROUTE_HEADER.pack(_family(to.version), to.prefixlen, 0, 0, _RT_TABLE_MAIN, _RTPROT_BOOT, scope, _RTN_UNICAST, 0)
     via = render_attribute(_RTA_GATEWAY, ipaddress.ip_address(route.via).packed) if route.via else b""
-    body = render_attribute(_RTA_DST, to.network_address.packed) + via + _u32(_RTA_OIF, index)
+    body = render_attribute(_RTA_DST, to.network_address.packed) + via + render_number(_RTA_OIF, index)
     return render_message(_RTM_NEWROUTE, _ADD, header + body)
 
 
@@ -171,24 +170,26 @@ def render_list_routes(version: Literal[4, 6]) -> bytes:
 
 def link_attributes(message: NetlinkMessage) -> dict[int, bytes]:
     """Return the attributes of a link, by type. Raise ValueError on truncated data."""
-    return parse_attributes_around(message.body[LINK_HEADER.size :], IFLA_VFINFO_LIST, IFLA_VF_INFO)
+    return dict(parse_attributes(message.body[LINK_HEADER.size :], {IFLA_VFINFO_LIST: IFLA_VF_INFO}))
 
 
 def parse_link(message: NetlinkMessage) -> Link:
     _, _, index, flags, _ = LINK_HEADER.unpack_from(message.body)
     attributes = link_attributes(message)
-    on_pci = _text(attributes.get(_IFLA_PARENT_DEV_BUS_NAME, b"")) == "pci"
+    on_pci = parse_text(attributes.get(_IFLA_PARENT_DEV_BUS_NAME, b"")) == "pci"
     return Link(
         index=index,
-        name=_text(attributes.get(_IFLA_IFNAME, b"")),
+        name=parse_text(attributes.get(_IFLA_IFNAME, b"")),
         mac=attributes.get(_IFLA_ADDRESS, b"").hex(":"),
-        mtu=int.from_bytes(attributes.get(_IFLA_MTU, b""), sys.byteorder),
+        mtu=parse_number(attributes.get(_IFLA_MTU, b"")),
         up=bool(flags & _IFF_UP),
-        parent=_text(attributes.get(_IFLA_PARENT_DEV_NAME, b"")) if on_pci else "",
+        parent=parse_text(attributes.get(_IFLA_PARENT_DEV_NAME, b"")) if on_pci else "",
         altnames=tuple(
-            _text(name) for kind, name in parse_attributes(attributes.get(_IFLA_PROP_LIST, b"")) if kind == _IFLA_ALT_IFNAME
+            parse_text(name)
+            for kind, name in parse_attributes(attributes.get(_IFLA_PROP_LIST, b""))
+            if kind == _IFLA_ALT_IFNAME
         ),
-        lower=0 if _IFLA_LINK_NETNSID in attributes else int.from_bytes(attributes.get(_IFLA_LINK, b""), sys.byteorder),
+        lower=0 if _IFLA_LINK_NETNSID in attributes else parse_number(attributes.get(_IFLA_LINK, b"")),
     )
 
 
@@ -200,7 +201,7 @@ def parse_route(message: NetlinkMessage) -> tuple[int, Route] | None:
         return None
     to = attributes.get(_RTA_DST, bytes(4 if family == _AF_INET else 16))
     via = attributes.get(_RTA_GATEWAY)
-    return int.from_bytes(attributes[_RTA_OIF], sys.byteorder), Route(
+    return parse_number(attributes[_RTA_OIF]), Route(
         to=f"{ipaddress.ip_address(to)}/{length}", via=str(ipaddress.ip_address(via)) if via else ""
     )
 
@@ -214,17 +215,5 @@ def _gateway(route: Route) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
     return ipaddress.ip_address(route.via) if route.via else None
 
 
-def _u32(kind: int, value: int) -> bytes:
-    return render_attribute(kind, value.to_bytes(4, sys.byteorder))
-
-
-def _name(kind: int, name: str) -> bytes:
-    return render_attribute(kind, name.encode(errors="surrogateescape") + b"\0")
-
-
 def _family(version: int) -> int:
     return _AF_INET if version == 4 else _AF_INET6
-
-
-def _text(payload: bytes) -> str:
-    return payload.rstrip(b"\0").decode(errors="surrogateescape")

@@ -5,8 +5,7 @@ Source: netlink(7); NETLINK_EXT_ACK and NETLINK_CAP_ACK of linux/netlink.h.
 
 import socket
 import struct
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from hooks.attach.messages import NetlinkMessage, ends, parse_messages, stamp
 
@@ -23,48 +22,39 @@ _NETLINK_EXT_ACK: Final = 11
 _ANSWER_S: Final = 10
 
 
-class NetlinkSocket:
+class NetlinkSocket(socket.socket):
     """Hold a netlink socket in the network namespace of the thread that made it; the socket stays there. Raises OSError."""
 
     def __init__(self, protocol: int) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
-        try:
-            self._socket.bind((0, 0))
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", _ANSWER_S, 0))
-            for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):
-                self._socket.setsockopt(_SOL_NETLINK, option, 1)
-        except OSError:
-            self._socket.close()
-            raise
+        super().__init__(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._sequence = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._socket.close()
+        try:
+            self.bind((0, 0))
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", _ANSWER_S, 0))
+            for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):
+                self.setsockopt(_SOL_NETLINK, option, 1)
+        except OSError:
+            self.close()
+            raise
 
     def exchange(self, request: bytes) -> bytes:
         """Send a request and return its whole answer (an `Exchange`). Drop answers of other exchanges, and messages that are
         not from the kernel."""
         self._sequence += 1
-        self._socket.sendto(stamp(request, self._sequence), (0, 0))
-        answer = b""
+        self.sendto(stamp(request, self._sequence), (0, 0))
+        parts: list[bytes] = []
         while True:
             data, messages = self._receive()
             if any(message.sequence != self._sequence for message in messages):
                 continue
-            answer += data
+            parts.append(data)
             if any(ends(message) for message in messages):
-                return answer
+                return b"".join(parts)
 
     def _receive(self) -> tuple[bytes, list[NetlinkMessage]]:
         """Receive one datagram of the kernel, whatever its size: a PF reports its hundreds of VFs in one datagram."""
         while True:
-            size = self._socket.recv_into(bytearray(1), 1, socket.MSG_PEEK | socket.MSG_TRUNC)
-            data, (port, _) = self._socket.recvfrom(size)
+            size = self.recv_into(bytearray(1), 1, socket.MSG_PEEK | socket.MSG_TRUNC)
+            data, (port, _) = self.recvfrom(size)
             if port == 0:
                 return data, list(parse_messages(data))

@@ -38,6 +38,6 @@ def list_needed(settings: Settings, vendors: Iterable[Vendor]) -> Iterator[Neede
         yield Needed(path=Path(settings.mps_control), what="mps_control", mode=os.R_OK | os.X_OK)
     if IsolationName.HAMI_CORE in settings.isolations:
         yield Needed(path=Path(settings.hami_library), what="hami_library")
-    if attaches(settings):  # stands for the settings that hooks.attach.neighbours writes
+    if attaches(settings):  # stands for the settings that hooks.attach.netlink writes
         sysctl = root / "proc/sys/net/ipv6/conf/default/accept_dad"
         yield Needed(path=sysctl, what="IPv6 settings of VFs", mode=os.W_OK, optional=True)

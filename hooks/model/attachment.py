@@ -14,11 +14,12 @@ Tests: tests/unit/hooks/ledger/test_attachment.py
 import re
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hooks.model.inventory import Vf
 from lading.vocabulary import PciAddress, PodUid, SandboxId
 
+NO_MAC: Final = "00:00:00:00:00:00"  # at a PF: the PF gives its VF no MAC
 MAX_VLAN: Final = 4094
 MAX_QOS: Final = 7
 MAX_RATE: Final = 2**32 - 1  # Mbit/s, the kernel's integer
@@ -75,8 +76,23 @@ class VfConfig:
     link_state: VfLinkState | None = None
 
     @property
-    def empty(self) -> bool:
-        return all(getattr(self, f.name) is None for f in fields(self))
+    def values(self) -> dict[str, Any]:
+        """Return the settings that are not None, by field."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+# A driver may accept a setting and not report it: its reset uses the value here.
+NEUTRAL: Final = VfConfig(
+    mac=NO_MAC,
+    vlan=0,
+    vlan_qos=0,
+    vlan_proto=VlanProtocol.DOT1Q,
+    min_tx_rate=0,
+    max_tx_rate=0,
+    spoofchk=True,
+    trust=False,
+    link_state=VfLinkState.AUTO,
+)
 
 
 class Route(NamedTuple):

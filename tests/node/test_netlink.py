@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from hooks.attach.kernel import Kernel, KernelError, NetnsMissingError
-from hooks.attach.links import Links, refused
+from hooks.attach.kernel import Kernel, KernelError, NetnsMissingError, refused
+from hooks.attach.links import Links
 from hooks.attach.messages import RefusedError
 from hooks.attach.netlink import HostKernel
 from hooks.attach.sockets import NetlinkSocket

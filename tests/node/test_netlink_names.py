@@ -5,8 +5,7 @@ import os
 
 import pytest
 
-from hooks.attach.kernel import Kernel, KernelError
-from hooks.attach.links import refused
+from hooks.attach.kernel import Kernel, KernelError, refused
 from hooks.attach.messages import parse_answer
 from hooks.attach.netlink import exchange_with_kernel
 from hooks.attach.rtnetlink import render_add_altname

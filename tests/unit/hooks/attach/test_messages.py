@@ -1,5 +1,6 @@
 import errno
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -72,6 +73,27 @@ def test_a_stamped_request_differs_in_its_number_only() -> None:
     stamped = stamp(_REQUEST, 0x01020304)
     assert stamped[8:12] == struct.pack("=I", 0x01020304)
     assert stamped[:8] + stamped[12:] == _REQUEST[:8] + _REQUEST[12:]
+
+
+class CountingBytes(bytes):
+    """Count the octets that slices copy, and those that slices of them copy."""
+
+    copied = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        result = super().__getitem__(key)
+        CountingBytes.copied += len(result)
+        return CountingBytes(result)
+
+
+def test_each_octet_of_a_long_answer_is_copied_once() -> None:
+    attributes = render_attribute(1, bytes(28)) * 40
+    whole = CountingBytes(render_message(16, 2, attributes) * 200)
+    assert len(list(parse_messages(whole))) == 200
+    assert CountingBytes.copied <= len(whole)
+    CountingBytes.copied = 0
+    assert len(list(parse_attributes(CountingBytes(attributes)))) == 40
+    assert CountingBytes.copied <= len(attributes)
 
 
 @given(st.lists(st.tuples(st.integers(0, 0x3FFF), st.binary(max_size=9))))

@@ -211,7 +211,7 @@ def test_only_what_was_changed_is_reset_to_what_it_was() -> None:
         FULL, settings=VfSettings(config=VfConfig(vlan=5, trust=True)), config=VfConfig(vlan=7, trust=False, spoofchk=True)
     )
     assert reset_of(row) == VfConfig(vlan=7, trust=False)
-    assert reset_of(replace(FULL, settings=VfSettings(mtu=9000))).empty
+    assert reset_of(replace(FULL, settings=VfSettings(mtu=9000))).values == {}
 
 
 def test_what_was_not_reported_becomes_neutral() -> None:

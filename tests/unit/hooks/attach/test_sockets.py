@@ -15,7 +15,7 @@ def test_exchanges_follow_one_another() -> None:
 
 def test_an_answer_to_another_request_is_not_taken() -> None:
     with NetlinkSocket(NETLINK_ROUTE) as socket:
-        socket._socket.sendto(stamp(render_get_link("absent"), 1000), (0, 0))
+        socket.sendto(stamp(render_get_link("absent"), 1000), (0, 0))
         (message,) = parse_answer(socket.exchange(render_get_link("lo")))
     assert parse_link(message).name == "lo"
 

@@ -53,7 +53,7 @@ def test_everything_that_can_be_reported() -> None:
 def test_what_is_not_reported_is_not_set() -> None:
     nothing: dict[str, Any] = {"bdf": "0000:3b:00.2", "of_a_newer_central": {}, **dict.fromkeys(FULL)}
     assert parse_settings(nothing) == VfSettings()
-    assert parse_settings(nothing).config.empty
+    assert parse_settings(nothing).config.values == {}
 
 
 @pytest.mark.parametrize(
