@@ -392,9 +392,9 @@ def test_neighbours_learn_the_mac_of_an_address(host: Netns, pod: Netns, kernel:
     with host.run(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP))) as neighbour:
         neighbour.settimeout(10)
         host.run(lambda: kernel.configure(pod.path, "rdma0", addresses=("10.0.0.2/24",), routes=()))
-        notified = neighbour.recv(64)
-    assert (notified[14:18], notified[24:28]) == (bytes([10, 0, 0, 2]),) * 2  # sender and target
-    assert notified[8:14].hex(":") == pod.links()["rdma0"]["address"]
+        arp = neighbour.recv(64)
+    assert (arp[14:18], arp[24:28]) == (bytes([10, 0, 0, 2]),) * 2  # sender and target
+    assert arp[8:14].hex(":") == pod.links()["rdma0"]["address"]
 
 
 def test_neighbours_learn_the_mac_of_an_ipv6_address(host: Netns, pod: Netns, kernel: Kernel) -> None:

@@ -70,16 +70,16 @@ class NldevSocket:
                 render_attribute(1, struct.pack("=I", i)) + render_attribute(2, name.encode() + b"\0") for i, name in observed
             )
             return b"".join(render_message(kind, 2, device) for device in devices) + render_message(3, 2, bytes(4))
-        notified = dict(parse_attributes(request[16:]))
-        (number,) = struct.unpack("=I", notified[1])
+        attributes = dict(parse_attributes(request[16:]))
+        (number,) = struct.unpack("=I", attributes[1])
         assert where[number] == self._netns
-        if 2 in notified:
-            name = notified[2].rstrip(b"\0").decode()
+        if 2 in attributes:
+            name = attributes[2].rstrip(b"\0").decode()
             if name in names.values():
                 return render_message(2, 0, struct.pack("=i", -errno.EEXIST) + bytes(16))
             names[number] = name
         else:
-            result = os.fstat(struct.unpack("=I", notified[68])[0])
+            result = os.fstat(struct.unpack("=I", attributes[68])[0])
             where[number] = NetnsId(device=result.st_dev, inode=result.st_ino)
         return render_message(2, 0, bytes(20))
 

@@ -89,8 +89,8 @@ def test_a_vf_whose_rdma_device_was_renamed_is_reported_anew(tmp_path: Path) -> 
     files = DeviceInfoFiles(tmp_path, RESOURCE)
     files.write(inventory(vfs=(vf(1),)))
     files.write(inventory(vfs=(replace(vf(1), ibdev="mlx5_9"),)))
-    notified = json.loads((tmp_path / FOLDER / file_name(RESOURCE, vf(1).bdf)).read_text())
-    assert notified["pci"]["rdma-device"] == "mlx5_9"
+    device_info = json.loads((tmp_path / FOLDER / file_name(RESOURCE, vf(1).bdf)).read_text())
+    assert device_info["pci"]["rdma-device"] == "mlx5_9"
 
 
 def test_what_is_as_it_should_be_is_not_written_again(tmp_path: Path) -> None:

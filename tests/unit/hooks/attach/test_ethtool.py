@@ -30,8 +30,8 @@ def attributes_of(request: bytes) -> dict[int, bytes]:
 
 
 def test_integers_are_read_and_only_those_that_differ_are_sent() -> None:
-    notified = answer(u32(2, 8192), u32(6, 512), u32(9, 512), render_attribute(13, b"\1"))
-    now = ethtool.parse_group(_RINGS, notified)
+    message = answer(u32(2, 8192), u32(6, 512), u32(9, 512), render_attribute(13, b"\1"))
+    now = ethtool.parse_group(_RINGS, message)
     assert now == {"ring-rx": "512", "ring-tx": "512", "ring-tx-push": "1"}
     sent = attributes_of(ethtool.render_set(21, _RINGS, 7, now=now, wanted={"ring-tx": "1024"}))
     assert sent.keys() == {1, 9}

@@ -27,9 +27,9 @@ _REQUEST = stamp(render_message(16, 5, bytes(16)), 9)
 
 def ended(code: int, *, text: str = "", capped: bool = True) -> bytes:
     repeated = _REQUEST[:16] if capped else _REQUEST
-    notified = render_attribute(1, text.encode() + b"\0") if text else b""
+    attribute = render_attribute(1, text.encode() + b"\0") if text else b""
     flags = (NLM_F_CAPPED if capped else 0) | (NLM_F_ACK_TLVS if text else 0)
-    return stamp(render_message(NLMSG_ERROR, flags, struct.pack("=i", -code) + repeated + notified), 9)
+    return stamp(render_message(NLMSG_ERROR, flags, struct.pack("=i", -code) + repeated + attribute), 9)
 
 
 def test_an_acknowledgement_ends_an_answer() -> None:

@@ -53,8 +53,8 @@ def test_a_request_is_what_the_kernel_defines_and_rdma_sends(name: str, request_
 
 @pytest.mark.parametrize(("number", "mode"), [(0, RdmaMode.EXCLUSIVE), (1, RdmaMode.SHARED)])
 def test_the_mode_is_read(number: int, mode: RdmaMode) -> None:
-    notified = render_attribute(66, bytes([number]))
-    assert read_mode(lambda _: render_message(5 << 10 | 6, 0, notified) + _ACK) is mode
+    attributes = render_attribute(66, bytes([number]))
+    assert read_mode(lambda _: render_message(5 << 10 | 6, 0, attributes) + _ACK) is mode
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,6 @@ def test_devices_are_listed_by_name_whole() -> None:
 
 
 def test_a_name_that_is_no_text_is_read_as_sysfs_is() -> None:
-    notified = render_attribute(1, struct.pack("=I", 3)) + render_attribute(2, b"\xff\0")
-    answer = render_message(5 << 10 | 1, 2, notified) + render_message(3, 2, bytes(4))
+    attributes = render_attribute(1, struct.pack("=I", 3)) + render_attribute(2, b"\xff\0")
+    answer = render_message(5 << 10 | 1, 2, attributes) + render_message(3, 2, bytes(4))
     assert list_devices(lambda _: answer) == {RdmaDevice(3, os.fsdecode(b"\xff"))}

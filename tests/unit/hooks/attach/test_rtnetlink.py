@@ -56,8 +56,8 @@ def test_a_link_is_asked_for_by_name_with_its_vfs_and_without_their_counters() -
 
 
 def link_message(*attributes: tuple[int, bytes], flags: int = 0) -> NetlinkMessage:
-    notified = b"".join(render_attribute(kind, payload) for kind, payload in attributes)
-    return NetlinkMessage(16, 0, 0, struct.pack("=BxHiII", 0, 1, 12, flags, 0) + notified)
+    rendered = b"".join(render_attribute(kind, payload) for kind, payload in attributes)
+    return NetlinkMessage(16, 0, 0, struct.pack("=BxHiII", 0, 1, 12, flags, 0) + rendered)
 
 
 def test_a_link_is_read_with_the_function_that_it_is_of() -> None:
@@ -75,8 +75,8 @@ def test_a_link_is_read_with_the_function_that_it_is_of() -> None:
 
 
 def test_alternative_names_are_read_whatever_octets_they_are() -> None:
-    notified = render_attribute(53, b"enp24s0f0v0\0") + render_attribute(99, bytes(4)) + render_attribute(53, b"\xff/ \0")
-    link = parse_link(link_message((3, b"ens1v0\0"), (52 | 0x8000, notified)))
+    rendered = render_attribute(53, b"enp24s0f0v0\0") + render_attribute(99, bytes(4)) + render_attribute(53, b"\xff/ \0")
+    link = parse_link(link_message((3, b"ens1v0\0"), (52 | 0x8000, rendered)))
     assert link.altnames == ("enp24s0f0v0", os.fsdecode(b"\xff/ "))
     assert render_attribute(53, b"\xff/ \0") in render_drop_altname(7, link.altnames[1])
 
@@ -110,8 +110,8 @@ def test_a_device_without_an_address_has_none() -> None:
 
 
 def route_message(family: int, length: int, *attributes: tuple[int, bytes], table: int = 254, kind: int = 1) -> NetlinkMessage:
-    notified = b"".join(render_attribute(each, payload) for each, payload in attributes)
-    return NetlinkMessage(24, 2, 0, struct.pack("=8BI", family, length, 0, 0, table, 3, 0, kind, 0) + notified)
+    rendered = b"".join(render_attribute(each, payload) for each, payload in attributes)
+    return NetlinkMessage(24, 2, 0, struct.pack("=8BI", family, length, 0, 0, table, 3, 0, kind, 0) + rendered)
 
 
 def test_routes_are_read() -> None:

@@ -110,8 +110,8 @@ def test_each_change_is_one_request_and_together_they_are_all_that_was_wanted(no
 
 
 def vf_info(number: int, *attributes: tuple[int, bytes]) -> bytes:
-    notified = ((1, struct.pack("=I32s", number, bytes.fromhex("02005e100001"))), *attributes)
-    return render_attribute(1, b"".join(render_attribute(kind, payload) for kind, payload in notified))
+    entries = ((1, struct.pack("=I32s", number, bytes.fromhex("02005e100001"))), *attributes)
+    return render_attribute(1, b"".join(render_attribute(kind, payload) for kind, payload in entries))
 
 
 def link_with(*infos: bytes) -> NetlinkMessage:
