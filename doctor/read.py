@@ -100,7 +100,7 @@ async def read_reply(daemon: str, address_text: str, answer_s: float = ANSWER_S)
 async def _get(address: Address, path: str, answer_s: float) -> bytes | None:
     try:
         async with asyncio.timeout(answer_s):
-            while not (answer := await _request(address, path)):
+            while not (answer := await _request(address, path)):  # noqa: ASYNC110  no event announces that the server answers
                 await asyncio.sleep(_RETRY_S)
     except TimeoutError as e:
         hint = f"see what listens there: ss -tlnp sport = :{address.port}"
