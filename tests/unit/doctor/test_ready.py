@@ -127,7 +127,7 @@ def test_a_connection_that_ended_without_an_answer_is_made_again(end: Callable[[
     endings = [end, end]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if endings:  # as a daemon does when the request is late
+        if endings:  # a daemon does so when the request is late
             endings.pop()(writer)
             return
         await reader.readuntil(b"\r\n\r\n")
