@@ -38,6 +38,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 ANSWER_S: Final = 4.0  # seconds for each request on a quiet node; a check may make two requests
 PROC: Final = Path("/proc")  # not below the host root: the kernel names a peer by its pid in this process's namespace
+_RETRY_S: Final = 0.1  # seconds between two requests, after a connection that ended without an answer
 LARGEST: Final = 16 << 20  # maximum bytes of an HTTP answer; /metrics of a node with many devices has some 100 KB
 RUNTIMES: Final = ("/run/containerd/containerd.sock", CONTAINERD, "/run/crio/crio.sock")
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  an address to listen on cannot be connected to
@@ -99,18 +100,27 @@ async def read_reply(daemon: str, address_text: str, answer_s: float = ANSWER_S)
 async def _get(address: Address, path: str, answer_s: float) -> bytes | None:
     try:
         async with asyncio.timeout(answer_s):
-            reader, writer = await asyncio.open_connection(_ANY.get(address.host, address.host), address.port)
-            try:
-                writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-                answer = await _read_all(reader)
-            finally:
-                writer.transport.abort()
+            while not (answer := await _request(address, path)):  # noqa: ASYNC110  no event announces that the server answers
+                await asyncio.sleep(_RETRY_S)
     except TimeoutError as e:
         hint = f"see what listens there: ss -tlnp sport = :{address.port}"
         raise HostError(f"no answer to {path} at {address.host}:{address.port} within {answer_s:.3g} s", hint=hint) from e
     except OSError:
         return None
     return answer.partition(b"\r\n\r\n")[2]
+
+
+async def _request(address: Address, path: str) -> bytes:
+    """Return the answer to one request; empty if the server closed the connection. A daemon does so if the request does not
+    arrive within seconds, as on a slow node."""
+    reader, writer = await asyncio.open_connection(_ANY.get(address.host, address.host), address.port)
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        return await _read_all(reader)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.transport.abort()
 
 
 async def _read_all(reader: asyncio.StreamReader) -> bytes:

@@ -45,12 +45,16 @@ class Connected:
             self._writer.write(self._conversation.answer(call, b""))
             self.registered.set_result(request)
 
-    async def ask(self, method: str, request: Message, answer: type[M]) -> M:
-        """Call the plugin. Raise CallError if it refuses."""
-        stream, data = self._conversation.call(PLUGIN_SERVICE, method, request.SerializeToString())
+    async def ask(self, method: str, request: Message, answer: type[M], *, timeout_s: float = 0.0, pause_s: float = 0.0) -> M:
+        """Call the plugin, which is notified of `timeout_s`. Send the call in two halves, with a pause between them. Raise
+        NriCallError if the plugin refuses."""
+        stream, data = self._conversation.call(PLUGIN_SERVICE, method, request.SerializeToString(), timeout_s=timeout_s)
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._replies[stream] = reply
-        self._writer.write(data)
+        half = len(data) // 2
+        self._writer.write(data[:half])
+        await asyncio.sleep(pause_s)
+        self._writer.write(data[half:])
         async with asyncio.timeout(WAIT_S):
             result = await reply
         if result.error is not None:

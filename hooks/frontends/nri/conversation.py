@@ -39,6 +39,7 @@ class NriCall:
     service: str = ""
     method: str = ""
     payload: bytes = b""  # serialized request; for Synchronize only the needed fields
+    timeout_s: float = 0.0  # seconds after which the caller gives up; 0: never
     problem: NriCallError | None = None  # why the call cannot be read
 
 
@@ -59,6 +60,11 @@ class NriConversation:
         self._messages = {self._answers_on: MessageReader(request_sieve), self._calls_on: MessageReader(response_sieve)}
         self._next = 1
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no part of a call or reply has arrived without its end."""
+        return all(reader.is_idle for reader in self._messages.values())
+
     def receive(self, data: bytes) -> Iterator[NriCall | Reply]:
         """Yield the calls and replies that these bytes complete. Raise MalformedError."""
         for connection, piece in self._pieces.feed(data):
@@ -68,10 +74,10 @@ class NriConversation:
             for message in reader.feed(piece):
                 yield self._read(connection, message)
 
-    def call(self, service: str, method: str, payload: bytes) -> tuple[int, bytes]:
+    def call(self, service: str, method: str, payload: bytes, *, timeout_s: float = 0.0) -> tuple[int, bytes]:
         """Return the stream number, which the reply will carry, and the bytes to send."""
         stream, self._next = self._next, self._next + 2
-        request = nri.TtrpcRequest(service=service, method=method, payload=payload)
+        request = nri.TtrpcRequest(service=service, method=method, payload=payload, timeout_nano=int(timeout_s * 1e9))
         return stream, self._render(self._calls_on, TtrpcMessage(stream, MessageKind.REQUEST, request.SerializeToString()))
 
     def answer(self, call: NriCall, payload: bytes) -> bytes:
@@ -107,7 +113,13 @@ def _read_call(message: Arrived) -> NriCall:
         )
     except (MalformedError, DecodeError):
         return NriCall(stream=message.stream, problem=NriCallError(GrpcStatus.INVALID_ARGUMENT, "the message is no request"))
-    return NriCall(stream=message.stream, service=request.service, method=request.method, payload=request.payload)
+    return NriCall(
+        stream=message.stream,
+        service=request.service,
+        method=request.method,
+        payload=request.payload,
+        timeout_s=request.timeout_nano / 1e9,
+    )
 
 
 def _read_reply(message: Arrived) -> Reply:

@@ -16,7 +16,9 @@ from typing import Final
 
 from hooks.frontends.nri.conversation import NriCall, NriCallError, NriConversation, Reply
 from hooks.frontends.nri.mux import MalformedError
+from hooks.frontends.nri.needed import LIST
 from hooks.frontends.nri.plugin import METHODS, RUNTIME_SERVICE, NriService, Plugin
+from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
@@ -24,7 +26,12 @@ from protos.nri.v1alpha1 import nri_pb2 as nri
 BUDGET_S: Final = 0.05
 _RETRY_S: Final = 0.2  # seconds between two attempts, so that a restarted runtime is reached within a second
 _READ: Final = 1 << 16
-_SPEAKS_S: Final = 10.0  # seconds to wait for the runtime's first calls; a socket that is silent for longer is not NRI's
+_SPEAKS_S: Final = 10.0  # seconds to wait for the answer to the registration; a socket that is silent for longer is not NRI's
+# Seconds to wait for the list of pods afterwards: a runtime sends it once no pod or container is being created.
+_LISTS_S: Final = 60.0
+# A runtime ignores a plugin whose answer to the list comes after its time limit, and leaves the connection open. The answer
+# needs some of the time too.
+_IN_TIME: Final = 0.9
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,7 +75,8 @@ class NriLink:
             connection.register()
             async with asyncio.timeout(_SPEAKS_S) as silence:
                 while data := await reader.read(_READ):
-                    connection.receive(data)
+                    if connection.receive(data):
+                        silence.reschedule(asyncio.get_running_loop().time() + _LISTS_S)
                     if connection.service.synchronized and self.problem:
                         silence.reschedule(None)
                         self._connected(connection.service)
@@ -103,6 +111,7 @@ class _Connection:
         self._conversation = NriConversation()
         self._writer = writer
         self._link = link
+        self._began = 0.0  # time.monotonic() when the first bytes of the current message were read
 
     def register(self) -> None:
         plugin = self.service.plugin
@@ -110,14 +119,33 @@ class _Connection:
         _, data = self._conversation.call(RUNTIME_SERVICE, "RegisterPlugin", request.SerializeToString())
         self._writer.write(data)
 
-    def receive(self, data: bytes) -> None:
-        """Answer the calls in these bytes. Raise MalformedError, and CallError if the runtime refuses the registration."""
+    def receive(self, data: bytes) -> bool:
+        """Answer the calls in these bytes. Return whether they contain the runtime's acceptance of the registration. Raise
+        MalformedError, and NriCallError if the runtime refuses the registration, or ignores the plugin because the list of pods
+        took too long."""
+        accepted = False
+        if self._conversation.is_idle:
+            self._began = time.monotonic()
         for one in self._conversation.receive(data):
             if isinstance(one, Reply):
                 if one.error is not None:
                     raise NriCallError(one.error.status, f"the runtime refused the plugin: {one.error.message}"[:500])
+                accepted = True
             else:
                 self._asked(one)
+                if one.method == LIST:
+                    self._check_in_time(one)
+            self._began = time.monotonic()
+        return accepted
+
+    def _check_in_time(self, call: NriCall) -> None:
+        took_s = time.monotonic() - self._began
+        if 0 < call.timeout_s * _IN_TIME < took_s:
+            raise NriCallError(
+                GrpcStatus.DEADLINE_EXCEEDED,
+                f"the runtime ignores a plugin that answers to its list of pods after {call.timeout_s:.3g} s, and that took "
+                f"{took_s:.3g} s: set plugin_request_timeout in its configuration",
+            )
 
     def _asked(self, call: NriCall) -> None:
         began = time.monotonic()

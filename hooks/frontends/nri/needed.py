@@ -24,6 +24,7 @@ def request_sieve() -> Sieve:
         nri.TtrpcRequest.SERVICE_FIELD_NUMBER: _whole,
         nri.TtrpcRequest.METHOD_FIELD_NUMBER: read_method,
         nri.TtrpcRequest.PAYLOAD_FIELD_NUMBER: _whole,
+        nri.TtrpcRequest.TIMEOUT_NANO_FIELD_NUMBER: _whole,
     }
     return Sieve(fields)
 

@@ -52,6 +52,11 @@ class MessageReader:
         self._message: Arrived | None = None
         self._left = 0  # bytes of the current message that have not arrived
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no part of a message has arrived without its end."""
+        return self._message is None and not self._header
+
     def feed(self, data: memoryview) -> Iterator[Arrived]:
         """Yield the messages that these bytes complete. Raise MalformedError."""
         while data or self._message:

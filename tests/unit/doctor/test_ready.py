@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -9,6 +10,7 @@ from doctor.ready import MENDS, DaemonReply, decide_ready
 from hooks.daemon.readiness import decide_ready as readiness_of_hooks
 from hooks.node.bypass import Bypassed
 from lading.checks.model import Verdict
+from lading.errors import HostError
 from lading.vocabulary import ContainerId, PodUid
 from runtimeproxy.daemon import decide_ready as readiness_of_proxy
 from tests.unit.doctor.verdicts import states
@@ -118,3 +120,31 @@ def test_a_server_whose_answer_never_ends_is_cut_off(monkeypatch: pytest.MonkeyP
             return await read_reply("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
 
     assert len(asyncio.run(scenario()).readyz or b"") <= 100_000
+
+
+@pytest.mark.parametrize("end", [asyncio.StreamWriter.close, lambda writer: writer.transport.abort()])
+def test_a_connection_that_ended_without_an_answer_is_made_again(end: Callable[[asyncio.StreamWriter], object]) -> None:
+    endings = [end, end]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if endings:  # a daemon does so when the request is late
+            endings.pop()(writer)
+            return
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + METRICS.encode())
+        writer.close()
+
+    async def scenario() -> DaemonReply:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            return await read_reply("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+
+    assert asyncio.run(scenario()).readyz == METRICS.encode()
+
+
+def test_a_server_that_only_closes_connections_does_not_answer() -> None:
+    async def scenario() -> DaemonReply:
+        async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
+            return await read_reply("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}", answer_s=0.3)
+
+    with pytest.raises(HostError, match="no answer to /readyz"):
+        asyncio.run(scenario())

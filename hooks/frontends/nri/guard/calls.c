@@ -11,7 +11,7 @@
 #define BIT(event) (1 << ((event) - 1))
 
 /* Numbers of fields. */
-enum { SERVICE_NAME = 1, METHOD = 2, PAYLOAD = 3 };                /* of a Request */
+enum { SERVICE_NAME = 1, METHOD = 2, PAYLOAD = 3, TIMEOUT = 4 };   /* of a Request */
 enum { EVENT = 1, CHANGED_POD = 2 };                               /* of a StateChangeEvent; its container follows */
 enum { POD = 1, MORE = 3 };                                        /* of other calls; the container follows the pod */
 enum { NAMESPACE = 4, ENVIRONMENT = 8, ANNOTATIONS = 6, KEY = 1 }; /* of a pod; of a container; of both */
@@ -31,7 +31,7 @@ static struct call {
     unsigned keys[2]; /* of pod and container */
     bool exempt;
     unsigned shown;
-    uint64_t event, more;
+    uint64_t event, more, timeout_ns;
 } call;
 
 static enum method find_method(struct bytes name) {
@@ -50,6 +50,7 @@ static uint32_t pod_field(void) { return call.method == CHANGE ? CHANGED_POD : P
 static bool is_of_pod(const struct reader *reader) { return reader->path[2].number == pod_field(); }
 
 static enum action part_of_request(uint32_t field, enum kind kind) {
+    if (field == TIMEOUT) return expect(kind, VARINT, KEEP);
     if (field != SERVICE_NAME && field != METHOD && field != PAYLOAD) return SKIP;
     if (field != PAYLOAD) return call.has_payload ? REFUSE : expect(kind, BYTES, KEEP);
     if (!call.named) return REFUSE; /* a sender writes the fields in their order */
@@ -88,8 +89,8 @@ static enum action field_begins(struct reader *reader, uint32_t field, enum kind
 }
 
 static void number_read(struct reader *reader, uint64_t value) {
-    (void)reader;
-    if (call.method == CHANGE) call.event = value;
+    if (reader->depth == 0) call.timeout_ns = value;
+    else if (call.method == CHANGE) call.event = value;
     else call.more = value;
 }
 
@@ -163,6 +164,7 @@ static struct answer find_answer(void) {
 struct answer answer_call(bool whole) {
     static const struct answer MALFORMED = {.status = INVALID_ARGUMENT, .text = "the message is no request of this method"};
     struct answer answer = whole ? find_answer() : MALFORMED;
+    answer.timeout_ns = call.timeout_ns;
     call = (struct call){0};
     return answer;
 }

@@ -13,7 +13,8 @@ struct answer {
     int status; /* 0: success */
     const char *text;
     struct bytes payload; /* until the next answer */
-    bool synchronized;    /* from now on the runtime calls the guard for each new container */
+    bool synchronized;    /* from now on the runtime calls the guard for each new container, if the answer is in time */
+    uint64_t timeout_ns;  /* after which the runtime gives up the call; 0: never */
 };
 
 /* Answer the call that was read, and forget it. `whole`: whether it could be read; a call that could not is refused, because the

@@ -76,6 +76,8 @@ bool receive(struct frames *frames, const struct receiver receivers[2], const ui
     return true;
 }
 
+bool is_idle(const struct frames *frames) { return !frames->streams[0].have && !frames->streams[1].have; }
+
 bool send_message(int socket, enum connection connection, uint32_t stream, enum message kind, struct bytes body) {
     uint8_t bytes[4096]; /* the runtime reads through a buffer of this size */
     struct output out = {bytes, PIECE_HEADER + HEADER, sizeof bytes};

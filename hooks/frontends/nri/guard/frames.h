@@ -32,6 +32,9 @@ struct frames {
  * bytes are not NRI, and the others cannot be read either. */
 bool receive(struct frames *frames, const struct receiver receivers[2], const uint8_t *bytes, size_t size);
 
+/* Return whether no part of a message has arrived without its end. */
+bool is_idle(const struct frames *frames);
+
 /* Write a message of a few hundred bytes. False: the socket is closed. */
 bool send_message(int socket, enum connection connection, uint32_t stream, enum message kind, struct bytes body);
 

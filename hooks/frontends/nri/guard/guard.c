@@ -18,6 +18,7 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "calls.h"
@@ -29,7 +30,8 @@
 
 #define SOCKET "NRI_PLUGIN_SOCKET"
 #define RETRY_MS 200      /* between two attempts, so that a restarted runtime is reached within a second */
-#define SILENCE_MS 10000  /* until the runtime's first calls; a socket that is silent for longer is not NRI's */
+#define SILENCE_MS 10000  /* until the answer to the registration; a socket that is silent for longer is not NRI's */
+#define LIST_MS 60000     /* from then until the list of pods, which a runtime sends once no container is being created */
 #define FOREVER (-1)
 #define MAX_FD (1 << 20)
 
@@ -39,7 +41,8 @@ static const char versions[] = GUARD_MARK VERSION "\0" RUNC_MARK VERSION;
 enum { STATUS = 1, CODE = 1, WORDS = 2 }; /* numbers of fields of a Response, and of its status */
 
 static int runtime = -1, lock = -1;
-static bool guarding;
+static bool guarding, accepted, launched; /* accepted: the runtime accepts the registration */
+static uint64_t began_ns;                  /* when the first bytes of the current message were read */
 static char problem[512], last_problem[sizeof problem]; /* why the runtime does not call the guard */
 static uint64_t code; /* of the runtime's answer to the registration */
 static sigset_t unblocked;
@@ -74,6 +77,16 @@ static void end_guarding(void) {
 
 /* ---- the conversation */
 
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* Return whether the runtime has given up the list of pods, or is about to: the answer needs some of the time too. Then it ignores
+ * the guard, and leaves the connection open. A launched guard stays all the same, because it would not be launched again. */
+static bool is_late(uint64_t timeout_ns) { return !launched && timeout_ns && now_ns() - began_ns > timeout_ns / 10 * 9; }
+
 static bool respond(uint32_t stream, const struct reader *reader) {
     uint8_t bytes[2048], status_bytes[1024];
     struct output out = {bytes, 0, sizeof bytes}, status = {status_bytes, 0, sizeof status_bytes};
@@ -86,7 +99,10 @@ static bool respond(uint32_t stream, const struct reader *reader) {
         put_bytes(&out, 2, answer.payload);
     }
     if (!send_message(runtime, TO_PLUGIN, stream, RESPONSE, (struct bytes){out.at, out.size})) return lose("%s", strerror(errno));
+    if (answer.synchronized && is_late(answer.timeout_ns))
+        return lose("the list of pods took longer than the runtime waits: set plugin_request_timeout in its configuration");
     if (answer.synchronized) begin_guarding();
+    began_ns = now_ns();
     return true;
 }
 
@@ -109,6 +125,8 @@ static const struct fields RESPONSE_FIELDS = {response_field, code_read, words_r
 /* The runtime's answer to the registration. */
 static bool registered(uint32_t stream, const struct reader *reader) {
     (void)stream;
+    began_ns = now_ns();
+    accepted = true;
     if ((uint32_t)code) return lose("the runtime refused the plugin: %.*s", (int)reader->kept, (const char *)reader->text);
     return is_whole(reader) || lose("cannot read the runtime's answer to the registration");
 }
@@ -139,19 +157,21 @@ static bool wait_for(int fd, int ms) {
 }
 
 /* Be called until the connection is lost. Return whether the runtime closed it. */
-static bool converse(int silence_ms) {
+static bool converse(void) {
     static uint8_t bytes[1 << 16];
     struct frames frames = {0};
     code = 0;
+    accepted = false;
     answer_call(false); /* what the last connection left */
     if (!register_plugin()) return false;
     for (;;) {
-        if (!wait_for(runtime, guarding ? FOREVER : silence_ms)) return lose("nothing speaks NRI there");
+        if (!wait_for(runtime, guarding || launched ? FOREVER : accepted ? LIST_MS : SILENCE_MS)) return lose("nothing speaks NRI there");
         ssize_t some = read(runtime, bytes, sizeof bytes);
         if (some < 0 && errno == EINTR) continue;
         if (some < 0) return lose("%s", strerror(errno));
         if (some == 0) return !lose("the runtime closed the connection");
         problem[0] = '\0';
+        if (is_idle(&frames)) began_ns = now_ns();
         if (receive(&frames, RECEIVERS, bytes, (size_t)some)) continue;
         return problem[0] ? false : lose("cannot read what came: it is not NRI");
     }
@@ -184,7 +204,8 @@ static int guard_launched(void) {
         fputs("cannot guard: " SOCKET " is no open file; the container runtime launches this from its folder of NRI plugins\n", stderr);
         return 2;
     }
-    bool closed = converse(FOREVER); /* a runtime that starts may be slow, and would not launch it again */
+    launched = true; /* a runtime that starts may be slow, and would not launch it again */
+    bool closed = converse();
     end_guarding();
     return closed ? 0 : 1;
 }
@@ -201,7 +222,7 @@ static bool connect_to(const char *path) {
 _Noreturn static void guard_connected(const char *path) {
     write_record(INFO, DAEMON_STARTED, "");
     for (;;) {
-        if (connect_to(path)) converse(SILENCE_MS);
+        if (connect_to(path)) converse();
         if (runtime >= 0) close(runtime);
         end_guarding();
         wait_for(-1, RETRY_MS);

@@ -159,6 +159,41 @@ def test_a_list_of_large_pods_in_one_message_is_taken(scenario: Scenario) -> Non
     scenario(act)
 
 
+def test_a_plugin_that_answers_too_late_to_the_list_connects_again(scenario: Scenario) -> None:
+    """Check that a plugin does not count as connected if containerd has given up its list: containerd keeps the connection, and
+    does not call the plugin."""
+
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.plugin()
+        await plugin.configure("1.7.24", parts=0)
+        late = nri.SynchronizeRequest(pods=[pod()])
+        await plugin.ask("Synchronize", late, nri.SynchronizeResponse, timeout_s=0.2, pause_s=0.2)
+        await plugin.closed.wait()
+        assert Event.NRI_CONNECTED not in rig.log.events()
+        assert "plugin_request_timeout" in rig.front_end.link.problem
+        again = await rig.runtime.plugin()
+        await again.configure("1.7.24", parts=0)
+        await again.ask("Synchronize", late, nri.SynchronizeResponse, timeout_s=20, pause_s=0.2)
+        await until(lambda: not rig.front_end.link.problem)
+
+    scenario(act)
+
+
+def test_a_runtime_that_accepted_the_plugin_may_send_its_list_later(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hooks.frontends.nri.link._SPEAKS_S", 0.1)
+
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.plugin()
+        await plugin.registered
+        await asyncio.sleep(0.3)
+        await plugin.configure("1.7.24", pod())
+        await until(lambda: not rig.front_end.link.problem)
+
+    scenario(act)
+
+
 def test_a_call_that_is_too_large_is_refused_and_the_plugin_is_asked_on(scenario: Scenario) -> None:
     """Check that the connection stays open for the other containers."""
 

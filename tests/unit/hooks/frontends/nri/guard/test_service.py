@@ -101,6 +101,28 @@ def test_it_is_asked_last_and_before_a_container_is_created_or_started(service: 
     guarding(service, act)
 
 
+def test_a_guard_that_answers_too_late_to_the_list_connects_again(service: Service) -> None:
+    """Check that a guard does not count as connected if containerd has given up its list: containerd keeps the connection, and
+    does not call the guard."""
+    large = nri.SynchronizeRequest(pods=[nri.PodSandbox(id="s", annotations={"large": "x" * 1000})])
+
+    async def whole() -> None:
+        async with asyncio.timeout(WAIT_S), NriRuntime(service.socket) as runtime:
+            plugin = await runtime.plugin()
+            await plugin.configure("1.7.24", parts=0)
+            await plugin.ask("Synchronize", large, nri.SynchronizeResponse, timeout_s=0.2, pause_s=0.2)
+            await plugin.closed.wait()
+            assert "plugin_request_timeout" in await service.until(Event.NRI_LOST)
+            assert not service.guards
+            again = await runtime.plugin()
+            await again.configure("1.7.24", parts=0)
+            await again.ask("Synchronize", large, nri.SynchronizeResponse, timeout_s=20, pause_s=0.2)
+            await service.until(Event.NRI_CONNECTED)
+            assert service.guards
+
+    asyncio.run(whole())
+
+
 def test_a_guarded_container_passes_only_with_an_answer(service: Service) -> None:
     async def act(_: NriRuntime, plugin: Connected) -> None:
         assert await create(plugin, request(GUARDED, {"lading.dev/grant": ""})) == nri.ContainerAdjustment()
