@@ -51,8 +51,8 @@ _VERSION: Final = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+[.\d]*)")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryFolder:
     path: Path  # real path, with all links resolved below the root
-    name: str  # path below the root as it was listed: /run/opengl-driver/lib
-    source: str  # what named it: ld.so.cache, driver_libraries, or the known folder of a system
+    name: str  # path below the root, with its links: /run/opengl-driver/lib
+    source: str  # the cache or setting that names it, or the system that is known to have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

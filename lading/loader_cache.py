@@ -27,7 +27,7 @@ _MAX_PATH_BYTES: Final = 4096
 
 
 class CachedLibrary(NamedTuple):
-    name: str  # its SONAME: libcuda.so.1
+    name: str  # SONAME of the library: libcuda.so.1
     path: str
 
 

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-_MAX_LINKS: Final = 40  # as MAXSYMLINKS of the kernel (include/linux/namei.h)
+_MAX_LINKS: Final = 40  # MAXSYMLINKS of the kernel (include/linux/namei.h)
 
 
 def resolve_below(root: Path, path: str, *, start: Path | None = None) -> Path | None:

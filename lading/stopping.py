@@ -22,8 +22,8 @@ def stop_asked() -> asyncio.Event:
 
 async def driver_exchanged(find_outdated: Callable[[], str], interval_s: float, log: Log) -> None:
     """Return when this process cannot use the driver any more, and a new process could. The caller then ends the daemon:
-    systemd and kubelet start it anew, and systemd keeps its socket meanwhile. `find_outdated` is called in a thread, and returns
-    the reason, or an empty text."""
+    systemd and kubelet start it anew, and systemd keeps its socket meanwhile. `find_outdated` returns the reason, or an empty
+    text, and is called in a thread."""
     while True:
         if reason := await in_thread(find_outdated):
             log.warning(Event.DRIVER_EXCHANGED, f"{reason}; this daemon ends, and is started anew")

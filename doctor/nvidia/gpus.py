@@ -159,7 +159,7 @@ class InjectionReading:
     driver_root: str = ""
     libraries: int = 0  # number of libraries of the driver's version
     folder: str = ""  # folder of libcuda of this version; empty if there is none
-    source: str = ""  # what named the folder
+    source: str = ""  # the cache, table or setting that names the folder
     versions: tuple[str, ...] = ()  # version of each libcuda that was found
     spec_dirs: tuple[str, ...] = ()
     cdi_names: frozenset[str] = frozenset()

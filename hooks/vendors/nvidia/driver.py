@@ -3,7 +3,8 @@
 The files are those that NVIDIA's container toolkit finds: every library of the driver's version, in all folders where the host
 has the driver (`lading.driverfiles`). The toolkit then runs ldconfig in the container, which a CDI spec can request and CRI
 cannot. Without ldconfig, a library is also mounted under the name of each host symlink to it: its soname, such as
-`libcuda.so.1` or `libnvidia-nvvm.so.4`. Where the host has no symlink, the library names its soname. `libcuda.so` is always given.
+`libcuda.so.1` or `libnvidia-nvvm.so.4`. Where the host has no symlink, the library names its soname. `libcuda.so` is given
+always.
 All names are mounted in each default folder of glibc's loader, because a container's image and the host may be of different
 distributions. Files of other versions (GLVND, EGL platforms) come from the image, as in the toolkit without graphics. `groups`
 reads them where the node is configured to give them.
@@ -82,7 +83,7 @@ def read_driver_files(driver: FoundDriver) -> DriverFiles:
                 files.setdefault(f"/lib/firmware/nvidia/{driver.version}/{file.name}", file)
     links = _list_links(driver, libraries)
     if CUDA_SONAME in links:
-        links[CUDA_LINK] = CUDA_SONAME  # as in the toolkit
+        links[CUDA_LINK] = CUDA_SONAME  # the toolkit makes the same link
     return DriverFiles(mounts=_mounts(driver, files), folder=folder, links=dict(sorted(links.items())))
 
 

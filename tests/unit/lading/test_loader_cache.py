@@ -96,7 +96,7 @@ def test_only_whole_entries_of_elf_libraries_count() -> None:
     assert [*parse_cache(made(ENTRY, count=2**32 - 1))][:1] == [ENTRY]
     for other in (made(ENTRY, order=3), made(ENTRY, flags=0x0300), made(ENTRY, features=1 << 62), made(ENTRY)[:-1]):
         assert [*parse_cache(other)] == []
-    assert [*parse_cache(made(("libcuda.so.1", "libcuda.so.1")))] == []  # its path is relative
+    assert [*parse_cache(made(("libcuda.so.1", "libcuda.so.1")))] == []  # a relative path
 
 
 @given(st.binary(max_size=200), st.integers(0, 120), st.sampled_from([b"", b"ld.so-1.7.0", b"glibc-ld.so.cache1.1"]))

@@ -193,7 +193,8 @@ def test_cdi(tmp_path: Path, host: Host, links: bool) -> None:
     files = read_driver_files(found_on(host, tmp_path, links))
     mounts = {mount.container_path: mount.host_path for mount in files.mounts}
     assert mounts.pop("/usr/bin/nvidia-smi") == str(tmp_path / host.smi)
-    assert (files.folder, mounts.keys()) == (f"/{host.folder}", {f"/{host.folder}/{name}" for name in FILES})
+    assert files.folder == f"/{host.folder}"
+    assert mounts.keys() == {f"/{host.folder}/{name}" for name in FILES}
     assert files.links == {
         "libcuda.so": "libcuda.so.1",
         **{soname: f"{name}.so.{VERSION}" for name, soname in SONAMES.items()},
