@@ -174,9 +174,10 @@ def _list_names(root: Path, configured: Sequence[str]) -> Iterator[tuple[str, st
         file = resolve_below(root, cache)
         for library in read_cache(file) if file else ():
             if library.name.startswith(_CACHED):
-                yield library.path.rpartition("/")[0], f"/{cache}"
-                if (real := resolve_below(root, library.path)) is not None:  # Debian's is a link to another folder
-                    yield f"/{real.parent.relative_to(root)}", f"/{cache}"
+                folder, target = resolve_below(root, library.path.rpartition("/")[0]), resolve_below(root, library.path)
+                # Debian's cache has a link to a file in another folder.
+                folders = filter(None, (folder, target and target.parent))
+                yield from ((f"/{folder.relative_to(root)}", f"/{cache}") for folder in folders)
     for pattern, system in KNOWN_FOLDERS:
         # The newest version is last in the order of names.
         folders = sorted(root.glob(pattern), reverse=True) if "*" in pattern else [root / pattern]

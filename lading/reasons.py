@@ -151,8 +151,8 @@ class Reason(Explained):
         "The node gives the driver's libraries to GPU containers, and has found none of the version that runs. The driver was "
         "upgraded and its kernel module was not, or its libraries are in a folder that Lading does not know. Or a file is gone "
         "because the driver is being upgraded; a container runtime would create a directory in its place.",
-        "wait until the upgrade ends; else look for `libcuda.so.<version>` on the host, with `nvidia-smi`'s version, and write its "
-        "folder into `driver_libraries`.",
+        "wait until the upgrade ends; else look for `libcuda.so.<version>` on the host, with `nvidia-smi`'s version, and write "
+        "its folder into `driver_libraries`.",
     )
     CAPACITY_EXCEEDED = (
         "capacity-exceeded",

@@ -169,7 +169,7 @@ class InjectionReading:
 def decide_driver_files(reading: InjectionReading) -> Iterator[Finding]:
     version = reading.cards.version
     place = f"below driver_root {reading.driver_root}" if reading.driver_root else "on the host"
-    if reading.mode is not GpuMode.DEVICES:
+    if reading.mode is not GpuMode.DEVICES and reading.own is None:
         yield ok(f"not needed with gpu_mode = {reading.mode}")
     elif not version:
         yield _no_cards(reading.cards) or skipped("the driver's version is not known")

@@ -3,8 +3,9 @@
 The files are those that NVIDIA's container toolkit finds: every library of the driver's version, in all folders where the host
 has the driver (`lading.driverfiles`). The toolkit then runs ldconfig in the container, which a CDI spec can request and CRI
 cannot. Without ldconfig, a library is also mounted under the name of each host symlink to it: its soname, such as
-`libcuda.so.1` or `libnvidia-nvvm.so.4`. Where the host has no symlink, the library names its soname. `libcuda.so` is given
-always.
+`libcuda.so.1` or `libnvidia-nvvm.so.4`. Where the host has no symlink, the library's own SONAME counts. Both forms always give
+`libcuda.so`.
+
 All names are mounted in each default folder of glibc's loader, because a container's image and the host may be of different
 distributions. Files of other versions (GLVND, EGL platforms) come from the image, as in the toolkit without graphics. `groups`
 reads them where the node is configured to give them.

@@ -169,12 +169,19 @@ def test_persistence(reading: CardsReading, state: Verdict) -> None:
         (GpuMode.DEVICES, "", "/usr/local/nvidia/lib64", Verdict.OK, "/usr/local/nvidia/lib64 (known folder of AKS)"),
         (GpuMode.DEVICES, "", "", Verdict.FAILED, "on the host"),
         (GpuMode.DEVICES, "/driver", "", Verdict.FAILED, "driver_root /driver"),
+        (GpuMode.CDI, "", "", Verdict.FAILED, "on the host"),
         (GpuMode.NVIDIA_RUNTIME, "", "", Verdict.OK, "not needed"),
     ],
 )
 def test_driver_files(mode: GpuMode, root: str, folder: str, state: Verdict, shown: str) -> None:
     reading = InjectionReading(
-        mode=mode, cards=WELL, driver_root=root, libraries=12, folder=folder, source=folder and "known folder of AKS"
+        mode=mode,
+        cards=WELL,
+        driver_root=root,
+        libraries=12,
+        folder=folder,
+        source=folder and "known folder of AKS",
+        own=OwnSpecs(folder="/var/run/cdi") if mode is GpuMode.CDI else None,
     )
     verdict = only(decide_driver_files(reading))
     assert verdict.verdict is state
