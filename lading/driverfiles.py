@@ -176,8 +176,8 @@ def _list_names(root: Path, configured: Sequence[str]) -> Iterator[tuple[str, st
             if library.name.startswith(_CACHED):
                 folder, target = resolve_below(root, library.path.rpartition("/")[0]), resolve_below(root, library.path)
                 # Debian's cache has a link to a file in another folder.
-                folders = filter(None, (folder, target and target.parent))
-                yield from ((f"/{folder.relative_to(root)}", f"/{cache}") for folder in folders)
+                real = filter(None, (folder, target and target.parent))
+                yield from ((f"/{path.relative_to(root)}", f"/{cache}") for path in real)
     for pattern, system in KNOWN_FOLDERS:
         # The newest version is last in the order of names.
         folders = sorted(root.glob(pattern), reverse=True) if "*" in pattern else [root / pattern]

@@ -9,7 +9,7 @@ import pytest
 from lading.reasons import Reason
 from simnode.daemons import LadingNode
 from tests.node.conftest import StartLading
-from tests.node.site import Site, eventually, granted_in
+from tests.node.site import Site, granted_in
 
 pytestmark = pytest.mark.node
 
