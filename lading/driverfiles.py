@@ -36,7 +36,6 @@ KNOWN_FOLDERS: Final = (
     ("var/lib/nvidia/lib64", "Container-Optimized OS"),
     ("opt/nvidia/lib64", "Ubuntu on GKE"),
     ("opt/nvidia/*/*/usr/lib64", "Flatcar"),
-    ("opt/nvidia/*/*/lib64", "Flatcar before 3637"),
     ("usr/lib/nvidia/tesla", "Bottlerocket"),
     ("usr/lib/nvidia/tesla/*", "Bottlerocket"),
     ("usr/local/glibc/usr/lib", "Talos"),
