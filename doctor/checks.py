@@ -278,7 +278,7 @@ CHECKS: Final[tuple[NodeCheck, ...]] = (
     ),
     _gpus(
         name="driver-files",
-        what="gpu_mode devices: the driver's libraries of this version below driver_root",
+        what="gpu_mode devices or cdi: where the driver's libraries of this version were found, and by what",
         why="a container with a card and no libcuda of the driver's version cannot use it",
         read=Host.injection,
         decide=gpus.decide_driver_files,

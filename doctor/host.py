@@ -53,11 +53,10 @@ from hooks.host.rdma import read_rdma
 from hooks.ledger.store import read_journal
 from hooks.model.inventory import Inventory
 from hooks.mps.control import ANSWER_S as MPS_ANSWER_S
-from hooks.vendors.nvidia.driver import read_driver_mounts, read_driver_versions
 from lading import __version__
 from lading.checks.reading import ElsewhereError, Readings, read_shared
 from lading.devices.isolation import IsolationName
-from lading.driverfiles import find_nvml
+from lading.driverfiles import find_driver, read_driver_versions
 from lading.errors import HostError, StateError
 from lading.log import Event, Level, Log
 from lading.runtime import CdiSupport, decide_cdi_support
@@ -130,8 +129,7 @@ class Host(Readings):
         return await in_thread(lambda: read_attribute(self.root / "proc/sys/kernel/hostname")) or socket.gethostname()
 
     async def nvidia(self) -> cards.CardsReading:
-        mount, driver_root = self.hooks.driver_mount, self.hooks.driver_root
-        library = self.hooks.nvml_library or str((mount and find_nvml(Path(mount))) or "")
+        driver_root, library = self.hooks.driver_root, str(self.hooks.find_library(self.root) or "")
         return await self.once(
             "nvidia",
             lambda: in_thread(
@@ -222,10 +220,9 @@ class Host(Readings):
 
     async def injection(self) -> InjectionReading:
         settings, reading = self.hooks, await read_shared("driver", self.nvidia())
-        root = Path(settings.driver_mount or settings.driver_root)
-        wanted = settings.driver_root and reading.version
-        mounts = await in_thread(lambda: read_driver_mounts(root, reading.version)) if wanted else ()
-        versions = await in_thread(lambda: read_driver_versions(root)) if wanted else ()
+        view, folders = settings.view(self.root), settings.driver_libraries
+        found = await in_thread(lambda: find_driver(view, reading.version, folders)) if reading.version else None
+        versions = await in_thread(lambda: read_driver_versions(view, folders))
         own = await in_thread(lambda: read_own_specs(settings)) if settings.writes_specs else None
         folders = settings.cdi_spec_dirs if own is None else (settings.cdi_dir,)
         names = await in_thread(lambda: read_cdi_names(map(Path, folders)))
@@ -233,7 +230,9 @@ class Host(Readings):
             mode=settings.gpu_mode,
             cards=reading,
             driver_root=settings.driver_root,
-            libraries=sum(".so." in mount.container_path for mount in mounts),
+            libraries=len(found.list_files(f"lib*.so.{reading.version}")) if found else 0,
+            folder=found.folders[0].name if found else "",
+            source=found.folders[0].source if found else "",
             versions=versions,
             spec_dirs=settings.cdi_spec_dirs,
             cdi_names=names,

@@ -146,6 +146,11 @@ class Vendor(Protocol):
         thread, also while `read` runs; may be repeated. Return descriptions of the failures. Raise HostError."""
         ...
 
+    def outdated(self) -> str:
+        """Return why the daemon has to be started anew to use the vendor's driver, which was exchanged; empty if it need not.
+        Called in a thread."""
+        ...
+
     def problem(self, inventory: Inventory) -> str:
         """Return why containers with the vendor's cards are refused although the driver works; empty if they are accepted."""
         ...

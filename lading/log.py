@@ -71,6 +71,7 @@ class Event(StrEnum):
     # hooks
     INVENTORY_CHANGED = "inventory.changed"
     INVENTORY_FAILED = "inventory.failed"
+    DRIVER_EXCHANGED = "driver.exchanged"  # the process has NVML of another version than the kernel module, and starts anew
     DEVICE_UNHEALTHY = "device.unhealthy"
     DEVICE_HEALTHY = "device.healthy"
     DEVICE_DIRTY = "device.dirty"  # no grant holds the card, and it has not been clean for 30 s

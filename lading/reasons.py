@@ -148,10 +148,11 @@ class Reason(Explained):
     )
     DRIVER_FILES_MISSING = (
         "driver-files-missing",
-        "The node mounts the driver's libraries into GPU containers (`driver_root`), and there are none of the version that "
-        "runs. The driver was upgraded and its files were not, or `driver_root` is wrong. Or a file is gone because the driver "
-        "is being upgraded; a container runtime would create a directory in its place.",
-        "wait until the upgrade ends; else look for `libcuda.so.<version>` below `driver_root`, with `nvidia-smi`'s version.",
+        "The node gives the driver's libraries to GPU containers, and has found none of the version that runs. The driver was "
+        "upgraded and its kernel module was not, or its libraries are in a folder that Lading does not know. Or a file is gone "
+        "because the driver is being upgraded; a container runtime would create a directory in its place.",
+        "wait until the upgrade ends; else look for `libcuda.so.<version>` on the host, with `nvidia-smi`'s version, and write "
+        "its folder into `driver_libraries`.",
     )
     CAPACITY_EXCEEDED = (
         "capacity-exceeded",

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from lading import __version__
-from lading.driverfiles import find_nvml
+from lading.driverfiles import find_nvml, find_outdated_nvml, read_loaded_nvml, read_module_version
 from lading.errors import LadingError, die
 from lading.health import Condition, HealthServer, parse_address
 from lading.liveness import find_own_silence, keep_fed, missing_socket
@@ -23,11 +24,13 @@ from lading.notify import notify
 from lading.settings import add_flags, parse_args
 from lading.sharestatus import ask
 from lading.sockets import Peer, listen, parse_endpoint
-from lading.stopping import stop_asked
+from lading.stopping import driver_exchanged, stop_asked
 from shares.readings import DriverReadings
 from shares.server import Shares
 from shares.settings import CONFIG, POLICIES, Settings
 from shares.status import Metrics, answer, render_table
+
+OUTDATED_S: Final = 10.0  # seconds between two comparisons of the loaded NVML with the kernel module
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -92,6 +95,8 @@ async def run(settings: Settings, log: Log) -> None:
         )
         shares.start()
         stop = stop_asked()
+        exchange = asyncio.create_task(driver_exchanged(partial(_find_outdated, settings), OUTDATED_S, log))
+        exchange.add_done_callback(lambda _: stop.set())
         server = await answer(listener, shares.usage)
         await health.start()
         log.info(Event.DAEMON_STARTED, version=__version__, listen=settings.listen, policy=settings.policy.value)
@@ -103,17 +108,27 @@ async def run(settings: Settings, log: Log) -> None:
             log.info(Event.DAEMON_STOPPING)
         finally:
             feeding.cancel()
+            exchange.cancel()
             server.close()
             await health.close()
             shares.close()
         log.info(Event.DAEMON_STOPPED)
 
 
+def _find_outdated(settings: Settings) -> str:
+    return find_outdated_nvml(Path(settings.host_root), _find_installed(settings))
+
+
 def _find_library(settings: Settings) -> Path | None:
-    """Return the path of the NVML to load; None: the dynamic loader finds it."""
+    """Return the path of the NVML to load; None: the dynamic loader finds it, or this process has loaded NVML."""
+    return None if read_loaded_nvml() and not settings.nvml_library else _find_installed(settings)
+
+
+def _find_installed(settings: Settings) -> Path | None:
+    """Return the path of the NVML that a new process would load; None: the dynamic loader finds it."""
     if settings.nvml_library:
         return Path(settings.nvml_library)
-    return find_nvml(Path(settings.driver_mount)) if settings.driver_mount else None
+    return find_nvml(Path(settings.driver_mount or settings.host_root), read_module_version(Path(settings.host_root)))
 
 
 def _status(argv: Sequence[str]) -> None:

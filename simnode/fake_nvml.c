@@ -6,6 +6,9 @@
  * Each nvmlDeviceSetComputeMode adds "<uuid> <mode>" to the file <state file>.modes; the last one of a card is its mode.
  * Instances that are made on a divisible card are in the file <state file>.made: one line each, which removing takes out again.
  * No state file is what a host without the driver looks like: NVML_ERROR_DRIVER_NOT_LOADED.
+ * A library whose file, at the end of links, is libnvidia-ml.so.<version> when it is loaded has this version, and opens no session
+ * with another version of the driver: NVML_ERROR_LIB_RM_VERSION_MISMATCH (nvml.h, nvmlInit_v2). A file without a version has that
+ * of the driver.
  *
  *   driver <version>
  *   gpu <bus id> <uuid> <minor> <memory MiB> <reserved MiB> <mig mode 0 or 1> <model to the end of the line>
@@ -44,7 +47,7 @@
 
 enum {
     SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9,
-    UNINITIALIZED = 1, NO_PERMISSION = 4, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, UNKNOWN = 999
+    UNINITIALIZED = 1, NO_PERMISSION = 4, LIB_RM_VERSION_MISMATCH = 18, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, UNKNOWN = 999
 };
 enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_PROCESSES = 64, MAX_FAILURES = 32, MAX_LINKS = 18 };
 
@@ -105,6 +108,20 @@ static const char *state_path(void) {
     const char *slash = strrchr(library.dli_fname, '/');
     snprintf(beside, sizeof beside, "%.*sstate", slash ? (int)(slash - library.dli_fname + 1) : 0, library.dli_fname);
     return beside;
+}
+
+static char own_version[64];
+
+/* The file's name counts at this moment: a link may lead to another version later, as after an upgrade of the driver. */
+__attribute__((constructor)) static void read_own_version(void) {
+    static char real[4096];
+    static const char name[] = "/libnvidia-ml.so.";
+    Dl_info library;
+    const char *at;
+    if (!dladdr((void *)&driver, &library) || !realpath(library.dli_fname, real)) return;
+    at = strrchr(real, '/');
+    if (!at || strncmp(at, name, sizeof name - 1) || !strchr(at + sizeof name - 1, '.')) return;
+    snprintf(own_version, sizeof own_version, "%s", at + sizeof name - 1);
 }
 
 static FILE *open_beside(const char *suffix, const char *how) {
@@ -270,6 +287,7 @@ int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     if (!sessions) {
         int status = read_state();
+        if (!status && *own_version && strcmp(own_version, driver)) status = LIB_RM_VERSION_MISMATCH;
         if (!status) status = status_of(__func__, -1);
         if (status) return status;
     }

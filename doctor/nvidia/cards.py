@@ -9,7 +9,6 @@ Source: NVML API reference (nvmlDeviceGetPersistenceMode); the driver's nv-procf
 
 import contextlib
 import math
-import re
 import signal
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from hooks.host.devnodes import Cause
 from hooks.model.inventory import Gpu
 from hooks.vendors.nvidia.nvml import find_bad_nodes, read_gpus
 from hooks.vendors.nvidia.procfs import is_driver_loaded
+from lading.driverfiles import read_module_version
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid
 
@@ -34,7 +34,6 @@ KILLED_S: Final = 0.5  # seconds to wait for the process after SIGKILL
 LEFT_S: Final = 2  # seconds that the process may run longer than the wait for its answer
 _NVIDIA: Final = "0x10de"
 _DISPLAY: Final = ("0x0300", "0x0302")  # VGA and 3D controllers: cards, not their audio functions or NVSwitches
-_VERSION: Final = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+[.\d]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +75,11 @@ class CardsReading:
 def read_cards(host_root: Path, *, library: str, driver_root: str = "", slowness: float = 1.0) -> CardsReading:
     """Read the cards from the bus, the kernel and NVML. Wait for NVML at most ANSWER_S seconds times `slowness`."""
     on_bus = tuple(name for name in read_names(host_root / "sys/bus/pci/devices") if _is_card(host_root, name))
-    text = read_attribute(host_root / "proc/driver/nvidia/version") or ""
-    match = _VERSION.search(text)
     nvml = _ask(host_root, library, driver_root, ANSWER_S * slowness)
     return CardsReading(
         on_bus=on_bus,
         loaded=is_driver_loaded(host_root),
-        module_version=match[1] if match else "",
+        module_version=read_module_version(host_root),
         bad_nodes=_read_bad_nodes(host_root, [gpu.minor for gpu in nvml.gpus] if nvml else [], driver_root),
         nvml=nvml,
     )

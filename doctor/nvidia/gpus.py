@@ -24,8 +24,8 @@ from lading.checks.model import Finding, failed, ok, skipped, warning
 
 _NAMED: Final = 8  # maximum cards or device nodes named in one finding
 _RELOAD: Final = (
-    "on a drained node: systemctl stop lading-hooks nvidia-persistenced; rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; "
-    "modprobe nvidia; systemctl start nvidia-persistenced lading-hooks (or reboot)"
+    "on a drained node: end what uses the cards (nvidia-persistenced, DCGM, the driver container); rmmod nvidia_uvm nvidia_drm "
+    "nvidia_modeset nvidia; modprobe nvidia; start it again (or reboot the node). lading-hooks then starts itself anew"
 )
 
 
@@ -157,8 +157,10 @@ class InjectionReading:
     mode: GpuMode
     cards: CardsReading
     driver_root: str = ""
-    libraries: int = 0  # number of libraries of the driver's version below driver_root
-    versions: tuple[str, ...] = ()  # version of each libcuda below driver_root
+    libraries: int = 0  # number of libraries of the driver's version
+    folder: str = ""  # folder of libcuda of this version; empty if there is none
+    source: str = ""  # the cache, table or setting that names the folder
+    versions: tuple[str, ...] = ()  # version of each libcuda that was found
     spec_dirs: tuple[str, ...] = ()
     cdi_names: frozenset[str] = frozenset()
     own: OwnSpecs | None = None  # CDI specs of lading-hooks; None: it writes none
@@ -166,23 +168,20 @@ class InjectionReading:
 
 def decide_driver_files(reading: InjectionReading) -> Iterator[Finding]:
     version = reading.cards.version
-    if reading.mode is not GpuMode.DEVICES:
+    place = f"below driver_root {reading.driver_root}" if reading.driver_root else "on the host"
+    if reading.mode is not GpuMode.DEVICES and reading.own is None:
         yield ok(f"not needed with gpu_mode = {reading.mode}")
     elif not version:
         yield _no_cards(reading.cards) or skipped("the driver's version is not known")
-    elif not reading.driver_root:
-        what = "driver_root is empty: containers get device nodes, and no driver libraries but those of their image"
-        yield warning(what, mend='driver_root = "/" in hooks.toml; systemctl restart lading-hooks')
-    elif not reading.libraries and reading.versions:
-        there = ", ".join(reading.versions)
-        what = f"the loaded kernel module is {version}, but libcuda below driver_root {reading.driver_root} is {there}"
+    elif not reading.folder and reading.versions:
+        what = f"the loaded kernel module is {version}, but libcuda {place} is {', '.join(reading.versions)}"
         yield failed(what, mend=_RELOAD)
-    elif not reading.libraries:
-        what = f"no libcuda.so.{version} below driver_root {reading.driver_root}"
-        mend = f"find {reading.driver_root} -name 'libcuda.so.*'; the folder above its usr/lib is driver_root"
+    elif not reading.folder:
+        what = f"no libcuda.so.{version} {place}, by the loader's cache or in a folder that a system is known to have it in"
+        mend = "find / -xdev -name 'libcuda.so.*'; driver_libraries = [\"its folder\"] in hooks.toml; start lading-hooks anew"
         yield failed(what, mend=mend)
     else:
-        yield ok(f"{reading.libraries} files of driver {version} below {reading.driver_root}")
+        yield ok(f"{reading.libraries} libraries of driver {version}, from {reading.folder} ({reading.source})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

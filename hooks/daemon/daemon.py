@@ -62,7 +62,7 @@ from lading.runtime import RuntimeClient, decide_cdi_support
 from lading.sharestatus import ask
 from lading.slowness import describe_slowness, measure_slowness
 from lading.sockets import Peer, access_problems, listen, parse_endpoint
-from lading.stopping import stop_asked
+from lading.stopping import driver_exchanged, stop_asked
 from lading.threads import in_thread
 from lading.tracing import open_tracing
 from lading.vocabulary import GpuUuid, SandboxId
@@ -307,13 +307,14 @@ def make_attacher(
 def _background(
     host: Host, node: Node, vendors: Sequence[Vendor], cdi: RuntimeCdi, writers: Writers
 ) -> Iterator[Coroutine[None, None, None]]:
-    """Yield the daemon's background work, which never ends by itself."""
+    """Yield the daemon's background work. If some of it ends, so does the daemon."""
     settings, log = host.settings, host.log
     yield node.keep_reconciled()
     yield keep_forgetting(host.ledger.history, days=settings.audit_days, node_log=NodeLog(log), clock=node.clock)
     if settings.attach is AttachBy.CNI:
         files = DeviceInfoFiles(Path(settings.host_root), settings.rdma_resource)
         yield keep_device_info(files, lambda: node.inventory, interval_s=settings.inventory_interval, log=log)
+    yield driver_exchanged(partial(find_outdated, vendors), settings.inventory_interval, log)
     if settings.by_cdi:
         yield cdi.keep_asking(host.runtime, settings.inventory_interval, log)
     reporter, tainter = writers
@@ -325,6 +326,11 @@ def _background(
         ask_shares = partial(ask, parse_endpoint(settings.shares_socket))
         watch = ShareWatch(node=node, vendors=vendors, ask=ask_shares, tolerance_mib=settings.share_tolerance, log=log)
         yield watch.keep_scanning()
+
+
+def find_outdated(vendors: Sequence[Vendor]) -> str:
+    """Return why this process cannot use a vendor's driver any more, although a new process could; else an empty text."""
+    return "; ".join(filter(None, (vendor.outdated() for vendor in vendors)))
 
 
 def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:
@@ -391,8 +397,8 @@ def _warn_of_memlock(log: Log, host_root: Path, runtime_path: Path, inventory: I
 
 
 async def asked_or_failed(stop: asyncio.Event, background: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for a signal, or for the end of background work. Background work should never end: its error is raised, and even an
-    end without an error stops the daemon."""
+    """Wait for a signal, or for the end of background work: its error is raised, and an end without an error stops the daemon,
+    so that it is started anew."""
     signalled = asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait([signalled, *background], return_when=asyncio.FIRST_COMPLETED)
     signalled.cancel()

@@ -301,7 +301,7 @@ def _check_tokens(settings: Settings) -> None:
     if not settings.mounts_driver:
         raise ConfigError(
             "isolations has tokens, which replaces libcuda.so.1 among the driver's files that Lading mounts",
-            hint='gpu_mode = "devices", and driver_root = the folder of the driver (mostly "/")',
+            hint='gpu_mode = "devices"',
         )
     if missing := [name for name in TOKEN_LIBRARIES if not (share_libraries(settings) / name).is_file()]:
         raise ConfigError(

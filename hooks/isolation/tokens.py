@@ -38,7 +38,7 @@ class Tokens:
         if CUDA not in real:
             return Refusal(
                 reason=Reason.ISOLATION_UNAVAILABLE,
-                message="cannot give a share with isolation tokens: the container gets no libcuda.so of driver_root",
+                message="cannot give a share with isolation tokens: the container gets no libcuda.so of the driver",
             )
         shared = [card for card in cards if card.granted.shared]
         if self.by_driver and (unlimited := [card.granted.uuid for card in shared if not card.gpu.limits_memory]):

@@ -175,7 +175,8 @@ class Driver:
     vendor: str
     version: str
     control: tuple[CharDevice, ...]  # existing device nodes that belong to no card, with the nodes of optional groups
-    mounts: tuple[DriverMount, ...] = ()  # libraries and programs of the driver, if a driver root is configured
+    mounts: tuple[DriverMount, ...] = ()  # libraries and programs of the driver, if containers get them from Lading
+    files_problem: str = ""  # why containers cannot get the driver's files; empty if they can, or get none from Lading
     missing: tuple[str, ...] = ()  # files that were removed after the driver was read; they are not in `mounts`
     group_mounts: tuple[DriverMount, ...] = ()  # files of optional groups that the configuration names
     hooks: tuple[Hook, ...] = ()  # hooks of the driver's CDI specs, if the driver's files need them

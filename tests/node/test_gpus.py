@@ -9,7 +9,7 @@ import pytest
 from lading.reasons import Reason
 from simnode.daemons import LadingNode
 from tests.node.conftest import StartLading
-from tests.node.site import Site, eventually, granted_in
+from tests.node.site import Site, granted_in
 
 pytestmark = pytest.mark.node
 
@@ -78,18 +78,12 @@ def test_mig_instances_are_card_and_capability_nodes(start_lading: StartLading, 
             assert site.see(other.run_container()).nodes == CONTROL | {"/dev/nvidia1"} | caps
 
 
-def test_the_drivers_libraries_come_from_the_driver_root(
+def test_the_drivers_libraries_are_found_without_a_setting(
     start_lading: StartLading, visit: Callable[[LadingNode], Site]
 ) -> None:
-    lading = start_lading("workstation")
-    site = visit(lading)
-    with site.kubelet.pod("without", annotations={GPU: "0"}) as pod:
-        assert pod.run_container().exec("ls", "/usr/lib/x86_64-linux-gnu").exit != 0
-    lading.hooks.config.write_text(f'{lading.hooks.config.read_text()}driver_root = "{lading.node.root}"\n')
-    lading.hooks.restart()
+    site = visit(start_lading("workstation"))
     with site.kubelet.pod("with", annotations={GPU: "0"}) as pod:
-        container = eventually(pod.create_container)
-        container.start()
+        container = pod.run_container()
         libraries = container.sh("cd /usr/lib/x86_64-linux-gnu; cat libcuda.so.1; cat libnvidia-ml.so.550.127.05; nvidia-smi")
         assert libraries.split("\n") == ["simulated libcuda", "simulated libnvidia-ml", "simulated nvidia-smi", ""]
         assert container.exec("sh", "-c", "echo >>/usr/lib/x86_64-linux-gnu/libcuda.so.1").exit != 0  # read-only

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 import pynvml
 
-from hooks.vendors.nvidia.driver import find_library_folder
 from lading.compiling import find_compiler
+from lading.driverfiles import find_driver
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid
 from shares.library.build import CUDA, NVML, SOURCES, build
@@ -135,7 +135,8 @@ def find_card() -> MachineCard:
             hint="this needs an NVIDIA card and its driver; tests on a fake card need none: make test",
         ) from e
     folder = Path(loaded[1]) if loaded else Path("/")
-    root = next((parent for parent in folder.parents if find_library_folder(parent, version) == folder), None)
+    found = ((parent, find_driver(parent, version)) for parent in folder.parents)
+    root = next((parent for parent, driver in found if driver and driver.folders[0].path == folder), None)
     if root is None:
         raise HostError(f"cannot use the card {uuids[0]}: there is no {CUDA} of driver {version} beside {folder / NVML}")
     return MachineCard(uuids=uuids, name=name, version=version, memory_mib=memory_mib, folder=folder, root=root)

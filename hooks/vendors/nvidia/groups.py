@@ -25,8 +25,10 @@ from typing import Final
 from hooks.host.attributes import pinned, read_device_number, read_names
 from hooks.host.devnodes import Cause, DeviceNodeError, read_driver_node
 from hooks.model.inventory import CharDevice, Driver, DriverMount, Gpu
-from hooks.vendors.nvidia.driver import LOADER_FOLDERS, find_device_root, find_library_folder, with_link_names
+from hooks.vendors.nvidia.driver import LOADER_FOLDERS, find_device_root
 from hooks.vendors.nvidia.procfs import read_majors
+from lading.driverfiles import FoundDriver
+from lading.rooted import resolve_below
 
 
 class DriverGroup(StrEnum):
@@ -46,7 +48,8 @@ _MADE_BY: Final = {
 _NVIDIA_FS: Final = re.compile(r"nvidia-fs[0-9]*")
 _DRM: Final = re.compile(r"(?:card|renderD)[0-9]+")
 
-# The driver's packages put graphics files into one of these folders; the first folder with a file counts.
+# The driver's packages put graphics files into one of these folders, or into `share` beside its folder of libraries; the first
+# folder with a file counts.
 _CONFIG_FOLDERS: Final = ("etc", "usr/share")
 _CONFIGS: Final = (
     "glvnd/egl_vendor.d/10_nvidia.json",
@@ -97,13 +100,13 @@ def add_groups(
     *,
     host_root: Path,
     driver_root: str = "",
-    files_root: Path | None = None,
+    found: FoundDriver | None = None,
 ) -> tuple[Driver, tuple[Gpu, ...], tuple[str, ...]]:
     """Return the driver and the cards with the nodes and files of these groups, and problems for the missing ones. Raise
     OSError.
 
-    Nodes are below `driver_root` if a driver container made them there, else below the host's root. Files are searched below
-    `files_root`, by default the driver root, and mounted where the driver's own files are.
+    Nodes are below `driver_root` if a driver container made them there, else below the host's root. Files are those of `found`,
+    mounted where the driver's own files are; None: containers get no files.
     """
     wanted = frozenset(groups)
     host = _Host(
@@ -115,8 +118,8 @@ def add_groups(
         if group in wanted:
             result = host.nodes(group, _expected(group, host))
             nodes += result
-            if driver.mounts and (result or group is DriverGroup.GRAPHICS):
-                files |= _files(group, files_root or Path(driver_root), driver.version)
+            if found and (result or group is DriverGroup.GRAPHICS):
+                files |= _files(group, found)
     if DriverGroup.GRAPHICS in wanted:
         gpus = tuple(replace(gpu, drm=_read_drm(host, gpu)) for gpu in gpus)
     mounts = tuple(DriverMount(host_path=str(file), container_path=path) for path, file in sorted(files.items()))
@@ -153,36 +156,43 @@ def _read_drm(host: _Host, gpu: Gpu) -> tuple[CharDevice, ...]:
     return host.nodes(DriverGroup.GRAPHICS, expected)
 
 
-def _files(group: DriverGroup, driver_root: Path, version: str) -> dict[str, Path]:
+def _files(group: DriverGroup, driver: FoundDriver) -> dict[str, Path]:
     """Return the group's existing files, by their paths in the container. A group works without any of its files."""
     match group:
-        case DriverGroup.GDS if (driver_root / "etc/cufile.json").is_file():
-            return {"/etc/cufile.json": driver_root / "etc/cufile.json"}
+        case DriverGroup.GDS if (file := driver.root / "etc/cufile.json").is_file():
+            return {"/etc/cufile.json": file}
         case DriverGroup.GRAPHICS:
-            return dict(_configs(driver_root)) | dict(_graphics_libraries(driver_root, version))
+            return dict(_configs(driver)) | dict(_graphics_libraries(driver))
         case _:
             return {}
 
 
-def _configs(driver_root: Path) -> Iterator[tuple[str, Path]]:
-    paths: dict[str, Path] = {}
-    for folder in (driver_root / name for name in _CONFIG_FOLDERS):
-        for file in (file for pattern in _CONFIGS for file in folder.glob(pattern) if file.is_file()):
-            paths.setdefault(str(file.relative_to(folder)), file)
-    for name, file in paths.items():
+def _configs(driver: FoundDriver) -> Iterator[tuple[str, Path]]:
+    beside = f"{driver.folders[0].name.rpartition('/')[0]}/share"
+    paths: dict[str, tuple[str, Path]] = {}
+    for name in (*_CONFIG_FOLDERS, beside):
+        folder = resolve_below(driver.root, name)
+        for below in _list_configs(folder) if folder else ():
+            file = resolve_below(driver.root, below, start=folder)
+            if file is not None and file.is_file():
+                paths.setdefault(below, (name, file))
+    for below, (name, file) in paths.items():
         # Vulkan's loader searches /etc in every image, but /usr/share only where it was built for that.
-        yield f"/etc/{name}" if name.startswith("vulkan/") else f"/{file.relative_to(driver_root)}", file
+        yield f"/etc/{below}" if name == "etc" or below.startswith("vulkan/") else f"/usr/share/{below}", file
 
 
-def _graphics_libraries(driver_root: Path, version: str) -> Iterator[tuple[str, Path]]:
+def _list_configs(folder: Path) -> Iterator[str]:
+    """Yield the paths of files that may be below this folder."""
+    for pattern in _CONFIGS:
+        yield from (str(file.relative_to(folder)) for file in folder.glob(pattern)) if "*" in pattern else (pattern,)
+
+
+def _graphics_libraries(driver: FoundDriver) -> Iterator[tuple[str, Path]]:
     """Yield the libraries of EGL platforms, which have their own versions, and the driver's allocator under GBM's name."""
-    folder = find_library_folder(driver_root, version)
-    if folder is None:
-        return
-    platforms = {file.name: file for file in folder.glob("libnvidia-egl-*.so.*.*") if file.is_file() and not file.is_symlink()}
-    own = {name: file for name, file in platforms.items() if not name.endswith(f".so.{version}")}
-    files = with_link_names(folder, own)
-    if (allocator := folder / f"libnvidia-allocator.so.{version}").is_file():
-        files["gbm/nvidia-drm_gbm.so"] = allocator
+    platforms = driver.list_files("libnvidia-egl-*.so.*")
+    files = {name: file for name, file in platforms.items() if not file.name.endswith(f".so.{driver.version}")}
+    allocator = f"libnvidia-allocator.so.{driver.version}"
+    if file := driver.list_files(allocator).get(allocator):
+        files["gbm/nvidia-drm_gbm.so"] = file
     for name, file in files.items():
         yield from ((f"{loader}/{name}", file) for loader in LOADER_FOLDERS)

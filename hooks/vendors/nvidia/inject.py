@@ -1,6 +1,6 @@
 """Give NVIDIA cards to a container, in the node's injection mode.
 
-`devices`: character devices, and the driver's libraries where a driver root is configured. `cdi`: fully qualified CDI names by
+`devices`: character devices, and the driver's files. `cdi`: fully qualified CDI names by
 UUID, which the runtime resolves by Lading's or nvidia-ctk's specs. `nvidia-runtime`: the environment variable that NVIDIA's
 runtime reads. In the first two modes, `NVIDIA_VISIBLE_DEVICES=void` keeps NVIDIA's hook, if installed, from adding cards a
 second time, or all cards.
@@ -42,17 +42,17 @@ class SpecsBy(StrEnum):
 
 
 def inject(
-    cards: Sequence[Card], inventory: Inventory, *, mode: GpuMode, specs: SpecsBy, driver_files: bool, cdi_refusal: str
+    cards: Sequence[Card], inventory: Inventory, *, mode: GpuMode, specs: SpecsBy, cdi_refusal: str
 ) -> Adjustment | Refusal:
-    """Return the adjustment for these cards. `driver_files`: Lading gives the driver's libraries, by mounts or by its specs."""
+    """Return the adjustment for these cards, or a refusal."""
     driver = inventory.driver_of(NAME)
     match mode:
         case GpuMode.DEVICES:
-            return _check_driver(driver, driver_files=driver_files) or _inject_devices(cards, driver)
+            return _check_driver(driver) or _inject_devices(cards, driver)
         case GpuMode.CDI if cdi_refusal:
             return Refusal(reason=Reason.CDI_UNAVAILABLE, message=f"cannot give GPUs by CDI: {cdi_refusal}")
         case GpuMode.CDI if specs is SpecsBy.LADING:
-            return _check_driver(driver, driver_files=driver_files) or _inject_own(cards, inventory.cdi_names)
+            return _check_driver(driver) or _inject_own(cards, inventory.cdi_names)
         case GpuMode.CDI:
             return _inject_cdi(cards, inventory.cdi_names)
         case GpuMode.NVIDIA_RUNTIME:
@@ -61,7 +61,7 @@ def inject(
             assert_never(mode)
 
 
-def _check_driver(driver: Driver | None, *, driver_files: bool) -> Refusal | None:
+def _check_driver(driver: Driver | None) -> Refusal | None:
     """Return a refusal that names the missing part of the driver; None if the driver is complete."""
     control = driver.control if driver else ()
     missing = [path for path in _NEEDED_CONTROL if path not in {node.path for node in control}]
@@ -70,17 +70,13 @@ def _check_driver(driver: Driver | None, *, driver_files: bool) -> Refusal | Non
             reason=Reason.DEVICE_NODE_INVALID,
             message=f"cannot give GPUs: the node has no {' and no '.join(missing)}; nvidia-modprobe -c 0 -u makes them",
         )
-    mounts = driver.mounts if driver else ()
-    if driver_files and driver and driver.missing:
+    if driver and driver.missing:
         return Refusal(
             reason=Reason.DRIVER_FILES_MISSING,
             message=f"cannot give GPUs: {driver.missing[0]} is no longer a file; is the driver being upgraded?",
         )
-    if driver_files and not mounts:
-        return Refusal(
-            reason=Reason.DRIVER_FILES_MISSING,
-            message="cannot give GPUs: the node's driver_root has no libraries of the driver that runs; see hooks.toml",
-        )
+    if driver and driver.files_problem:
+        return Refusal(reason=Reason.DRIVER_FILES_MISSING, message=f"cannot give GPUs: {driver.files_problem}")
     return None
 
 

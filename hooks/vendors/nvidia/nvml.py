@@ -94,8 +94,8 @@ def read_gpus(
     """Return the driver, its cards in PCI order, and problems. Raise OSError if /proc or /sys cannot be read.
 
     The device nodes are below `driver_root` if a driver container made them there, else below the host's root. `library` is the
-    NVML to load; None: the dynamic loader finds it. A process loads NVML only once: after a driver upgrade the daemon has to be
-    restarted, and a problem tells that. `divided`: UUIDs and PCI addresses of cards whose instances are made on demand, or
+    NVML to load; None: the dynamic loader finds it. A process loads NVML only once: after a driver upgrade the daemon starts
+    anew (`driverfiles.find_outdated_nvml`). `divided`: UUIDs and PCI addresses of cards whose instances are made on demand, or
     "all".
     """
     host = replace(_read_host(host_root, driver_root), divided=frozenset(divided))
@@ -128,7 +128,10 @@ def read_processes(cards: Iterable[GpuUuid], *, library: Path | None) -> dict[Gp
 
 def _hint(error: Exception) -> str:
     if isinstance(error, pynvml.NVMLError) and error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-        return " (the driver was upgraded: systemctl restart lading-hooks)"
+        return (
+            " (the driver was upgraded: reboot the node, or load the new module; lading-hooks starts anew once module and "
+            "libraries are of one version)"
+        )
     return ""
 
 

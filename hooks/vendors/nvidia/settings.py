@@ -5,6 +5,7 @@ Tests: tests/unit/hooks/vendors/nvidia/test_xid.py
 
 import re
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from hooks.vendors.nvidia.nvml import ALL_CARDS
 from hooks.vendors.nvidia.nvswitch import read_partitions
 from hooks.vendors.nvidia.restore import PowerLimit
 from lading.devices.identity import parse_gpu_uuid, parse_pci_address, shown
+from lading.driverfiles import find_nvml, read_module_version
 from lading.errors import ConfigError
 from lading.settings import Setting, check_absolute
 
@@ -39,10 +41,20 @@ class LimitsBy(StrEnum):
 class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
     gpu_mode: Annotated[GpuMode, Setting("how GPUs are injected: devices, cdi or nvidia-runtime")] = GpuMode.DEVICES
     driver_root: Annotated[
-        str, Setting("where the driver's libraries are, in modes devices and cdi; and a driver container's device nodes")
+        str,
+        Setting(
+            "modes devices and cdi: the root of the driver, where it is not that of the host or of NVIDIA's driver container"
+        ),
     ] = ""
+    driver_libraries: Annotated[
+        tuple[str, ...],
+        Setting("modes devices and cdi: the host's folders of the driver's libraries, where Lading does not find them"),
+    ] = ()
     driver_mount: Annotated[
-        str, Setting("where driver_root is mounted, if lading-hooks runs in a container; empty: at its own path")
+        str,
+        Setting(
+            "where driver_root, or the host's root, is mounted, if lading-hooks runs in a container; empty: at its own path"
+        ),
     ] = ""
     driver_groups: Annotated[
         tuple[DriverGroup, ...],
@@ -95,7 +107,7 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def mounts_driver(self) -> bool:
         """Return whether containers with cards get the driver's files as mounts."""
-        return self.gpu_mode is GpuMode.DEVICES and bool(self.driver_root)
+        return self.gpu_mode is GpuMode.DEVICES
 
     @property
     def limits_by_driver(self) -> bool:
@@ -109,31 +121,31 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_cards(self) -> None:
         """Raise ConfigError for card settings that are invalid or contradict each other."""
-        self._check_cdi()
-        self._check_driver_mount()
+        if self.writes_specs:
+            check_absolute(self, "cdi_dir", "cdi_hook")
+        self._check_driver()
         self._check_groups()
         self._check_mig()
         self.read_power_limit()
         self.read_partitions()
 
-    def _check_cdi(self) -> None:
-        """Refuse settings with which Lading could not write a useful CDI spec."""
-        if not self.writes_specs:
-            return
-        if not self.driver_root:
-            raise ConfigError(
-                "gpu_mode = cdi, and driver_root is empty: Lading's CDI specs list the driver's files",
-                hint='driver_root = the folder of the driver (mostly "/"), or cdi_specs = nvidia-ctk, if that writes the specs',
-            )
-        check_absolute(self, "cdi_dir", "cdi_hook", "driver_root")
+    def view(self, host_root: Path) -> Path:
+        """Return the folder at which this process has the driver's root."""
+        return Path(self.driver_mount or self.driver_root or host_root)
 
-    def _check_driver_mount(self) -> None:
-        if self.driver_mount and not self.driver_root:
-            raise ConfigError(
-                f"driver_mount = {self.driver_mount!r}, and driver_root is empty",
-                hint='driver_root = the folder of the host that is mounted there (mostly "/")',
-            )
-        check_absolute(self, *(["driver_mount"] if self.driver_mount else []))
+    def find_library(self, host_root: Path) -> Path | None:
+        """Return the path of the NVML that a new process would load; None: the dynamic loader finds it."""
+        if self.nvml_library:
+            return Path(self.nvml_library)
+        return find_nvml(self.view(host_root), read_module_version(host_root), self.driver_libraries)
+
+    def _check_driver(self) -> None:
+        check_absolute(self, *(key for key in ("driver_root", "driver_mount") if getattr(self, key)))
+        for folder in self.driver_libraries:
+            if not folder.startswith("/"):
+                raise ConfigError(
+                    f"driver_libraries: {folder!r} is no absolute path", hint='driver_libraries = ["/usr/local/nvidia/lib64"]'
+                )
 
     def _check_groups(self) -> None:
         """Refuse driver groups where Lading does not decide which files a container with a GPU gets."""

@@ -25,12 +25,13 @@ from hooks.vendors.nvidia.restore import restore
 from hooks.vendors.nvidia.settings import LimitsBy, NvidiaSettings
 from hooks.vendors.nvidia.supplied import SUPPLIED, VISIBLE_DEVICES, supplied_by_kubelet
 from hooks.vendors.nvidia.xid import KernelLog
-from lading.driverfiles import find_nvml
+from lading.driverfiles import FoundDriver, find_driver, find_outdated_nvml, read_loaded_nvml
 from lading.errors import HostError
 from lading.needed import Needed
 from lading.vocabulary import GpuUuid
 
 _DEVICES: Final = ("dev/nvidiactl", "dev/nvidia-uvm", "dev/kmsg")
+_ROOT: Final = Path("/")
 _DEFAULTS: Final = NvidiaSettings()
 _NO_LOG: Final = KernelLog(Path("/nonexistent"))
 
@@ -40,6 +41,7 @@ class Nvidia:
     """Represent NVIDIA as a vendor, by a node's configuration."""
 
     settings: NvidiaSettings = _DEFAULTS
+    host_root: Path = _ROOT
     partitions: tuple[Partition, ...] = ()  # partitions of the board's NVSwitches; no file of the host lists them
     kernel_log: KernelLog = _NO_LOG
     limits: LimitProbe | None = None  # probe for cards whose driver can limit memory; None: the driver is not to limit it
@@ -56,6 +58,7 @@ class Nvidia:
         probes = has_shares and settings.memory_limits is not LimitsBy.LIBRARY
         return cls(
             settings=settings,
+            host_root=host_root,
             partitions=settings.read_partitions(),
             kernel_log=KernelLog(host_root),
             limits=LimitProbe(required=settings.limits_by_driver) if probes else None,
@@ -63,33 +66,29 @@ class Nvidia:
 
     @property
     def _gives_files(self) -> bool:
-        return bool(self.settings.driver_root) and (self.settings.mounts_driver or self.settings.writes_specs)
-
-    @property
-    def _driver_view(self) -> Path:
-        return Path(self.settings.driver_mount or self.settings.driver_root)
+        return self.settings.mounts_driver or self.settings.writes_specs
 
     @property
     def library(self) -> Path | None:
-        """Return the current path of the NVML to load; None: the dynamic loader finds it."""
-        if self.settings.nvml_library:
-            return Path(self.settings.nvml_library)
-        return find_nvml(Path(self.settings.driver_mount)) if self.settings.driver_mount else None
+        """Return the path of the NVML to load; None: the dynamic loader finds it, or this process has loaded NVML."""
+        if read_loaded_nvml() and not self.settings.nvml_library:
+            return None
+        return self.settings.find_library(self.host_root)
 
     def needed(self, host_root: Path) -> Iterator[Needed]:
         settings = self.settings
         if len((library := Path(settings.nvml_library)).parts) > 1:  # else the loader searches for it
             yield Needed(path=library, what="nvml_library")
-        if self._gives_files:
+        if self._gives_files and (view := settings.driver_mount or settings.driver_root):
             what = "driver_mount" if settings.driver_mount else "driver_root"
-            yield Needed(path=self._driver_view, what=what, mode=os.R_OK | os.X_OK)
+            yield Needed(path=Path(view), what=what, mode=os.R_OK | os.X_OK)
         if settings.writes_specs:
             yield Needed(path=Path(settings.cdi_hook), what="cdi_hook", mode=os.R_OK | os.X_OK, optional=True)
         yield from (Needed(path=host_root / path, what="device node", optional=True) for path in _DEVICES)
 
     def read(self, host_root: Path) -> VendorInventory:
         settings = self.settings
-        driver_root, driver_view = settings.driver_root, self._driver_view
+        driver_root, view = settings.driver_root, settings.view(host_root)
         driver, gpus, problems = read_gpus(host_root, library=self.library, driver_root=driver_root, divided=settings.mig_cards)
         if gpus:
             gpus, log_problems = self._with_xids(gpus)
@@ -97,36 +96,40 @@ class Nvidia:
         if driver and self.limits:
             gpus, limit_problems = self.limits.scan(host_root, gpus, driver.version, library=self.library)
             problems += limit_problems
-        if driver and self._gives_files:
-            driver, file_problems = self._with_files(driver)
+        found = find_driver(view, driver.version, settings.driver_libraries) if driver and self._gives_files else None
+        if driver and found:
+            driver, file_problems = self._with_files(driver, found)
             problems += file_problems
+        elif driver and self._gives_files:
+            driver = replace(
+                driver, files_problem=files_problem(view, driver.version, settings.driver_libraries, driver_root=driver_root)
+            )
+            problems += (driver.files_problem,)
         if driver and settings.driver_groups:
             driver, gpus, group_problems = add_groups(
-                driver, gpus, settings.driver_groups, host_root=host_root, driver_root=driver_root, files_root=driver_view
+                driver, gpus, settings.driver_groups, host_root=host_root, driver_root=driver_root, found=found
             )
             problems += group_problems
         if driver and settings.driver_mount:
-            named = partial(name_on_host, mounted_at=driver_view, driver_root=Path(driver_root))
+            named = partial(name_on_host, mounted_at=view, driver_root=Path(driver_root or "/"))
             driver = replace(driver, mounts=named(driver.mounts), group_mounts=named(driver.group_mounts))
         return VendorInventory(gpus=gpus, driver=driver, partitions=self.partitions, problems=problems)
 
-    def _with_files(self, driver: Driver) -> tuple[Driver, tuple[str, ...]]:
+    def _with_files(self, driver: Driver, found: FoundDriver) -> tuple[Driver, tuple[str, ...]]:
         """Return the driver with its files, and problems. With `nvidia-cdi-hook`, hooks make the symlinks; without it, mounts
         do."""
-        root, cdi_hook, problems = self._driver_view, Path(self.settings.cdi_hook), list[str]()
+        cdi_hook, problems = Path(self.settings.cdi_hook), list[str]()
         commands: frozenset[str] = frozenset()
         if self.settings.writes_specs:
             try:
                 commands = read_commands(cdi_hook)
             except HostError as e:
                 problems.append(f"{e.message}; containers get links to libraries as mounts")
-        if commands and (files := read_driver_files(root, driver.version)):
+        if commands:
+            files = read_driver_files(found)
             hooks = make_hooks(cdi_hook, commands, files, driver.version)
             return replace(driver, mounts=files.mounts, hooks=hooks), tuple(problems)
-        driver = replace(driver, mounts=read_driver_mounts(root, driver.version))
-        if not driver.mounts:
-            problems.append(files_problem(root, driver.version))
-        return driver, tuple(problems)
+        return replace(driver, mounts=read_driver_mounts(found)), tuple(problems)
 
     def read_processes(self, cards: Collection[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
         return read_processes(cards, library=self.library)
@@ -156,13 +159,16 @@ class Nvidia:
             return gpus, (f"cannot read Xids from the kernel log: {e.strerror}",)
         return tuple(replace(gpu, unhealthy="; ".join(filter(None, (gpu.unhealthy, xids.of(gpu.bdf))))) for gpu in gpus), ()
 
+    def outdated(self) -> str:
+        return find_outdated_nvml(self.host_root, self.settings.find_library(self.host_root))
+
     def problem(self, inventory: Inventory) -> str:
         driver = inventory.driver_of(NAME)
         if driver is None or not self._gives_files:
             return ""
-        if driver.mounts:
-            return self._unwritten(inventory)
-        return f"no libcuda.so.{driver.version} below driver_root {self.settings.driver_root}: containers with GPUs are refused"
+        if driver.files_problem:
+            return f"containers with GPUs are refused: {driver.files_problem}"
+        return self._unwritten(inventory) if driver.mounts else ""
 
     def _unwritten(self, inventory: Inventory) -> str:
         """Return a problem if a CDI spec could not be written, so that cards have no CDI name; else empty."""
@@ -178,7 +184,7 @@ class Nvidia:
 
     def inject(self, cards: Sequence[Card], inventory: Inventory, *, cdi_refusal: str) -> Adjustment | Refusal:
         mode, specs = self.settings.gpu_mode, self.settings.cdi_specs
-        return inject(cards, inventory, mode=mode, specs=specs, driver_files=self._gives_files, cdi_refusal=cdi_refusal)
+        return inject(cards, inventory, mode=mode, specs=specs, cdi_refusal=cdi_refusal)
 
     def hide(self, container: Container, *, coexist: bool) -> Adjustment:
         return hide(container, coexist=coexist)

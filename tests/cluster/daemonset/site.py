@@ -165,7 +165,8 @@ class NodeSite:
             "volumes": [
                 *volumes,
                 *(_volume(name, path) for name, path in observed.items()),
-                _volume("driver", self.node.root / "usr"),
+                _volume("driver", self.node.root),
+                _volume("driver-container", self.folder / "run/nvidia"),
             ],
         }
         plugins = _volume("plugins", self.plugins)

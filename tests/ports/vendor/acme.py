@@ -57,6 +57,9 @@ class Acme:
     def restore(self, cards: Collection[GpuUuid]) -> Sequence[str]:
         return ()
 
+    def outdated(self) -> str:
+        return ""
+
     def problem(self, inventory: Inventory) -> str:
         return ""
 

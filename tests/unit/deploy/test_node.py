@@ -10,6 +10,7 @@ import yaml
 
 from hooks.daemon.handler_command import handler_program
 from hooks.daemon.settings import Settings
+from lading.driverfiles import DRIVER_CONTAINER
 from lading.health import parse_address
 from lading.settings import convert
 from lading.sockets import parse_endpoint
@@ -22,6 +23,10 @@ NAMES: Final = ("node", "guard", "remove")
 def settings() -> Settings:
     values = tomllib.loads((NODE / "hooks.toml").read_text())
     return convert(Settings, values, {}, "hooks.toml")
+
+
+def shares() -> SharesSettings:
+    return convert(SharesSettings, tomllib.loads((NODE / "shares.toml").read_text()), {}, "shares.toml")
 
 
 def daemonset(name: str) -> Any:
@@ -47,7 +52,8 @@ def test_what_it_mounts_is_where_the_settings_say() -> None:
     for path in (hooks.nri_socket, hooks.runtime_endpoint, hooks.listen):
         assert result[str(parse_endpoint(path).parent)] == str(parse_endpoint(path).parent)
     assert result[hooks.state_dir] == hooks.state_dir
-    assert result[f"{hooks.driver_mount}/usr"] == f"{hooks.driver_root}usr"
+    assert result[hooks.driver_mount] == seen("node", "shares")[shares().driver_mount] == "/"
+    assert result[f"/{DRIVER_CONTAINER}".rpartition("/")[0]] == f"/{DRIVER_CONTAINER}".rpartition("/")[0]
     assert containers("node")["libraries"]["args"][-1] == hooks.share_libraries
     assert Path("/var/lib/lading") in handler_program(hooks).parents
     assert "/var/lib/lading" in seen("node", "runtime-handler")

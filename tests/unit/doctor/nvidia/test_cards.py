@@ -164,17 +164,28 @@ def test_persistence(reading: CardsReading, state: Verdict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "root", "libraries", "state"),
+    ("mode", "root", "folder", "state", "shown"),
     [
-        (GpuMode.DEVICES, "/", 12, Verdict.OK),
-        (GpuMode.DEVICES, "/", 0, Verdict.FAILED),
-        (GpuMode.DEVICES, "", 0, Verdict.WARNING),
-        (GpuMode.NVIDIA_RUNTIME, "", 0, Verdict.OK),
+        (GpuMode.DEVICES, "", "/usr/local/nvidia/lib64", Verdict.OK, "/usr/local/nvidia/lib64 (known folder of AKS)"),
+        (GpuMode.DEVICES, "", "", Verdict.FAILED, "on the host"),
+        (GpuMode.DEVICES, "/driver", "", Verdict.FAILED, "driver_root /driver"),
+        (GpuMode.CDI, "", "", Verdict.FAILED, "on the host"),
+        (GpuMode.NVIDIA_RUNTIME, "", "", Verdict.OK, "not needed"),
     ],
 )
-def test_driver_files(mode: GpuMode, root: str, libraries: int, state: Verdict) -> None:
-    reading = InjectionReading(mode=mode, cards=WELL, driver_root=root, libraries=libraries)
-    assert only(decide_driver_files(reading)).verdict is state
+def test_driver_files(mode: GpuMode, root: str, folder: str, state: Verdict, shown: str) -> None:
+    reading = InjectionReading(
+        mode=mode,
+        cards=WELL,
+        driver_root=root,
+        libraries=12,
+        folder=folder,
+        source=folder and "known folder of AKS",
+        own=OwnSpecs(folder="/var/run/cdi") if mode is GpuMode.CDI else None,
+    )
+    verdict = only(decide_driver_files(reading))
+    assert verdict.verdict is state
+    assert shown in verdict.what
 
 
 def test_driver_files_of_another_version_than_the_module_that_runs() -> None:

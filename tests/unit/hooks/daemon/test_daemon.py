@@ -9,9 +9,9 @@ from hooks.daemon.daemon import asked_or_failed, make_attacher
 from hooks.daemon.settings import AttachBy, Settings
 from hooks.ledger.store import Ledger
 from hooks.model.attachment import Step
-from lading.log import Level, Log
+from lading.log import Event, Level, Log
 from lading.runtime import RuntimeClient
-from lading.stopping import stop_asked
+from lading.stopping import driver_exchanged, stop_asked
 from tests.fakes import holders
 from tests.unit.runtimeproxy.conftest import Records
 from tests.vfs.model import ModelKernel
@@ -46,6 +46,18 @@ def test_so_does_background_work_that_fails() -> None:
             await asked_or_failed(asyncio.Event(), [asyncio.create_task(fail())])
 
     asyncio.run(asyncio.wait_for(run(), 5))
+
+
+def test_a_daemon_ends_when_a_driver_was_exchanged() -> None:
+    records, reasons = Records(), iter(["", "", "the module is 560"])
+
+    async def run() -> None:
+        exchange = asyncio.create_task(driver_exchanged(lambda: next(reasons), 0.0, Log(records, Level.INFO)))
+        await asked_or_failed(asyncio.Event(), [asyncio.create_task(forever()), exchange])
+        assert exchange.done()
+
+    asyncio.run(asyncio.wait_for(run(), 5))
+    assert records.events() == [Event.DRIVER_EXCHANGED]
 
 
 @pytest.mark.parametrize("attach", AttachBy)

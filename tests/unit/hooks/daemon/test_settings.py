@@ -90,7 +90,9 @@ def test_a_report_needs_a_name() -> None:
             Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.NVIDIA_RUNTIME, driver_groups=(DriverGroup.GDS,)),
             ("driver_groups", "gds", "gpu_mode", "nvidia-runtime"),
         ),
-        (Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.CDI), ("driver_root", "gpu_mode = cdi")),
+        (Settings(assignments=(Form.MANUAL,), driver_libraries=("lib64",)), ("driver_libraries", "'lib64'")),
+        (Settings(assignments=(Form.MANUAL,), driver_root="driver"), ("driver_root", "'driver'", "absolute")),
+        (Settings(assignments=(Form.MANUAL,), driver_mount="host"), ("driver_mount", "'host'", "absolute")),
         (
             Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.CDI, driver_root="/", cdi_dir="run/cdi"),
             ("cdi_dir", "'run/cdi'"),
@@ -121,7 +123,6 @@ def tokens(**settings: Any) -> Settings:
         **{
             "assignments": (Form.MANUAL,),
             "isolations": (IsolationName.NONE, IsolationName.TOKENS),
-            "driver_root": "/",
             **settings,
         }
     )
@@ -142,7 +143,6 @@ def test_an_isolation_needs_the_settings_that_it_works_by(tmp_path: Path) -> Non
     ("settings", "words"),
     [
         (tokens(gpu_mode=GpuMode.CDI), ("isolations", "tokens", "driver's files")),
-        (tokens(driver_root=""), ("isolations", "tokens", "driver's files")),
         (tokens(share_libraries="/absent"), ("isolations", "/absent", "libcuda.so.1")),
         (tokens(isolations=(IsolationName.HAMI_CORE,)), ("isolations", "hami-core", "hami_library")),
         (tokens(isolations=(IsolationName.TOKENS, IsolationName.MIG)), ("isolations", "mig")),
@@ -154,12 +154,6 @@ def test_an_isolation_that_cannot_work_is_refused(settings: Settings, words: tup
     assert e.value.hint
     for word in words:
         assert word in e.value.message
-
-
-@pytest.mark.parametrize(("root", "mount", "word"), [("", "/host", "driver_root"), ("/", "host", "absolute")])
-def test_a_mount_of_the_driver_needs_its_folder_on_the_host(root: str, mount: str, word: str) -> None:
-    with pytest.raises(ConfigError, match=word):
-        check(Settings(assignments=(Form.MANUAL,), driver_root=root, driver_mount=mount))
 
 
 def test_mps_needs_its_program_and_a_folder_that_sockets_fit_in(tmp_path: Path) -> None:

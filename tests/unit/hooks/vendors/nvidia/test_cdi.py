@@ -224,7 +224,7 @@ def test_what_is_missing_is_refused_by_its_reason(build_node: BuildNode, fake_nv
     assert not nvidia.problem(named)
     missing = replace(driver, missing=("/lib/libcuda.so.1",))
     assert refused(replace(named, drivers=(missing,)))[0] is Reason.DRIVER_FILES_MISSING
-    bare = replace(named, drivers=(replace(driver, mounts=()),))
+    bare = replace(named, drivers=(replace(driver, mounts=(), files_problem=f"no libcuda.so.{driver.version}"),))
     assert refused(bare)[0] is Reason.DRIVER_FILES_MISSING
     assert driver.version in nvidia.problem(bare)
     without_uvm = replace(driver, control=driver.control[:1])

@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 from hooks.host.cdi import read_cdi_names
-from hooks.vendors.nvidia.driver import read_driver_mounts, read_driver_versions
+from hooks.model.inventory import DriverMount
+from hooks.vendors.nvidia.driver import find_device_root, read_driver_mounts
+from lading.driverfiles import find_driver, read_driver_versions
 
 VERSION = "550.127.05"
+ELF_32 = b"\x7fELF\1\1\1" + bytes(9) + b"\3\0\3\0"  # a shared library of i386
 MULTIARCH = f"usr/lib/{platform.machine()}-linux-gnu"
 
 
@@ -33,9 +36,14 @@ def driver(folder: Path) -> None:
     library(folder, "libnvidia-nvvm70.so.4")
 
 
+def mounts_of(root: Path) -> tuple[DriverMount, ...]:
+    found = find_driver(root, VERSION)
+    return read_driver_mounts(found) if found else ()
+
+
 def libraries(root: Path, folder: str = f"/{MULTIARCH}") -> dict[str, str]:
     """Name in the container → name of the file."""
-    mounts = read_driver_mounts(root, VERSION)
+    mounts = mounts_of(root)
     return {Path(m.container_path).name: Path(m.host_path).name for m in mounts if str(Path(m.container_path).parent) == folder}
 
 
@@ -59,7 +67,7 @@ def test_a_library_is_there_under_every_name_that_leads_to_it(tmp_path: Path) ->
 def test_what_is_not_this_drivers_stays_away(tmp_path: Path) -> None:
     folder = tmp_path / MULTIARCH
     driver(folder)
-    before = read_driver_mounts(tmp_path, VERSION)
+    before = mounts_of(tmp_path)
     library(folder, "libcuda.so.535.54.03")
     library(folder, "libnvidia-egl-gbm.so.1.1.1", "libnvidia-egl-gbm.so.1")
     library(folder, "libc.so.6")
@@ -68,14 +76,14 @@ def test_what_is_not_this_drivers_stays_away(tmp_path: Path) -> None:
     (folder / "libloop.so.2").symlink_to("libloop.so.1")
     (folder / "libaway.so.1").symlink_to(f"../../../elsewhere/libcuda.so.{VERSION}")
     (folder / f"libgone.so.{VERSION}").symlink_to("nowhere")
-    assert read_driver_mounts(tmp_path, VERSION) == before
+    assert mounts_of(tmp_path) == before
 
 
 def test_one_mount_a_path_in_order(tmp_path: Path) -> None:
     """Check a link whose name is another library's file, too."""
     driver(tmp_path / MULTIARCH)
     (tmp_path / MULTIARCH / f"libnvidia-tls.so.{VERSION}").symlink_to(f"libnvidia-glcore.so.{VERSION}")
-    paths = [mount.container_path for mount in read_driver_mounts(tmp_path, VERSION)]
+    paths = [mount.container_path for mount in mounts_of(tmp_path)]
     assert paths == sorted(set(paths))
     assert f"/{MULTIARCH}/libnvidia-tls.so.{VERSION}" in paths
 
@@ -90,10 +98,13 @@ def test_it_is_found_by_images_of_either_family_wherever_the_host_has_it(tmp_pat
 def test_libraries_for_32_bit_are_not_mixed_in(tmp_path: Path) -> None:
     """Check Red Hat's usr/lib, which has these."""
     driver(tmp_path / "usr/lib64")
-    before = read_driver_mounts(tmp_path, VERSION)
+    before = mounts_of(tmp_path)
     driver(tmp_path / "usr/lib")
     library(tmp_path / "usr/lib", f"libnvidia-only32.so.{VERSION}")
-    assert read_driver_mounts(tmp_path, VERSION) == before
+    for file in (tmp_path / "usr/lib").iterdir():
+        if not file.is_symlink():
+            file.write_bytes(ELF_32)
+    assert mounts_of(tmp_path) == before
 
 
 def test_programs_and_sockets(tmp_path: Path, sockets: Path) -> None:
@@ -108,7 +119,7 @@ def test_programs_and_sockets(tmp_path: Path, sockets: Path) -> None:
     (sockets / "nvidia-persistenced").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(sockets / "nvidia-persistenced/socket"))
-        result = read_driver_mounts(tmp_path, VERSION)
+        result = mounts_of(tmp_path)
     mounts = {m.container_path: m.host_path for m in result if "libcuda" not in m.container_path}
     assert [m.container_path for m in result if m.is_socket] == ["/run/nvidia-persistenced/socket"]
     assert mounts == {
@@ -124,12 +135,33 @@ def test_without_libcuda_of_the_running_version_nothing_is_mounted(tmp_path: Pat
     library(tmp_path / MULTIARCH, f"libnvidia-glcore.so.{VERSION}")
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/nvidia-smi").touch()
-    assert read_driver_mounts(tmp_path, VERSION) == ()
+    assert mounts_of(tmp_path) == ()
     assert read_driver_versions(tmp_path) == ("560.35.03",)
 
 
+@pytest.mark.parametrize(
+    ("on_host", "in_container", "configured", "below"),
+    [
+        (True, False, "", ""),
+        (False, True, "", "run/nvidia/driver"),
+        (True, True, "", ""),
+        (False, False, "", ""),
+        (True, True, "run/nvidia/driver", "run/nvidia/driver"),
+        (True, False, "run/nvidia/driver", ""),
+    ],
+)
+def test_device_nodes_are_those_of_the_host_or_of_the_driver_container(
+    tmp_path: Path, on_host: bool, in_container: bool, configured: str, below: str
+) -> None:
+    for folder, there in (("dev", on_host), ("run/nvidia/driver/dev", in_container)):
+        if there:
+            (tmp_path / folder).mkdir(parents=True)
+            (tmp_path / folder / "nvidiactl").touch()
+    assert find_device_root(tmp_path, configured and str(tmp_path / configured)) == tmp_path / below
+
+
 def test_an_empty_root(tmp_path: Path) -> None:
-    assert read_driver_mounts(tmp_path, VERSION) == ()
+    assert mounts_of(tmp_path) == ()
 
 
 # CDI

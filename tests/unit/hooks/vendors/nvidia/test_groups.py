@@ -16,6 +16,7 @@ from hooks.vendors.nvidia.driver import read_driver_mounts
 from hooks.vendors.nvidia.groups import DriverGroup, add_groups
 from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
+from lading.driverfiles import find_driver
 from tests.conftest import BuildNode
 from tests.unit.hooks.inventories import gpu, mig_gpu, node
 
@@ -70,9 +71,10 @@ def make_drm(root: Path, card: Gpu, *numbers: int) -> None:
 def add(
     root: Path, *groups: DriverGroup, gpus: tuple[Gpu, ...] = (), driver_root: Path | None = None
 ) -> tuple[Driver, tuple[Gpu, ...], tuple[str, ...]]:
-    mounts = read_driver_mounts(driver_root, VERSION) if driver_root else ()
+    found = find_driver(driver_root, VERSION) if driver_root else None
+    mounts = read_driver_mounts(found) if found else ()
     driver = Driver(vendor="nvidia", version=VERSION, control=CONTROL, mounts=mounts)
-    return add_groups(driver, gpus, groups, host_root=root, driver_root=str(driver_root or ""))
+    return add_groups(driver, gpus, groups, host_root=root, driver_root=str(driver_root or ""), found=found)
 
 
 def added(driver: Driver) -> list[str]:
@@ -280,6 +282,21 @@ def test_the_libraries_of_graphics_under_every_name_in_every_folder(root: Path) 
         )
     }
     assert not mounted(driver).keys() & {mount.container_path for mount in driver.mounts}
+
+
+def test_the_files_of_graphics_beside_the_libraries_are_where_images_search(root: Path) -> None:
+    """Check NixOS: links in /run/opengl-driver lead into the store, by paths from the host's root."""
+    store = root / "driver/nix/store/abc-nvidia"
+    for name in (f"lib/libcuda.so.{VERSION}", "lib/libnvidia-egl-gbm.so.1.1.2", "share/glvnd/egl_vendor.d/10_nvidia.json"):
+        write(store / name)
+        link = root / "driver/run/opengl-driver" / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(f"/nix/store/abc-nvidia/{name}")
+    mounts = mounted(add(root, DriverGroup.GRAPHICS, driver_root=root / "driver")[0])
+    assert mounts == {
+        "/usr/share/glvnd/egl_vendor.d/10_nvidia.json": f"{store}/share/glvnd/egl_vendor.d/10_nvidia.json",
+        **{f"{folder}/libnvidia-egl-gbm.so.1.1.2": f"{store}/lib/libnvidia-egl-gbm.so.1.1.2" for folder in LOADER_FOLDERS},
+    }
 
 
 def test_without_the_drivers_own_files_there_are_none(root: Path) -> None:

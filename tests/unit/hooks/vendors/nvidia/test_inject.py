@@ -22,7 +22,6 @@ NODE = replace(inventory(gpus=(gpu(0), gpu(1), mig_gpu(2))), cdi_names=CDI_NAMES
 CONTROL = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
 (DRIVER,) = NODE.drivers
 DEVICES = Nvidia(NvidiaSettings(gpu_mode=GpuMode.DEVICES))
-WITH_FILES = Nvidia(NvidiaSettings(gpu_mode=GpuMode.DEVICES, driver_root="/opt/driver"))
 TWO = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(1)), GrantedGpu(uuid=uuid(0))))
 MIG = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(21)),))
 EVERY_MODE = [
@@ -94,7 +93,7 @@ def test_two_instances_of_one_card_share_its_node() -> None:
 def test_devices_mode_mounts_the_driver_read_only() -> None:
     library = DriverMount(host_path="/opt/driver/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
     with_files = with_driver(replace(DRIVER, mounts=(library,)))
-    adjustment = adjust_gpus(TWO, with_files, WITH_FILES)
+    adjustment = adjust_gpus(TWO, with_files, DEVICES)
     assert isinstance(adjustment, Adjustment)
     assert adjustment.mounts == (Mount("/usr/lib/libcuda.so.1", "/opt/driver/libcuda.so.1", readonly=True),)
 
@@ -103,10 +102,11 @@ def test_devices_mode_without_the_drivers_files() -> None:
     """Check that the files of an optional group do not replace the driver's own."""
     config = DriverMount(host_path="/opt/driver/cufile.json", container_path="/etc/cufile.json")
     for group_mounts in ((), (config,)):
-        node = with_driver(replace(DRIVER, group_mounts=group_mounts))
-        result = adjust_gpus(TWO, node, WITH_FILES)
+        node = with_driver(replace(DRIVER, files_problem="no libcuda.so.580.65.06", group_mounts=group_mounts))
+        result = adjust_gpus(TWO, node, DEVICES)
         assert isinstance(result, Refusal)
         assert result.reason == Reason.DRIVER_FILES_MISSING
+        assert "libcuda.so.580.65.06" in result.message
 
 
 def test_devices_mode_gives_the_optional_groups() -> None:
@@ -213,7 +213,7 @@ def test_a_share_beside_a_mig_instance_keeps_its_isolation() -> None:
         node,
         Sandbox(uid="p"),
         Container(name="c"),
-        vendors=[WITH_FILES],
+        vendors=[DEVICES],
         isolations=[Unenforced(), Tokens(libraries="/opt/libraries", shares_dir="/run/shares")],
         cdi_refusal="",
     )
