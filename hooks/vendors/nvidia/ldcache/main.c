@@ -46,10 +46,10 @@ static bool exists(int root, const char *path) {
 static bool read_image(int root, struct cache *cache, bool *as_it_is) {
     uint8_t *bytes = calloc(1, LARGEST_CACHE + 1);
     int fd = open_below(root, CACHE, O_RDONLY | O_NONBLOCK, true);
-    if (!bytes) return complain("read", "/" CACHE);
+    if (!bytes || (fd < 0 && !is_absent() && errno != ENXIO)) return complain("read", "/" CACHE);
     if (fd < 0) {
         *as_it_is = errno == EXDEV || !exists(root, LOADER);
-        return is_absent() || errno == ENXIO || complain("read", "/" CACHE);
+        return true;
     }
     ssize_t size = read_all(fd, bytes, LARGEST_CACHE);
     close(fd);
@@ -102,7 +102,11 @@ int main(int argc, char **argv) {
     if (argc < 3 || argc > MAX_ARGUMENTS || strcmp(argv[1], "--driver") || !*argv[2] || !cache.entries) return usage();
     bool compat = argc < 4 || strcmp(argv[3], "--no-compat");
     int root = open_root();
-    if (root < 0 || !choose_compat(root, compat ? argv[2] : NULL, &cache)) return 1;
+    if (root < 0) return 1;
+    if (!exists(root, ".") && errno == ENOSYS) { /* before Linux 5.6 only what a share depends on is worth a refusal */
+        return complain("open folders of the image", "without openat2") || compat ? 0 : 1;
+    }
+    if (!choose_compat(root, compat ? argv[2] : NULL, &cache)) return 1;
     for (char **path = argv + (compat ? 3 : 4); *path; path++) {
         if (**path != '/' || strlen(*path) >= PATH_MAX) return usage();
         add_library(&cache, *path);

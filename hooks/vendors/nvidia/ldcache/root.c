@@ -14,6 +14,10 @@
 
 #include "json.h"
 
+#ifndef OPENAT2
+#define OPENAT2 437 /* SYS_openat2, the same on each architecture */
+#endif
+
 #define LARGEST (16u << 20) /* of a configuration; what the API server keeps of a pod is a tenth of that */
 #define TRIES 32            /* the kernel wants another one when folders are renamed meanwhile */
 
@@ -31,7 +35,7 @@ int open_below(int root, const char *path, int flags, bool own) {
     };
     long fd = -1;
     for (int i = 0; i < TRIES; i++) {
-        fd = syscall(SYS_openat2, root, path, &how, sizeof how);
+        fd = syscall(OPENAT2, root, path, &how, sizeof how);
         if (fd >= 0 || (errno != EAGAIN && errno != EINTR)) break;
     }
     return (int)fd;

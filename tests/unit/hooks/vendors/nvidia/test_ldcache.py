@@ -257,6 +257,19 @@ def test_what_fails_is_said_with_its_place(bundle: Bundle, state: bytes, says: b
     assert says in done.stderr
 
 
+def test_before_linux_5_6_only_a_container_with_a_share_is_refused(tmp_path: Path) -> None:
+    """Compile the hook with a system call that this kernel does not have."""
+    need(shutil.which("cc") is not None, "a C compiler")
+    build(tmp_path / "hook", find_compiler(), flags=("-O1", "-DOPENAT2=100000"))
+    bundle = Bundle(tmp_path / "bundle", tmp_path / "hook")
+    content = make_cache(bundle.cache)
+    for arguments, status in ((("--driver", DRIVER, CUDA), 0), (("--driver", DRIVER, "--no-compat", CUDA), 1)):
+        done = bundle.run(*arguments)
+        assert done.returncode == status
+        assert done.stderr == b"lading-ldcache: cannot open folders of the image without openat2: Function not implemented\n"
+    assert bundle.cache.read_bytes() == content
+
+
 def test_arguments_are_checked(bundle: Bundle) -> None:
     for arguments in (("--driver",), ("--driver", ""), ("a", "b", "c"), ("--driver", DRIVER, "libcuda.so.1")):
         done = bundle.run(*arguments)
