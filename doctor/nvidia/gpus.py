@@ -191,7 +191,7 @@ class LoaderCacheReading:
 
     gives_files: bool  # whether Lading gives the driver's libraries
     by_hook: bool  # whether NRI or a CDI spec of Lading has the runtime run a hook
-    program: str = ""  # path of the hook on the host; empty: nobody copied it there
+    program: str = ""  # path of the hook on the host; empty if it was not copied there
     usable: bool = False  # whether the program is there and may be run
 
 

@@ -351,7 +351,7 @@ def share_libraries(settings: Settings) -> Path:
 
 def ldcache_program(settings: Settings) -> Path | None:
     """Return the hook for the loader's cache, at its path on the host. None: neither NRI nor a CDI spec of Lading has the
-    runtime run it, or lading-hooks is in a container and nobody copied the program to the host."""
+    runtime run it, or lading-hooks is in a container and the program was not copied to the host."""
     by_nri = settings.front_end is FrontEndName.NRI and settings.mounts_driver
     if not by_nri and not settings.writes_specs:
         return None

@@ -46,7 +46,7 @@ class Nvidia:
     partitions: tuple[Partition, ...] = ()  # partitions of the board's NVSwitches; no file of the host lists them
     kernel_log: KernelLog = _NO_LOG
     limits: LimitProbe | None = None  # probe for cards whose driver can limit memory; None: the driver is not to limit it
-    ldcache: Path | None = None  # hook that makes the loader's cache of containers; None: nobody would run it
+    ldcache: Path | None = None  # hook that makes the loader's cache of containers; None: no runtime would run it
 
     name: ClassVar[str] = NAME
     hidden_env: ClassVar[Mapping[str, str]] = {VISIBLE_DEVICES: VOID}

@@ -123,7 +123,7 @@ def test_ladings_own_hook_makes_the_cache_where_it_is(build_node: BuildNode, fak
     assert own.args[:3] == ("lading-ldcache", "--driver", "550.127.05")
     assert {f"/{LIBRARIES}/libcuda.so.1", f"/{LIBRARIES}/libcuda.so"} <= set(own.args)
     assert f"/{LIBRARIES}/libcuda.so.550.127.05" not in own.args
-    program.chmod(0o644)  # as on a file system without exec
+    program.chmod(0o644)  # access(2) gives the same answer on a file system without exec
     assert len(hooks_of(nvidia, node)) == 4
 
 

@@ -57,7 +57,7 @@ class Bundle:
     ) -> "subprocess.CompletedProcess[bytes]":
         given = json.dumps({"ociVersion": "1.0.2", "pid": 1, "bundle": str(self.folder)}).encode() if state is None else state
         command = [*before, str(self.program), *(arguments or ("--driver", DRIVER, CUDA))]
-        env = {"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0"}  # its end frees all
+        env = {"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0"}  # the kernel frees the memory at the end
         return subprocess.run(command, input=given, capture_output=True, check=False, timeout=60, env=env)
 
     def complete(self, *arguments: str, before: Sequence[str] = ()) -> None:
@@ -251,7 +251,7 @@ def test_a_volume_is_not_written_to(bundle: Bundle) -> None:
         (b" " * (17 << 20), b"cannot read the container's state on standard input: File too large"),
     ],
 )
-def test_what_fails_is_said_with_its_place(bundle: Bundle, state: bytes, says: bytes) -> None:
+def test_an_error_names_its_place(bundle: Bundle, state: bytes, says: bytes) -> None:
     done = bundle.run(state=state)
     assert done.returncode == 1
     assert says in done.stderr
@@ -342,12 +342,12 @@ def test_an_image_without_cuda_gets_no_folder(image: Image) -> None:
     assert not any((image.root / "usr/local").iterdir())
 
 
-def test_a_folder_that_leads_out_of_the_root_is_looked_for_inside(image: Image) -> None:
+def test_a_symlink_of_cuda_is_resolved_inside_the_root(image: Image) -> None:
     outside = image.folder / "outside/compat"
     outside.mkdir(parents=True)
     (outside / "libcuda.so.535.1").touch()
     (image.root / "usr/local").mkdir(parents=True)
-    (image.root / "usr/local/cuda").symlink_to("../../../../../.." + str(outside.parent))
+    (image.root / "usr/local/cuda").symlink_to(outside.parent)
     script = f'"$@" </dev/stdin && ls {outside}'
     done = image.run("--driver", DRIVER, CUDA, before=["unshare", "-m", "sh", "-c", script, "sh"])
     assert done.stdout == b"libcuda.so.535.1\n"
