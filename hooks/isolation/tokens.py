@@ -12,7 +12,7 @@ from typing import Final
 from hooks.host.ldcache import without_compat
 from hooks.isolation.unenforced import list_shares, total_mib
 from hooks.model.assignment import Refusal
-from hooks.model.container import Adjustment, Container, Mount, Sandbox, merge
+from hooks.model.container import Adjustment, Container, EnvVar, Mount, Sandbox, merge
 from hooks.ports import Card, Enforced
 from lading.devices.isolation import IsolationName
 from lading.devices.share import FULL_CORE
@@ -24,6 +24,8 @@ CUDA: Final = "libcuda.so.1"
 LIBRARIES: Final = (CUDA, "libnvidia-ml.so.1")
 # Where images have a newer libcuda that goes before the driver's: CUDA Compatibility, "Forward Compatibility".
 _OF_IMAGES: Final = "/usr/local/cuda/compat"
+# Julia's CUDA_Driver_jll then loads the libcuda of the container, and not its own copy, which knows no share.
+_NO_JULIA_COPY: Final = Adjustment(env=(EnvVar("JULIA_CUDA_USE_COMPAT", "false"),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,9 @@ class Tokens:
         over = () if given.hooks else (Mount(_OF_IMAGES, self.libraries),)
         mounts = (*replaced, *over, *behind, Mount(IN_CONTAINER, folder))
         return Enforced(
-            adjustment=merge((replace(given, mounts=mounts, hooks=without_compat(given.hooks)), list_shares(cards))),
+            adjustment=merge(
+                (replace(given, mounts=mounts, hooks=without_compat(given.hooks)), list_shares(cards), _NO_JULIA_COPY)
+            ),
             share=share,
         )
 
