@@ -28,7 +28,7 @@ ON_MACHINE_RUN = run() { $(PYTEST) --no-loadscope-reorder "$$@" $(ON_MACHINE); }
 # Each test that starts a daemon would otherwise compile all of its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup share-library launched-guard wheel image chart release demo demo-central demo-page check test test-long machine test-cluster test-gpu bench-gpu gpu-kit bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt docs proto requirements
+.PHONY: setup share-library launched-guard ldcache-hook wheel image chart release demo demo-central demo-page check test test-long machine test-cluster test-gpu bench-gpu gpu-kit bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt docs proto requirements
 
 setup: $(VENV)/.done
 
@@ -75,29 +75,33 @@ requirements:
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.txt
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --group dev pyproject.toml -o requirements-dev.txt
 
-# What is compiled, for x86-64 and aarch64, as a part of the wheel: the libraries of the isolation tokens, and the guard, which is
-# also the program of the runtime handler. The compiler is 100 MB, so only these need it.
+# What is compiled, for x86-64 and aarch64, as a part of the wheel: the libraries of the isolation tokens, the guard, which is
+# also the program of the runtime handler, and the hook that makes the loader's cache of containers. The compiler is 100 MB, so only these need it.
 LIBRARY := shares/library/built/aarch64/libnvidia-ml.so.1
 NRI := hooks/frontends/nri
 GUARD := $(NRI)/guard/built/aarch64/ladingguard
+LDCACHE := hooks/vendors/nvidia/ldcache/built/aarch64/lading-ldcache
 share-library: $(LIBRARY)
 launched-guard: $(GUARD)
+ldcache-hook: $(LDCACHE)
 $(VENV)/.compiler: requirements-library.txt $(VENV)/.commands
 	@$(GET) "installing the compiler of requirements-library.txt into $(VENV)" $(PIP) --require-hashes -r requirements-library.txt
 	@touch $@
 $(LIBRARY): $(wildcard shares/library/*.[ch]) shares/library/build.py lading/compiling.py $(VENV)/.compiler
 	@$(PY) -m shares.library.build
 # Its rule, texts and version come from Python.
-$(GUARD): $(wildcard $(NRI)/guard/*.[chp]* hooks/forms/*.py) $(NRI)/ttrpc.py \
+$(GUARD): $(wildcard $(NRI)/guard/*.[chp]* lading/native/*.[ch] hooks/forms/*.py) $(NRI)/ttrpc.py \
     $(addprefix lading/,__init__.py annotations.py compiling.py log.py refusals.py vocabulary.py) $(VENV)/.compiler
 	@$(PY) -m hooks.frontends.nri.guard.build
+$(LDCACHE): $(wildcard hooks/vendors/nvidia/ldcache/*.[chp]* lading/native/*.[ch]) lading/compiling.py $(VENV)/.compiler
+	@$(PY) -m hooks.vendors.nvidia.ldcache.build
 
 # The wheel from which a node is installed (deploy/install-node.sh --wheel), with units, manifests and pinned requirements.
-wheel: $(VENV)/.commands $(LIBRARY) $(GUARD)
+wheel: $(VENV)/.commands $(LIBRARY) $(GUARD) $(LDCACHE)
 	@$(PY) deploy/wheel.py
 
 # The images of central and of the nodes in one tar, without a registry or a daemon: for `ctr images import` and `docker load`.
-image: $(VENV)/.commands $(LIBRARY) $(GUARD)
+image: $(VENV)/.commands $(LIBRARY) $(GUARD) $(LDCACHE)
 	@$(PY) deploy/image/build.py --wheel "$$($(PY) deploy/wheel.py)"
 
 # The Helm chart, of the same manifests as kubectl apply -k deploy/.

@@ -291,6 +291,13 @@ CHECKS: Final[tuple[NodeCheck, ...]] = (
         decide=gpus.decide_cdi_specs,
     ),
     _gpus(
+        name="loader-cache",
+        what="whether the loader's cache of containers lists the driver's libraries: by a hook of NRI or of a CDI spec",
+        why="Triton, torch.compile and ctypes.util.find_library ask that cache for libcuda.so.1",
+        read=Host.loader_cache,
+        decide=gpus.decide_loader_cache,
+    ),
+    _gpus(
         name="daemon-reload",
         what="gpu_mode nvidia-runtime: whether running containers keep their cards",
         why="NVIDIA's runtime can give a card past the container's specification, and systemd takes it away again",

@@ -26,7 +26,7 @@ from doctor.kubelet.kubelet import KubeletReading, Route
 from doctor.mps import MpsReading, read_mps
 from doctor.nri import NriReading, read_validator
 from doctor.nvidia import cards
-from doctor.nvidia.gpus import InjectionReading, ReloadReading
+from doctor.nvidia.gpus import InjectionReading, LoaderCacheReading, ReloadReading
 from doctor.nvidia.specs import read_own_specs
 from doctor.read import ANSWER_S, read_listener, read_reply, read_runtime, read_socket
 from doctor.ready import DaemonReply
@@ -42,6 +42,7 @@ from hooks.daemon.settings import (
     FrontEndName,
     Settings,
     attaches,
+    ldcache_program,
     ledger_path,
     mps_folders,
     taints_node,
@@ -237,6 +238,16 @@ class Host(Readings):
             spec_dirs=settings.cdi_spec_dirs,
             cdi_names=names,
             own=own,
+        )
+
+    async def loader_cache(self) -> LoaderCacheReading:
+        settings = self.hooks
+        program = ldcache_program(settings)
+        return LoaderCacheReading(
+            gives_files=settings.mounts_driver or settings.writes_specs,
+            by_hook=settings.writes_specs or self.by_nri,
+            program=str(program or ""),
+            usable=program is not None and await in_thread(lambda: os.access(program, os.X_OK)),
         )
 
     async def mps(self) -> MpsReading:

@@ -18,6 +18,8 @@ from lading.errors import HostError, LadingError, die
 
 ARCHITECTURES: Final = ("x86_64", "aarch64")
 WARNINGS: Final = ("-std=gnu11", "-Wall", "-Wextra", "-Werror")
+STATIC: Final = ("-O2", "-static", "-s", "-Wl,--build-id=none")
+NATIVE: Final = Path(__file__).parent / "native"  # C that several programs are made of
 _ZIG: Final = "ziglang"
 
 

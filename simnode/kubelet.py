@@ -86,6 +86,7 @@ class ContainerSpec:
     cdi_devices: Sequence[str] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)  # in addition to kubelet's own, as a device plugin may add
     privileged: bool = False
+    readonly_rootfs: bool = False
     attempt: int = 0  # counts restarts
 
 
@@ -101,6 +102,7 @@ class ContainerOptions(TypedDict, total=False):
     cdi_devices: Sequence[str]
     annotations: Mapping[str, str]
     privileged: bool
+    readonly_rootfs: bool
     attempt: int
 
 
@@ -175,6 +177,7 @@ def render_container(pod: PodSpec, container: ContainerSpec, *, image_id: str, f
         config.linux.resources.hugepage_limits.add(page_size=size)
     security = config.linux.security_context
     security.privileged = container.privileged
+    security.readonly_rootfs = container.readonly_rootfs
     security.namespace_options.CopyFrom(_namespaces(pod))
     security.run_as_user.SetInParent()
     security.masked_paths.extend(_MASKED)

@@ -185,6 +185,34 @@ def decide_driver_files(reading: InjectionReading) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderCacheReading:
+    """Hold how the loader's cache of containers gets the driver's libraries."""
+
+    gives_files: bool  # whether Lading gives the driver's libraries
+    by_hook: bool  # whether NRI or a CDI spec of Lading has the runtime run a hook
+    program: str = ""  # path of the hook on the host; empty if it was not copied there
+    usable: bool = False  # whether the program is there and may be run
+
+
+def decide_loader_cache(reading: LoaderCacheReading) -> Iterator[Finding]:
+    """Check whether a container's `ldconfig -p` lists libcuda.so.1, which Triton and ctypes.util.find_library read."""
+    if not reading.gives_files:
+        yield ok("not needed: Lading gives containers no driver libraries")
+    elif not reading.by_hook:
+        yield ok(
+            "the loader's cache of containers does not list libcuda.so.1, because CRI has no hooks: gpu_mode = cdi or "
+            "front_end = nri has one; Triton gets TRITON_LIBCUDA_PATH"
+        )
+    elif not reading.usable:
+        what = f"no {reading.program or 'lading-ldcache'} that may be run: containers have no cache that lists libcuda.so.1"
+        yield warning(
+            what, mend="lading-hooks copy-libraries FOLDER, share_libraries = FOLDER; in a checkout make ldcache-hook"
+        )
+    else:
+        yield ok(f"the runtime runs {reading.program}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadReading:
     mode: GpuMode
     systemd: bool | None  # whether systemd writes the device rules of containers; None: the runtime does not report it
@@ -245,7 +273,7 @@ def _decide_own(own: OwnSpecs, reading: InjectionReading, names: Sequence[str]) 
     elif own.hooked:
         return ok(f"CDI specs name all of {len(names)} devices, with the files of driver {version}")
     else:
-        how = "containers get links to libraries as mounts, and their library cache does not list them"
+        how = "containers get links to libraries as mounts (loader-cache shows what their loader's cache lists)"
         return ok(f"CDI specs name all of {len(names)} devices; there is no {own.hook} to use, so {how}")
     mend = (
         "systemctl status lading-hooks; journalctl -t lading-hooks LADING_EVENT=inventory.changed; is cdi_dir writable for it?"

@@ -1,8 +1,8 @@
 """Prepare and clean a node where lading-hooks runs in a container (deploy/node): `copy-libraries` and `remove-state`.
 
-The libraries of the isolation tokens are mounted into other pods' containers, so they have to be files of the host. Only files
-that Lading wrote are removed, by their names, with the launched guard, the runtime handler's program and CDI specs. A file of
-others stays, and its folder too.
+The libraries of the isolation tokens are mounted into other pods' containers, and the runtime runs the hook for the loader's
+cache, so both have to be files of the host. Only files that Lading wrote are removed, by their names, with the launched guard,
+the runtime handler's program and CDI specs. A file of others stays, and its folder too.
 """
 
 import argparse
@@ -14,6 +14,8 @@ from hooks.daemon.handler_command import handler_program, remove_program
 from hooks.daemon.settings import CONFIG, Settings, guard_lock, ledger_path, ready_mark, share_libraries
 from hooks.frontends.nri.guard.launched import remove
 from hooks.host.cdi_files import remove_specs
+from hooks.host.ldcache import NAME as LDCACHE
+from hooks.host.ldcache import built_program
 from hooks.isolation.tokens import LIBRARIES
 from hooks.ledger.file import lock_directory
 from hooks.ledger.store import read_journal, read_ledger
@@ -29,14 +31,14 @@ _NAMED = 5  # maximum number of holders that a refusal names
 def copy_libraries(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-hooks copy-libraries",
-        description="Copy the libraries of the isolation tokens to a folder of the host, which share_libraries then names. "
-        "Containers that have the ones before keep them.",
+        description="Copy the libraries of the isolation tokens, and the hook for the loader's cache of containers, to a "
+        "folder of the host, which share_libraries then names. Containers that have the ones before keep them.",
     )
     parser.add_argument("folder", type=Path)
     args = parser.parse_args(argv)
     ours = share_libraries(Settings())
-    for library in filter(Path.is_file, (ours / name for name in LIBRARIES)):
-        content, there = library.read_bytes(), args.folder / library.name
+    for file in filter(Path.is_file, (*(ours / name for name in LIBRARIES), built_program())):
+        content, there = file.read_bytes(), args.folder / file.name
         if not there.is_file() or there.read_bytes() != content:
             replace_file(there, content, mode=0o755)
 
@@ -87,7 +89,7 @@ def _held(settings: Settings) -> set[str]:
 
 def _files(settings: Settings, state: Path, run: Path) -> Iterator[Path]:
     yield from state.glob(f"{ledger_path(settings).name}*")
-    yield from (state / "libraries" / name for name in LIBRARIES)
+    yield from (state / "libraries" / name for name in (*LIBRARIES, LDCACHE))
     sockets = (parse_endpoint(settings.listen), parse_endpoint(settings.shares_socket))
     yield from (path for socket in sockets for path in (socket, socket.with_name(f"{socket.name}.lock")))
     yield from (guard_lock(settings), ready_mark(settings))

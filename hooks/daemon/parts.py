@@ -18,6 +18,7 @@ from hooks.daemon.settings import (
     Settings,
     attaches,
     guard_lock,
+    ldcache_program,
     max_age_s,
     mps_folders,
     netdev_policy,
@@ -89,7 +90,12 @@ class PreparerKind:
 
 
 def _nvidia(settings: Settings) -> Nvidia:
-    return Nvidia.of(settings, host_root=Path(settings.host_root), has_shares=IsolationName.TOKENS in settings.isolations)
+    return Nvidia.of(
+        settings,
+        host_root=Path(settings.host_root),
+        has_shares=IsolationName.TOKENS in settings.isolations,
+        ldcache=ldcache_program(settings),
+    )
 
 
 def _nvidia_of(host: Host) -> Nvidia:

@@ -17,6 +17,8 @@ from hooks.grant.dirty import CleanCheck
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unhealthy import Unhealthy
+from hooks.host.ldcache import NAME as LDCACHE
+from hooks.host.ldcache import built_program
 from hooks.isolation.mps import MpsFolders
 from hooks.isolation.tokens import LIBRARIES as TOKEN_LIBRARIES
 from hooks.model.assignment import Form, FormName
@@ -100,7 +102,8 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True):
     share_libraries: Annotated[
         str,
         Setting(
-            "isolation tokens: folder of the libraries that replace libcuda and NVML in containers; empty: those of Lading"
+            "isolation tokens: folder of the libraries that replace libcuda and NVML in containers, and of the hook "
+            "lading-ldcache; empty: those of Lading"
         ),
     ] = ""
     shares_socket: Annotated[str, Setting("isolation tokens: socket of lading-shares, its setting listen")] = SOCKET_PATH
@@ -344,6 +347,18 @@ def share_libraries(settings: Settings) -> Path:
     if settings.share_libraries:
         return Path(settings.share_libraries)
     return Path(__file__).parents[2] / "shares/library/built" / platform.machine()
+
+
+def ldcache_program(settings: Settings) -> Path | None:
+    """Return the hook for the loader's cache, at its path on the host. None: neither NRI nor a CDI spec of Lading has the
+    runtime run it, or lading-hooks is in a container and the program was not copied to the host."""
+    by_nri = settings.front_end is FrontEndName.NRI and settings.mounts_driver
+    if not by_nri and not settings.writes_specs:
+        return None
+    copied = share_libraries(settings) / LDCACHE
+    if copied.is_file():
+        return copied
+    return None if settings.driver_mount else built_program()
 
 
 def taints_node(settings: Settings) -> bool:

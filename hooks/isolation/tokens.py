@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hooks.host.ldcache import without_compat
 from hooks.isolation.unenforced import list_shares, total_mib
 from hooks.model.assignment import Refusal
-from hooks.model.container import Adjustment, Container, Mount, Sandbox, merge
+from hooks.model.container import Adjustment, Container, EnvVar, Mount, Sandbox, merge
 from hooks.ports import Card, Enforced
 from lading.devices.isolation import IsolationName
 from lading.devices.share import FULL_CORE
@@ -22,7 +23,9 @@ from lading.vocabulary import PodUid
 CUDA: Final = "libcuda.so.1"
 LIBRARIES: Final = (CUDA, "libnvidia-ml.so.1")
 # Where images have a newer libcuda that goes before the driver's: CUDA Compatibility, "Forward Compatibility".
-_OF_IMAGES: Final = (f"/usr/local/cuda/compat/{CUDA}", f"/usr/local/cuda/compat/lib.real/{CUDA}")
+_OF_IMAGES: Final = "/usr/local/cuda/compat"
+# Julia's CUDA_Driver_jll then loads the libcuda of the container, and not its own copy, which knows no share.
+_NO_JULIA_COPY: Final = Adjustment(env=(EnvVar("JULIA_CUDA_USE_COMPAT", "false"),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +67,14 @@ class Tokens:
         )
         folder = f"{self.shares_dir}/{folder_name(share.pod, share.container)}"
         behind = tuple(Mount(f"{REAL_LIBRARIES}/{name}", mount.host_path) for name, mount in real.items())
-        over = tuple(Mount(path, f"{self.libraries}/{CUDA}") for path in _OF_IMAGES)
+        # A hook hides the folder in images that have it. Without a hook it is made in all images, and programs take its parent
+        # for CUDA's toolkit: the lesser evil, for the image's libcuda knows no share.
+        over = () if given.hooks else (Mount(_OF_IMAGES, self.libraries),)
         mounts = (*replaced, *over, *behind, Mount(IN_CONTAINER, folder))
         return Enforced(
-            adjustment=merge((replace(given, mounts=mounts), list_shares(cards))),
+            adjustment=merge(
+                (replace(given, mounts=mounts, hooks=without_compat(given.hooks)), list_shares(cards), _NO_JULIA_COPY)
+            ),
             share=share,
         )
 

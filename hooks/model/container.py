@@ -9,6 +9,7 @@ Tests: tests/unit/hooks/frontends/nri/test_messages.py
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from hooks.model.cdi import Hook
 from hooks.model.inventory import CharDevice
 
 
@@ -72,6 +73,7 @@ class Adjustment:
     annotations: Mapping[str, str] = field(default_factory=dict)
     add_capabilities: tuple[str, ...] = ()  # without "CAP_", as in CRI
     unlimited_memlock: bool = False  # it may lock as much memory as it wants
+    hooks: tuple[Hook, ...] = ()  # programs that the runtime runs before the container starts; CRI has no field for them
 
 
 def merge(parts: Iterable[Adjustment]) -> Adjustment:
@@ -87,6 +89,7 @@ def merge(parts: Iterable[Adjustment]) -> Adjustment:
         annotations={key: value for part in parts for key, value in part.annotations.items()},
         add_capabilities=tuple(name for part in parts for name in part.add_capabilities),
         unlimited_memlock=any(part.unlimited_memlock for part in parts),
+        hooks=tuple(hook for part in parts for hook in part.hooks),
     )
 
 

@@ -22,6 +22,8 @@ import pytest
 from hooks.attach.kernel import Kernel
 from hooks.attach.netlink import HostKernel
 from hooks.frontends.nri.guard.build import build as compile_guard
+from hooks.host.ldcache import NAME as LDCACHE
+from hooks.vendors.nvidia.ldcache.build import build as compile_ldcache
 from lading.compiling import find_compiler
 from simnode import leftovers
 from simnode.build import build
@@ -102,6 +104,15 @@ def launched_guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need(shutil.which("cc") is not None, "a C compiler")
     program = tmp_path_factory.mktemp("guard") / "ladingguard"
     compile_guard(program, find_compiler())
+    return program
+
+
+@pytest.fixture(scope="session")
+def ldcache_hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the hook that makes the loader's cache of containers. Return its path."""
+    need(shutil.which("cc") is not None, "a C compiler")
+    program = tmp_path_factory.mktemp("ldcache") / LDCACHE
+    compile_ldcache(program, find_compiler())
     return program
 
 

@@ -23,6 +23,8 @@ from tests.fakes.cdi_hook import write_cdi_hook
 from tests.node.conftest import StartLading
 from tests.node.site import eventually, open_site
 from tests.node.test_doctor import found, states
+from tests.node.test_ldcache import check_cache
+from tests.node.test_ldcache import run as run_with_glibc
 
 pytestmark = pytest.mark.node
 
@@ -39,6 +41,7 @@ def start(
     nri: bool = False,
     mig_cards: Sequence[str] = (),
     hook: Path | None = None,
+    ldcache: Path | None = None,
 ) -> LadingNode:
     """Start a node. Where its driver is, is known when the node is built."""
     own = {"gpu_mode": "devices", "inventory_interval": 1}
@@ -49,6 +52,7 @@ def start(
         cdi_dir=str(runtime.layout.cdi),
         cdi_hook=str(hook or lading.node.root / "no-such-hook"),
         mig_cards=list(mig_cards),
+        share_libraries=str(ldcache.parent) if ldcache else "",
     )
     eventually(lambda: _started(lading, 2))
     return lading
@@ -78,9 +82,9 @@ def run(pod: Pod, name: str = "main", *, env: dict[str, str] | None = None) -> C
 
 
 def test_a_container_gets_its_card_the_drivers_files_and_nothing_else(
-    newer: PrivateContainerd, start_lading: StartLading
+    newer: PrivateContainerd, start_lading: StartLading, ldcache_hook: Path
 ) -> None:
-    lading = start(start_lading, newer)
+    lading = start(start_lading, newer, ldcache=ldcache_hook)
     with open_site(lading, newer) as site, site.kubelet.pod("own", annotations={GPU: "0,2", "lading.dev/vfs": "1"}) as pod:
         container = run(pod)
         sight = site.see(container)
@@ -93,6 +97,8 @@ def test_a_container_gets_its_card_the_drivers_files_and_nothing_else(
         assert container.sh("nvidia-smi").strip() == "simulated nvidia-smi"
         mounts = container.sh("cat /proc/self/mountinfo")
         assert re.search(rf"{LIBCUDA}\.1 ro,nosuid,nodev", mounts)
+        with site.kubelet.pod("cached", annotations={GPU: "1"}) as cached:
+            check_cache(run_with_glibc(cached))
         plain = run(site.kubelet.run_pod("plain"))
         assert not site.see(plain).nodes
         assert plain.env()["NVIDIA_VISIBLE_DEVICES"] == "void"
@@ -147,24 +153,17 @@ def _is_deleted(path: Path) -> None:
 
 
 def test_hooks_run_without_the_containers_environment(
-    newer: PrivateContainerd, start_lading: StartLading, tmp_path: Path
+    newer: PrivateContainerd, start_lading: StartLading, tmp_path: Path, ldcache_hook: Path
 ) -> None:
     notes = tmp_path / "notes"
     hook = write_cdi_hook(tmp_path / "nvidia-cdi-hook", notes=notes)
-    lading = start(start_lading, newer, hook=hook)
+    lading = start(start_lading, newer, hook=hook, ldcache=ldcache_hook)
     with open_site(lading, newer) as site, site.kubelet.pod("hooked", annotations={GPU: "0"}) as pod:
         container = run(pod, env={"LD_PRELOAD": "/evil.so", "LD_LIBRARY_PATH": "/evil", "MARK": "of the container"})
         assert container.env()["LD_PRELOAD"] == "/evil.so"
         runs = notes.read_text().split("end\n")[:-1]
-        assert [one.split()[0] for one in runs] == [
-            "create-symlinks",
-            "enable-cuda-compat",
-            "update-ldcache",
-            "disable-device-node-modification",
-        ]
+        assert [one.split()[0] for one in runs] == ["create-symlinks", "disable-device-node-modification"]
         assert f"libcuda.so.1::{LIBCUDA}" in runs[0]
-        assert runs[1].splitlines()[0] == "enable-cuda-compat --host-driver-version=550.127.05"
-        assert runs[2].splitlines()[0] == f"update-ldcache --folder /{LIBRARIES}"
         for one in runs:
             names = {line.partition("=")[0] for line in one.splitlines()[1:]}
             assert names <= {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}

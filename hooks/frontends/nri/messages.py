@@ -115,6 +115,8 @@ def render_answer(answer: Answer, runtime: Runtime, read_node: Callable[[str], N
         message.rlimits.add(type="RLIMIT_MEMLOCK", hard=_UNLIMITED, soft=_UNLIMITED)
     for name in adjustment.cdi_devices:
         message.CDI_devices.add(name=name)
+    for hook in adjustment.hooks:
+        message.hooks.create_container.add(path=hook.path, args=hook.args, env=hook.env)
     return message
 
 

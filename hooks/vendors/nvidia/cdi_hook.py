@@ -13,19 +13,20 @@ import functools
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from hooks.host.cdi_spec import HOOK_STAGE
+from hooks.host.ldcache import ENV
 from hooks.model.cdi import Hook
 from hooks.vendors.nvidia.driver import DriverFiles
 from lading.errors import HostError
 
-# A hook without an environment gets the container's, with its LD_PRELOAD, and runs as root: so each hook has an environment.
-ENV: Final = ("PATH=/usr/bin:/bin",)
 _LINKS: Final = "create-symlinks"
-_CACHE: Final = "update-ldcache"
+_CACHE: Final = "update-ldcache"  # it fails on a host without /sbin/ldconfig
+_COMPAT: Final = "enable-cuda-compat"
+_OF_LDCACHE: Final = frozenset({_CACHE, _COMPAT})  # Lading's own hook does the work of these
 _NEEDED: Final = frozenset({_LINKS, _CACHE})
 _ANSWER_S: Final = 5.0
 _COMMAND: Final = re.compile(r"^ +([a-z][a-z-]+)(?:, [a-z]+)* {2,}\S", re.MULTILINE)
@@ -63,8 +64,10 @@ def _ask(program: str, _state: tuple[int, int, int]) -> frozenset[str]:
     return frozenset(_COMMAND.findall(os.fsdecode(done.stdout)))
 
 
-def make_hooks(program: Path, commands: frozenset[str], files: DriverFiles, version: str) -> tuple[Hook, ...]:
-    """Return the hooks of a container with these files, in the order in which they run."""
+def make_hooks(program: Path, commands: frozenset[str], files: DriverFiles, version: str, *, ldcache: bool) -> tuple[Hook, ...]:
+    """Return the hooks of a container with these files, in the order in which they run. `ldcache`: Lading's own hook makes the
+    loader's cache."""
+    commands -= _OF_LDCACHE if ldcache else frozenset()
     return tuple(
         Hook(hook_name=HOOK_STAGE, path=str(program), args=(program.name, *args), env=ENV)
         for args in _calls(files, version)
@@ -75,6 +78,11 @@ def make_hooks(program: Path, commands: frozenset[str], files: DriverFiles, vers
 def _calls(files: DriverFiles, version: str) -> Iterator[Sequence[str]]:
     links = [f"{target}::{files.folder}/{name}" for name, target in files.links.items()]
     yield (_LINKS, *(word for link in links for word in ("--link", link)))
-    yield "enable-cuda-compat", f"--host-driver-version={version}"
+    yield _COMPAT, f"--host-driver-version={version}"
     yield _CACHE, "--folder", files.folder
     yield ("disable-device-node-modification",)
+
+
+def list_links(hooks: Iterable[Hook]) -> tuple[str, ...]:
+    """Return the paths of the symlinks that these hooks make."""
+    return tuple(word.rpartition("::")[2] for hook in hooks if hook.args[1] == _LINKS for word in hook.args if "::" in word)

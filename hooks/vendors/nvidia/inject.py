@@ -15,9 +15,10 @@ from typing import Final, assert_never
 
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, EnvVar, Mount, devices_of
-from hooks.model.inventory import Driver, Inventory
+from hooks.model.inventory import Driver, DriverMount, Inventory
 from hooks.ports import Card
 from hooks.vendors.nvidia.cdi import cdi_name
+from hooks.vendors.nvidia.driver import CUDA_SONAME
 from hooks.vendors.nvidia.hide import VOID
 from hooks.vendors.nvidia.nvml import NAME
 from hooks.vendors.nvidia.supplied import CDI_KIND, VISIBLE_DEVICES
@@ -26,6 +27,7 @@ from lading.reasons import Reason
 # CUDA does not start without these two; nvidia-uvm-tools is for profilers.
 _NEEDED_CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 _HIDDEN: Final = (EnvVar(VISIBLE_DEVICES, VOID),)
+_TRITON: Final = "TRITON_LIBCUDA_PATH"  # triton-lang/triton, third_party/nvidia/backend/driver.py (libcuda_dirs)
 
 
 class GpuMode(StrEnum):
@@ -86,9 +88,20 @@ def _inject_devices(cards: Sequence[Card], driver: Driver | None) -> Adjustment:
     nodes += [node for card in cards for node in card.gpu.drm]
     nodes += driver.control if driver else ()
     mounts = (*driver.mounts, *driver.group_mounts) if driver else ()
+    hooks = driver.hooks if driver else ()
     return Adjustment(
-        env=_HIDDEN, devices=devices_of(nodes), mounts=tuple(Mount(mount.container_path, mount.host_path) for mount in mounts)
+        env=_HIDDEN if hooks else (*_HIDDEN, *_without_cache(mounts)),
+        devices=devices_of(nodes),
+        mounts=tuple(Mount(mount.container_path, mount.host_path) for mount in mounts),
+        hooks=hooks,
     )
+
+
+def _without_cache(mounts: Sequence[DriverMount]) -> tuple[EnvVar, ...]:
+    """Return the environment of a container whose loader's cache does not list libcuda: Triton reads the cache, else this."""
+    paths = (mount.container_path for mount in mounts)
+    folder = next((path.removesuffix(f"/{CUDA_SONAME}") for path in paths if path.endswith(f"/{CUDA_SONAME}")), "")
+    return (EnvVar(_TRITON, folder),) if folder else ()
 
 
 def _inject_own(cards: Sequence[Card], defined: frozenset[str]) -> Adjustment | Refusal:

@@ -7,13 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
+from hooks.host.ldcache import list_libraries, make_hook
 from hooks.model.assignment import Refusal
 from hooks.model.cdi import Spec
 from hooks.model.container import Adjustment, Container
 from hooks.model.inventory import Driver, Gpu, GpuProcess, Inventory, Partition
 from hooks.ports import Card, VendorInventory
 from hooks.vendors.nvidia.cdi import render_specs
-from hooks.vendors.nvidia.cdi_hook import make_hooks, read_commands
+from hooks.vendors.nvidia.cdi_hook import list_links, make_hooks, read_commands
 from hooks.vendors.nvidia.compute_mode import set_exclusive
 from hooks.vendors.nvidia.driver import files_problem, name_on_host, read_driver_files, read_driver_mounts
 from hooks.vendors.nvidia.groups import add_groups
@@ -33,6 +34,8 @@ from lading.vocabulary import GpuUuid
 _DEVICES: Final = ("dev/nvidiactl", "dev/nvidia-uvm", "dev/kmsg")
 _ROOT: Final = Path("/")
 _DEFAULTS: Final = NvidiaSettings()
+# Cards on which a libcuda that is newer than the driver ends with error 804: CUDA Compatibility, "Forward Compatibility".
+_WITHOUT_COMPAT: Final = ("GeForce", "TITAN")
 _NO_LOG: Final = KernelLog(Path("/nonexistent"))
 
 
@@ -45,6 +48,7 @@ class Nvidia:
     partitions: tuple[Partition, ...] = ()  # partitions of the board's NVSwitches; no file of the host lists them
     kernel_log: KernelLog = _NO_LOG
     limits: LimitProbe | None = None  # probe for cards whose driver can limit memory; None: the driver is not to limit it
+    ldcache: Path | None = None  # hook that makes the loader's cache of containers; None: no runtime would run it
 
     name: ClassVar[str] = NAME
     hidden_env: ClassVar[Mapping[str, str]] = {VISIBLE_DEVICES: VOID}
@@ -53,8 +57,9 @@ class Nvidia:
     device_folders: ClassVar[tuple[str, ...]] = ("nvidia-caps", "nvidia-caps-imex-channels", "dri")
 
     @classmethod
-    def of(cls, settings: NvidiaSettings, *, host_root: Path, has_shares: bool) -> Self:
-        """Make the vendor. `has_shares`: the node gives shares whose memory the driver may limit."""
+    def of(cls, settings: NvidiaSettings, *, host_root: Path, has_shares: bool, ldcache: Path | None = None) -> Self:
+        """Make the vendor. `has_shares`: the node gives shares whose memory the driver may limit. `ldcache`: the hook for the
+        loader's cache of containers, where NRI or a CDI spec has the runtime run it."""
         probes = has_shares and settings.memory_limits is not LimitsBy.LIBRARY
         return cls(
             settings=settings,
@@ -62,6 +67,7 @@ class Nvidia:
             partitions=settings.read_partitions(),
             kernel_log=KernelLog(host_root),
             limits=LimitProbe(required=settings.limits_by_driver) if probes else None,
+            ldcache=ldcache,
         )
 
     @property
@@ -113,7 +119,24 @@ class Nvidia:
         if driver and settings.driver_mount:
             named = partial(name_on_host, mounted_at=view, driver_root=Path(driver_root or "/"))
             driver = replace(driver, mounts=named(driver.mounts), group_mounts=named(driver.group_mounts))
+        if driver and driver.mounts and self._makes_cache:
+            driver = self._with_cache(driver, gpus)
         return VendorInventory(gpus=gpus, driver=driver, partitions=self.partitions, problems=problems)
+
+    @property
+    def _makes_cache(self) -> bool:
+        """Return whether the hook can be run: a file system without exec would fail each container."""
+        return self.ldcache is not None and os.access(self.ldcache, os.X_OK)
+
+    def _with_cache(self, driver: Driver, gpus: Sequence[Gpu]) -> Driver:
+        """Return the driver with the hook for its libraries, behind the hook that links them."""
+        assert self.ldcache is not None  # noqa: S101 -- it can be run
+        libraries = list_libraries(
+            (*(mount.container_path for mount in (*driver.mounts, *driver.group_mounts)), *list_links(driver.hooks)),
+            driver.version,
+        )
+        compat = not any(name in gpu.model for gpu in gpus for name in _WITHOUT_COMPAT)
+        return replace(driver, hooks=(*driver.hooks, make_hook(self.ldcache, libraries, driver.version, compat=compat)))
 
     def _with_files(self, driver: Driver, found: FoundDriver) -> tuple[Driver, tuple[str, ...]]:
         """Return the driver with its files, and problems. With `nvidia-cdi-hook`, hooks make the symlinks; without it, mounts
@@ -127,7 +150,7 @@ class Nvidia:
                 problems.append(f"{e.message}; containers get links to libraries as mounts")
         if commands:
             files = read_driver_files(found)
-            hooks = make_hooks(cdi_hook, commands, files, driver.version)
+            hooks = make_hooks(cdi_hook, commands, files, driver.version, ldcache=self._makes_cache)
             return replace(driver, mounts=files.mounts, hooks=hooks), tuple(problems)
         return replace(driver, mounts=read_driver_mounts(found)), tuple(problems)
 

@@ -17,7 +17,7 @@ from hooks.frontends.nri.guard.launched import GUARD, INDEX, NAME
 from hooks.frontends.nri.guard.rule import check_container
 from hooks.frontends.nri.ttrpc import MAX_RECEIVED
 from lading import __version__
-from lading.compiling import WARNINGS, compile_for_nodes, run_compiler
+from lading.compiling import NATIVE, STATIC, WARNINGS, compile_for_nodes, run_compiler
 from lading.files import replace_file
 from lading.http2.messages import GrpcStatus
 from lading.log import JOURNAL_SOCKET, Event
@@ -25,7 +25,6 @@ from lading.refusals import render_refusal
 from lading.vocabulary import GRANT, RESERVED
 
 _HERE: Final = Path(__file__).parent
-STATIC: Final = ("-O2", "-static", "-s", "-Wl,--build-id=none")
 _KEYS: Final = (
     f"{prefixes()[0]}some-annotation",
     *RESERVED,
@@ -38,9 +37,11 @@ def build(out: Path, compiler: Sequence[str], *, flags: Sequence[str] = STATIC) 
     with tempfile.TemporaryDirectory(prefix="lading-guard-") as name:
         built = Path(name, "built")
         Path(name, "texts.h").write_text(render_texts())
-        mapped = [f"-ffile-prefix-map={folder}=." for folder in (_HERE, name)]
-        sources = map(str, sorted(_HERE.glob("*.c")))
-        run_compiler([*compiler, *WARNINGS, *flags, *mapped, f"-I{name}", f"-I{_HERE}", *sources, "-o", str(built)])
+        mapped = [f"-ffile-prefix-map={folder}=." for folder in (_HERE, NATIVE, name)]
+        sources = [str(source) for source in (*sorted(_HERE.glob("*.c")), NATIVE / "json.c")]
+        run_compiler(
+            [*compiler, *WARNINGS, *flags, *mapped, f"-I{name}", f"-I{_HERE}", f"-I{NATIVE}", *sources, "-o", str(built)]
+        )
         replace_file(out, built.read_bytes(), mode=0o755)
 
 

@@ -11,6 +11,7 @@ from doctor.nvidia import cards
 from doctor.nvidia.cards import BadNode, CardsReading, NvmlReading, read_cards
 from doctor.nvidia.gpus import (
     InjectionReading,
+    LoaderCacheReading,
     OwnSpecs,
     ReloadReading,
     decide_cdi_specs,
@@ -18,6 +19,7 @@ from doctor.nvidia.gpus import (
     decide_driver_files,
     decide_gpu_nodes,
     decide_gpus,
+    decide_loader_cache,
     decide_persistence,
     decide_reload,
 )
@@ -186,6 +188,22 @@ def test_driver_files(mode: GpuMode, root: str, folder: str, state: Verdict, sho
     verdict = only(decide_driver_files(reading))
     assert verdict.verdict is state
     assert shown in verdict.what
+
+
+@pytest.mark.parametrize(
+    ("reading", "verdict", "says"),
+    [
+        (LoaderCacheReading(gives_files=False, by_hook=True), Verdict.OK, "not needed"),
+        (LoaderCacheReading(gives_files=True, by_hook=False), Verdict.OK, "gpu_mode = cdi or front_end = nri"),
+        (LoaderCacheReading(gives_files=True, by_hook=True), Verdict.WARNING, "no lading-ldcache"),
+        (LoaderCacheReading(gives_files=True, by_hook=True, program="/x"), Verdict.WARNING, "no /x that may be run"),
+        (LoaderCacheReading(gives_files=True, by_hook=True, program="/x", usable=True), Verdict.OK, "runs /x"),
+    ],
+)
+def test_the_loaders_cache_of_containers(reading: LoaderCacheReading, verdict: Verdict, says: str) -> None:
+    finding = only(decide_loader_cache(reading))
+    assert finding.verdict is verdict
+    assert says in finding.what
 
 
 def test_driver_files_of_another_version_than_the_module_that_runs() -> None:

@@ -115,6 +115,8 @@ def test_libraries_are_copied_and_one_that_is_in_use_is_not_written_to(tmp_path:
     ours, there = tmp_path / "ours", tmp_path / "there"
     ours.mkdir()
     monkeypatch.setattr(container_commands, "share_libraries", lambda _: ours)
+    monkeypatch.setattr(container_commands, "built_program", lambda: ours / "lading-ldcache")
+    (ours / "lading-ldcache").write_text("hook")
     for name in LIBRARIES:
         (ours / name).write_text("1")
     main(["copy-libraries", str(there)])
@@ -125,4 +127,6 @@ def test_libraries_are_copied_and_one_that_is_in_use_is_not_written_to(tmp_path:
         (ours / LIBRARIES[0]).write_text("2")
         main(["copy-libraries", str(there)])
         assert held.read() == "1"
-    assert {path.name: path.read_text() for path in there.iterdir()} == {LIBRARIES[0]: "2", LIBRARIES[1]: "1"}
+    expected = {LIBRARIES[0]: "2", LIBRARIES[1]: "1", "lading-ldcache": "hook"}
+    assert {path.name: path.read_text() for path in there.iterdir()} == expected
+    assert (there / "lading-ldcache").stat().st_mode & 0o111 == 0o111

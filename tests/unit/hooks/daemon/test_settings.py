@@ -15,12 +15,14 @@ from hooks.daemon.settings import (
     Settings,
     attaches,
     check,
+    ldcache_program,
     netdev_policy,
     read_trust,
     share_libraries,
 )
 from hooks.grant.dirty import CleanCheck
 from hooks.grant.unhealthy import Unhealthy
+from hooks.host.ldcache import built_program
 from hooks.main import serve
 from hooks.model.assignment import Form
 from hooks.model.attachment import VfConfig, VfSettings
@@ -137,6 +139,19 @@ def test_an_isolation_needs_the_settings_that_it_works_by(tmp_path: Path) -> Non
     (tmp_path / "libnvidia-ml.so.1").touch()
     check(settings)
     assert share_libraries(tokens()).name == platform.machine()
+
+
+def test_the_hook_for_the_loaders_cache_is_where_the_runtime_can_run_it(tmp_path: Path) -> None:
+    by_nri, by_cdi = {"front_end": FrontEndName.NRI}, {"gpu_mode": GpuMode.CDI}
+    assert ldcache_program(tokens()) is None  # CRI has no hooks
+    assert ldcache_program(tokens(**by_nri, driver_root="")) is None
+    for settings in (by_nri, by_cdi):
+        assert ldcache_program(tokens(**settings)) == built_program()
+        in_container = tokens(**settings, driver_mount="/host", share_libraries=str(tmp_path))
+        (tmp_path / "lading-ldcache").unlink(missing_ok=True)
+        assert ldcache_program(in_container) is None  # the image's file is not on the host
+        (tmp_path / "lading-ldcache").touch()
+        assert ldcache_program(in_container) == tmp_path / "lading-ldcache"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """Test what a container with a share by turns gets: the library over the driver's, and the folder of its grant."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from hooks.host.ldcache import make_hook
 from hooks.isolation.tokens import Tokens
 from hooks.model.assignment import GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Container, EnvVar, Mount, Sandbox
@@ -44,13 +46,24 @@ def test_each_name_of_the_driver_library_is_replaced_and_the_rest_stays() -> Non
         Mount(f"{LIB}/libcuda.so", "/opt/libraries/libcuda.so.1"),
         Mount(f"{LIB}/libnvidia-ml.so.580", "/opt/libraries/libnvidia-ml.so.1"),
         *GIVEN.mounts[3:],
-        Mount("/usr/local/cuda/compat/libcuda.so.1", "/opt/libraries/libcuda.so.1"),
-        Mount("/usr/local/cuda/compat/lib.real/libcuda.so.1", "/opt/libraries/libcuda.so.1"),
+        Mount("/usr/local/cuda/compat", "/opt/libraries"),
         Mount("/.lading/gpu/real/libcuda.so.1", f"/driver{LIB}/libcuda.so.580"),
         Mount("/.lading/gpu/real/libnvidia-ml.so.1", f"/driver{LIB}/libnvidia-ml.so.580"),
         Mount("/.lading/gpu/share", "/run/shares/pod-1_train"),
     )
     assert all(mount.readonly for mount in mounts)
+
+
+def test_with_a_hook_no_folder_is_made_and_the_images_libraries_are_hidden() -> None:
+    hook = make_hook(Path("/opt/lading-ldcache"), [f"{LIB}/libcuda.so.1"], "580.1", compat=True)
+    adjustment = enforce(card(memory_mib=1000), given=replace(GIVEN, hooks=(hook,))).adjustment
+    assert not [mount for mount in adjustment.mounts if "compat" in mount.container_path]
+    (changed,) = adjustment.hooks
+    assert changed.args == ("lading-ldcache", "--driver", "580.1", "--no-compat", f"{LIB}/libcuda.so.1")
+
+
+def test_julia_takes_the_libcuda_of_the_container() -> None:
+    assert EnvVar("JULIA_CUDA_USE_COMPAT", "false") in enforce(card(memory_mib=1000)).adjustment.env
 
 
 def test_the_grant_says_whose_share_it_is_and_how_much() -> None:

@@ -5,6 +5,7 @@ import pytest
 from hooks.frontends.nri.messages import NriDevice, Runtime, read_container, read_netns, read_sandbox, render_answer
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
+from hooks.model.cdi import Hook
 from hooks.model.container import Adjustment, Container, Device, EnvVar, Mount, Sandbox
 from lading.errors import HostError
 from lading.reasons import Reason
@@ -110,6 +111,14 @@ def test_an_adjustment_is_rendered() -> None:
     ]
     assert [one.name for one in result.CDI_devices] == ["nvidia.com/gpu=0"]
     assert dict(result.annotations) == {"lading.dev/grant": ""}
+
+
+def test_a_hook_runs_before_the_container_starts() -> None:
+    hook = Hook(hook_name="createContainer", path="/opt/hook", args=("hook", "--x"), env=("A=b",))
+    message = render(Adjustment(hooks=(hook,)))
+    assert isinstance(message, nri.ContainerAdjustment)
+    expected = nri.Hooks(create_container=[nri.Hook(path="/opt/hook", args=["hook", "--x"], env=["A=b"])])
+    assert message.hooks == expected
 
 
 def test_a_container_may_lock_memory_without_a_limit() -> None:

@@ -24,6 +24,7 @@ from lading.errors import HostError
 from lading.reasons import Reason
 from simnode.build import LIBRARIES, SimNode
 from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
+from simnode.profile import Profile
 from tests.conftest import BuildNode
 from tests.fakes.cdi_hook import HOOKS, write_cdi_hook
 
@@ -110,6 +111,34 @@ def test_links_and_the_library_cache_are_made_by_hooks_and_no_hook_is_without_an
     assert "libcuda.so.1" not in names  # ldconfig makes it
     assert {"gsp_ga10x.bin", "nvidia-smi", "nvidia-imex"} <= set(names)
     assert "README" not in names
+
+
+def test_ladings_own_hook_makes_the_cache_where_it_is(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = with_files(build_node("demo-8gpu"))
+    program = node.root / "lading-ldcache"
+    program.touch(mode=0o755)
+    nvidia = replace(vendor(node, fake_nvml), ldcache=program)
+    *others, own = hooks_of(nvidia, node)
+    assert [hook.args[1] for hook in others] == ["create-symlinks", "disable-device-node-modification"]
+    assert own.args[:3] == ("lading-ldcache", "--driver", "550.127.05")
+    assert {f"/{LIBRARIES}/libcuda.so.1", f"/{LIBRARIES}/libcuda.so"} <= set(own.args)
+    assert f"/{LIBRARIES}/libcuda.so.550.127.05" not in own.args
+    program.chmod(0o644)  # access(2) gives the same answer on a file system without exec
+    assert len(hooks_of(nvidia, node)) == 4
+
+
+@pytest.mark.parametrize(("model", "allowed"), [("NVIDIA H100", True), ("NVIDIA GeForce RTX 4090", False), ("TITAN V", False)])
+def test_a_newer_libcuda_of_the_image_is_for_data_centre_cards(
+    build_node: BuildNode, fake_nvml: Path, model: str, allowed: bool
+) -> None:
+    node = build_node("demo-8gpu")
+    program = node.root / "lading-ldcache"
+    program.touch(mode=0o755)
+    content = msgspec.json.encode(node.profile).replace(node.profile.gpus[0][1].model.encode(), model.encode())
+    state = NvmlState(profile=msgspec.json.decode(content, type=Profile))
+    nvidia = replace(vendor(node, fake_nvml), ldcache=program)
+    (hook,) = only(nvidia, read(node, nvidia, state)).container_edits.hooks
+    assert ("--no-compat" not in hook.args) is allowed
 
 
 def test_an_older_program_is_called_only_for_what_it_has(build_node: BuildNode, fake_nvml: Path) -> None:

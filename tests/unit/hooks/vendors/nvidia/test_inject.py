@@ -1,9 +1,11 @@
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 
 from hooks.grant.cards import adjust_cards, find_cards
+from hooks.host.ldcache import make_hook
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
@@ -66,6 +68,19 @@ def env(adjustment: Adjustment) -> dict[str, str]:
 @pytest.mark.parametrize("injection", EVERY_MODE)
 def test_no_gpus_no_adjustment(injection: Nvidia) -> None:
     assert adjust(GrantedDevices(), injection) == Adjustment()
+
+
+def test_without_a_hook_for_the_loaders_cache_triton_gets_the_folder_of_libcuda() -> None:
+    folders = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
+    mounts = tuple(DriverMount(host_path="/d/libcuda.so.1", container_path=f"{folder}/libcuda.so.1") for folder in folders)
+    hook = make_hook(Path("/opt/lading-ldcache"), [], "580.1", compat=True)
+    bare = adjust_gpus(TWO, with_driver(replace(DRIVER, mounts=mounts)), DEVICES)
+    hooked = adjust_gpus(TWO, with_driver(replace(DRIVER, mounts=mounts, hooks=(hook,))), DEVICES)
+    assert isinstance(bare, Adjustment)
+    assert isinstance(hooked, Adjustment)
+    assert env(bare) == {"NVIDIA_VISIBLE_DEVICES": "void", "TRITON_LIBCUDA_PATH": folders[0]}
+    assert env(hooked) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert (bare.hooks, hooked.hooks) == ((), (hook,))
 
 
 def test_devices_mode_gives_the_nodes_of_the_minors() -> None:
