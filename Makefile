@@ -76,7 +76,8 @@ requirements:
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --group dev pyproject.toml -o requirements-dev.txt
 
 # What is compiled, for x86-64 and aarch64, as a part of the wheel: the libraries of the isolation tokens, the guard, which is
-# also the program of the runtime handler, and the hook that makes the loader's cache of containers. The compiler is 100 MB, so only these need it.
+# also the program of the runtime handler, and the hook that makes the loader's cache of containers. The compiler is 100 MB, so
+# only these need it.
 LIBRARY := shares/library/built/aarch64/libnvidia-ml.so.1
 NRI := hooks/frontends/nri
 GUARD := $(NRI)/guard/built/aarch64/ladingguard
