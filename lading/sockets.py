@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from lading.errors import ConfigError, HostError
 
-BACKLOG: Final = 128  # kubelet opens a handful of connections; a burst of crictl calls must not be refused
+BACKLOG: Final = 1024  # connections that wait while the daemon starts; Backlog= of its socket unit is not more
 _FIRST_DESCRIPTOR: Final = 3  # SD_LISTEN_FDS_START
 LONGEST_PATH: Final = 107  # sizeof(sun_path) less its NUL
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -123,8 +123,8 @@ async def serve(make: Callable[[], asyncio.BaseProtocol], listener: socket.socke
     keeps its file."""
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 13):  # asyncio of 3.13 removes the file by default, even that of a passed socket
-        return await loop.create_unix_server(make, sock=listener, cleanup_socket=False)
-    return await loop.create_unix_server(make, sock=listener)
+        return await loop.create_unix_server(make, sock=listener, backlog=BACKLOG, cleanup_socket=False)
+    return await loop.create_unix_server(make, sock=listener, backlog=BACKLOG)
 
 
 def wanted_access(*, mode: int = 0o600, like: Path | None = None) -> Access:

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import os
 import socket
 import stat
@@ -419,6 +420,20 @@ def test_the_file_stays_when_a_server_is_closed(path: Path) -> None:
     with listen(path) as listener, socket.socket(fileno=os.dup(listener.fileno())):  # systemd keeps the socket while we restart
         asyncio.run(serve_once(listener))
         assert connects(path)
+
+
+def test_a_server_keeps_the_place_for_connections_that_wait(path: Path) -> None:
+    """asyncio's own default is 100, also for a socket that systemd made with more."""
+
+    async def fill(listener: socket.socket) -> None:
+        async with await serve(asyncio.Protocol, listener):  # the loop accepts none meanwhile
+            for _ in range(200):
+                connection = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                connection.setblocking(False)
+                connection.connect(str(path))
+
+    with listen(path) as listener, contextlib.ExitStack() as waiting:
+        asyncio.run(fill(listener))
 
 
 def test_all_daemons_start_their_unix_servers_by_serve() -> None:
