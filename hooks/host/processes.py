@@ -1,4 +1,5 @@
-"""Check whether the process IDs that a driver reports are those of the host's /proc, and whether such a process is ending.
+"""Check whether the process IDs that a driver reports are those of the host's /proc, whether such a process is ending, and
+which file it has mapped.
 
 A driver reports the host's IDs to a process in the initial pid namespace. In another namespace (a node that is a container
 itself) an ID may belong to another process, or to no process. The host's processes of a pod are not visible there.
@@ -10,6 +11,8 @@ from typing import Final
 
 _INITIAL: Final = "pid:[4026531836]"
 _EXITING: Final = 0x4  # PF_EXITING
+_LARGEST_MAPS: Final = 4 << 20  # bytes; a program with PyTorch has some 100 KB
+_LONGEST_PATH: Final = 200
 _FLAGS: Final = 6  # position in /proc/<pid>/task/<tid>/stat, behind the name in brackets
 
 
@@ -32,3 +35,15 @@ def is_ending(host_root: Path, pid: int) -> bool:
         except (OSError, ValueError, IndexError):
             continue  # the thread has ended
     return True
+
+
+def find_mapped(host_root: Path, pid: int, name: str) -> str:
+    """Return the path of the first mapped file of the process whose name begins so, as the process sees the path. Return at most
+    _LONGEST_PATH characters of it, and nothing if there is no such file or no such process."""
+    try:
+        with (host_root / "proc" / str(pid) / "maps").open("rb") as file:
+            lines = file.read(_LARGEST_MAPS).decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    paths = (fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6)
+    return next((path for path in paths if path.rpartition("/")[2].startswith(name)), "")[:_LONGEST_PATH]

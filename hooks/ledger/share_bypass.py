@@ -46,6 +46,7 @@ class ShareBypass:
     card: GpuUuid
     how: How
     process_ids: tuple[int, ...] = ()  # How.PROCESS
+    library: str = ""  # libcuda that the first of these processes has mapped, as the process sees the path; empty: unknown
     limit_mib: int = 0  # How.MEMORY
 
     @property
@@ -53,7 +54,8 @@ class ShareBypass:
         if self.how is How.MEMORY:
             return f"uses more memory of GPU {self.card} than its share of {self.limit_mib} MiB"
         named = first_few([*map(str, self.process_ids)], _NAMED)
-        return f"uses GPU {self.card} past the share server: process {named}"
+        by = f", with {self.library}" if self.library else ""
+        return f"uses GPU {self.card} past the share server: process {named}{by}"
 
     @property
     def key(self) -> tuple[PodUid, str, GpuUuid, How]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from hooks.host.processes import is_ending, sees_host_processes
+from hooks.host.processes import find_mapped, is_ending, sees_host_processes
 from hooks.ledger.share_bypass import How, ShareBypass, Suspicions, find_share_bypasses, shared_cards
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, GpuProcess
@@ -24,6 +24,7 @@ from lading.sharestatus import ShareUse
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid
 
+_CUDA: Final = "libcuda.so"
 SCAN_S: Final = 1.5  # seconds between two checks; with SUSPECT_S, 4.5 s at the most
 
 
@@ -72,15 +73,15 @@ class ShareWatch:
         cgroups = read_cgroups(self.node.host_root, {one.pid for running in processes.values() for one in running})
         now = [replace(gpu, processes=processes.get(gpu.uuid)) for gpu in gpus]
         share_bypasses = find_share_bypasses(now, cgroups, known, grants, tolerance_mib=self.tolerance_mib)
-        return tuple(filter(None, map(self._without_ending, share_bypasses)))
+        return tuple(filter(None, map(self._complete, share_bypasses)))
 
-    def _without_ending(self, one: ShareBypass) -> ShareBypass | None:
-        """Leave out processes that are about to end, because they have closed their connections; return None if no process is
-        left."""
+    def _complete(self, one: ShareBypass) -> ShareBypass | None:
+        """Leave out processes that are about to end, because they have closed their connections, and name the library that the
+        first other one uses; return None if no process is left."""
         if one.how is How.MEMORY:
             return one
         left = tuple(pid for pid in one.process_ids if not is_ending(self.node.host_root, pid))
-        return replace(one, process_ids=left) if left else None
+        return replace(one, process_ids=left, library=find_mapped(self.node.host_root, left[0], _CUDA)) if left else None
 
     def _read_processes(self, cards: Sequence[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
         gpu_processes: dict[GpuUuid, tuple[GpuProcess, ...]] = {}

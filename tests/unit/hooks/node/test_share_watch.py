@@ -109,6 +109,16 @@ def test_a_process_that_is_not_connected_is_found_within_five_seconds(play: Play
     play(scenario)
 
 
+def test_the_library_that_the_process_uses_is_named(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.show(Running(4711, 10))
+        (world.sim.root / "proc/4711/maps").write_text("7f00-7f01 r-xp 0000 08:01 12  /opt/conda/cuda-compat/libcuda.so.1\n")
+        await world.look_for(5.0)
+        assert world.node.share_bypasses[0].text.endswith(": process 4711, with /opt/conda/cuda-compat/libcuda.so.1")
+
+    play(scenario)
+
+
 def test_it_is_logged_once(play: Play, records: Records) -> None:
     async def scenario(world: World) -> None:
         world.show(Running(4711, 10))
