@@ -38,8 +38,8 @@ def is_ending(host_root: Path, pid: int) -> bool:
 
 
 def find_mapped(host_root: Path, pid: int, name: str) -> str:
-    """Return the path of the first mapped file of the process whose name begins so, as the process sees the path. Return at most
-    _LONGEST_PATH characters of it, and nothing if there is no such file or no such process."""
+    """Return the path of the first mapped file of the process whose name begins so, as the process sees the path, or the first
+    _LONGEST_PATH characters of it. Return an empty text if there is no such file or no such process."""
     try:
         with (host_root / "proc" / str(pid) / "maps").open("rb") as file:
             lines = file.read(_LARGEST_MAPS).decode(errors="replace").splitlines()

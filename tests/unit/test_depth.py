@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from tests.conftest import ByFixtures
-from tests.depth import FEW, QUICK, REST, choose
+from tests.depth import FEW, ONE_OF, QUICK, REST, choose
 
 
 class Marked:
@@ -21,13 +21,13 @@ def item(nodeid: str, *marks: str) -> pytest.Item:
     return cast("pytest.Item", Marked(nodeid, marks))
 
 
-def test_every_second_test_of_a_file_with_the_first_and_the_last_parameters_is_in_the_quick_part() -> None:
+def test_one_of_some_tests_of_a_file_with_the_first_and_the_last_parameters_is_in_the_quick_part() -> None:
     alike = [item(f"tests/a.py::test[{number}[x]]") for number in range(100)]
-    second, third = item("tests/a.py::test_second"), item("tests/a.py::test_third")
+    next_ones = [item(f"tests/a.py::test_{number}") for number in range(ONE_OF)]
     others = [item("tests/b.py::test"), item("tests/c.py::test[1]"), item("tests/c.py::test[2]")]
-    items = [*alike, second, third, *others]
+    items = [*alike, *next_ones, *others]
     quick, rest = choose(items, QUICK), choose(items, REST)
-    assert quick == {alike[0], alike[-1], third, *others}
+    assert quick == {alike[0], alike[-1], next_ones[-1], *others}
     assert len(quick) == FEW + 1 + len(others)
     assert quick | rest == {*items}
     assert not quick & rest
