@@ -144,9 +144,8 @@ def test_an_isolation_needs_the_settings_that_it_works_by(tmp_path: Path) -> Non
 def test_the_hook_for_the_loaders_cache_is_where_the_runtime_can_run_it(tmp_path: Path) -> None:
     by_nri, by_cdi = {"front_end": FrontEndName.NRI}, {"gpu_mode": GpuMode.CDI}
     assert ldcache_program(tokens()) is None  # CRI has no hooks
-    assert (
-        ldcache_program(Settings(**by_nri, gpu_mode=GpuMode.NVIDIA_RUNTIME)) is None
-    )  # NVIDIA's runtime has a hook of its own
+    by_runtime = Settings(front_end=FrontEndName.NRI, gpu_mode=GpuMode.NVIDIA_RUNTIME)
+    assert ldcache_program(by_runtime) is None  # NVIDIA's runtime has a hook of its own
     for settings in (by_nri, by_cdi):
         assert ldcache_program(tokens(**settings)) == built_program()
         in_container = tokens(**settings, driver_mount="/host", share_libraries=str(tmp_path))
