@@ -156,7 +156,7 @@ def _list_names_in(folder: Path, *, links_only: bool = False) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries if not links_only or entry.is_symlink())
-    except OSError:  # the folder was removed meanwhile, as an upgrade does
+    except FileNotFoundError:  # the folder was removed meanwhile, as an upgrade does
         return []
 
 

@@ -1,7 +1,9 @@
 import asyncio
+import errno
 import os
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -49,10 +51,10 @@ def test_so_does_background_work_that_fails() -> None:
 
 
 def test_a_daemon_ends_when_a_driver_was_exchanged() -> None:
-    records, reasons = Records(), iter(["", "", "the module is 560"])
+    records, find = Records(), Mock(side_effect=["", OSError(errno.EMFILE, "no descriptor is free"), "the module is 560"])
 
     async def run() -> None:
-        exchange = asyncio.create_task(driver_exchanged(lambda: next(reasons), 0.0, Log(records, Level.INFO)))
+        exchange = asyncio.create_task(driver_exchanged(find, 0.0, Log(records, Level.INFO)))
         await asked_or_failed(asyncio.Event(), [asyncio.create_task(forever()), exchange])
         assert exchange.done()
 
