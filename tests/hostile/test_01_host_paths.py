@@ -58,7 +58,8 @@ def test_a_bad_entry_of_one_kind_refuses_the_other_kind_too(by_hand: Front) -> N
         assert by_hand.card(0) in devices(request)
         paths = host_paths(request)
         assert len(paths) > 2  # paths of a card, and of a VF
-        assert all(path.startswith(f"{by_hand.lading.node.root}/dev/") for path in paths)
+        root = by_hand.lading.node.root
+        assert all(path.startswith((f"{root}/dev/", f"{root}/usr/")) for path in paths)  # device nodes, and the driver's files
 
 
 @pytest.mark.parametrize("where", ["uuid", "bdf", "vf", "pf", "ifname", "container"])
