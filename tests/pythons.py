@@ -30,6 +30,7 @@ GLIBC: Final = range(17, 42)  # minor versions 2.N of the glibc that a manylinux
 _ENTER: Final = """
 set -e
 root=$1; shift
+mount --bind "$root" "$root"  # tests make mount namespaces, which needs a root that is a mount point
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
