@@ -60,6 +60,7 @@ MAX_LINES: Final = 5  # such lines at once
 SETTLE_NS: Final = 1000 * MS  # time for clients to reconnect after a time without a server; they dial each 200 ms
 LOST_NS: Final = 5_000 * MS  # time to wait for a running process that lost its connection
 LOOK_AGAIN_NS: Final = 50 * MS  # interval between two checks whether a lost process is connected again
+UNANSWERED_NS: Final = MS  # interval of looks at postponed requests while none can be answered
 UNREAD_NS: Final = 50 * MS  # time for which a request waits for frames of other processes, in which they may give memory back
 ASKED_A_FRAME: Final = 16  # number of connections that are asked whether frames wait, in the time that one frame takes
 READ_S: Final = 0.25  # memory that was freed late stops counting after two readings
@@ -481,19 +482,19 @@ class _Container:
             self._lines.use(1, now_ns)
         self._unlogged = 0 if logged else self._unlogged + 1
 
-    def answer_later(self) -> None:
+    def answer_later(self, least_ns: int = 0) -> None:
         """Look at the postponed requests when the container may be allowed memory, or soon: others may be back then."""
         if self._answering is None:
-            delay_ns = min(max(0, self.settles_ns() - self.shares.now_ns()), LOOK_AGAIN_NS)
+            delay_ns = min(max(least_ns, self.settles_ns() - self.shares.now_ns()), LOOK_AGAIN_NS)
             self._answering = asyncio.get_running_loop().call_later(delay_ns / 1e9, self._answer_postponed)
 
     def _answer_postponed(self) -> None:
         self._answering = None
+        answered = 0
         if self.shares.now_ns() >= self.settles_ns():
-            for process in self.processes:
-                process.answer_postponed()
+            answered = sum(process.answer_postponed() for process in self.processes)
         if any(process.postponed and not process.awaits_reading() for process in self.processes):
-            self.answer_later()
+            self.answer_later(0 if answered else UNANSWERED_NS)
 
     def _accept(self) -> None:
         self.count(CONNECT_FRAMES)
@@ -712,10 +713,13 @@ class _Process:
         verdict = Frame(Kind.VERDICT, frame.device, frame.seq, int(allowed), memory.used_bytes, memory.limit_bytes)
         self.send(verdict)
 
-    def answer_postponed(self) -> None:
-        """Answer the first postponed request, unless it has to wait for the driver or for other processes."""
-        if self.postponed and not self._has_to_wait(self.postponed[0], self.container.shares.now_ns()):
-            self._count(self.postponed.popleft().frame)
+    def answer_postponed(self) -> bool:
+        """Answer the first postponed request, unless it has to wait for the driver or for other processes. Return whether there
+        was one to answer."""
+        if not self.postponed or self._has_to_wait(self.postponed[0], self.container.shares.now_ns()):
+            return False
+        self._count(self.postponed.popleft().frame)
+        return True
 
     def _welcome(self, hello: Frame, now_ns: int) -> None:
         if self._greeted:

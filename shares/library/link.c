@@ -309,30 +309,33 @@ static int ask_server(struct device *device, int kind, int64_t amount) {
   return one.answered > 0 ? one.allowed : -1;
 }
 
-/* Ask the server; while it is away, take the bytes of what is left to this process. What is not left waits for the server: a server
- * that is started anew, or that did not run for a moment, is soon back, and a program that is refused memory may end. With `lock`
- * held. */
-static int ask(struct device *device, int kind, int64_t amount, int64_t bytes) {
+/* Ask the server; while it is away, take the bytes of what is left to this process. If they are not left and `waits`, wait for the
+ * server: it is soon back if it is started anew, or did not run for a moment, and a program that is refused memory may end. With
+ * `lock` held. */
+static int ask(struct device *device, int kind, int64_t amount, int64_t bytes, int waits) {
   for (;;) {
     int allowed = joined ? ask_server(device, kind, amount) : -1;
     if (allowed >= 0) return allowed;
     if (informs(device) || bytes <= device->left_bytes) break;
-    if (now_ns() - lost_at > AWAY_MS * MS) return 0;
+    if (!waits || now_ns() - lost_at > AWAY_MS * MS) return 0;
     link_wait(100 * MS);
   }
   device->left_bytes -= bytes;
   return 1;
 }
 
-int memory_add(struct device *device, int64_t bytes) {
+static int add(struct device *device, int64_t bytes, int waits) {
   pthread_mutex_lock(&lock);
   int64_t own = take_reserve(device, bytes);
-  int allowed = own == bytes || ask(device, ADD, bytes - own, bytes - own);
+  int allowed = own == bytes || ask(device, ADD, bytes - own, bytes - own, waits);
   if (allowed) atomic_fetch_add(&device->held_bytes, bytes);
   else give_back(device, own);
   pthread_mutex_unlock(&lock);
   return allowed;
 }
+
+int memory_add(struct device *device, int64_t bytes) { return add(device, bytes, 1); }
+int memory_add_now(struct device *device, int64_t bytes) { return add(device, bytes, 0); }
 
 void memory_held(struct device *device, int64_t bytes) {
   struct frame frame = {.kind = ADD, .device = (uint16_t)device->index, .b = 1};
@@ -367,7 +370,7 @@ int context_begin(struct device *device) {
   pthread_mutex_lock(&lock);
   give_back(device, take_reserve(device, device->reserve_bytes));
   int counts = !joined || takes_use; /* an earlier server does not */
-  int allowed = !counts || ask(device, CONTEXT, device->contexts + 1, context_bytes(device));
+  int allowed = !counts || ask(device, CONTEXT, device->contexts + 1, context_bytes(device), 1);
   if (allowed) device->contexts++;
   pthread_mutex_unlock(&lock);
   if (!allowed) {

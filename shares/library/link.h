@@ -49,6 +49,8 @@ void link_notify(void);
 
 /* Ask whether so many more bytes may be allocated; they count from then on. */
 int memory_add(struct device *, int64_t bytes);
+/* The same, without waiting for a server that is away: for callers that hold `table_lock`, which other threads need to free memory. */
+int memory_add_now(struct device *, int64_t bytes);
 void memory_sub(struct device *, int64_t bytes);
 /* Count bytes that are allocated already. */
 void memory_held(struct device *, int64_t bytes);

@@ -264,11 +264,11 @@ static CUresult from_pool(CUdeviceptr *out, size_t size, CUmemoryPool handle, CU
   int64_t bytes = size > INT64_MAX / 2 ? INT64_MAX / 2 : (int64_t)size;
   recount_pool(pool);
   int64_t more = missing(pool, bytes);
-  int allowed = !more || memory_add(pool->device, more);
+  int allowed = !more || memory_add_now(pool->device, more);
   if (!allowed) { /* what was freed into the pools may be enough elsewhere */
     settle_memory(1);
     more = missing(pool, bytes);
-    allowed = memory_add(pool->device, more);
+    allowed = memory_add_now(pool->device, more);
   }
   if (allowed) {
     pool->counted += more;

@@ -197,7 +197,7 @@ void watch_pools(void) {
 int add_after_settling(struct device *device, int64_t bytes) {
   int64_t before = atomic_load(&device->held_bytes);
   settle_memory(1);
-  return atomic_load(&device->held_bytes) < before && memory_add(device, bytes);
+  return atomic_load(&device->held_bytes) < before && memory_add_now(device, bytes);
 }
 
 /* Memory that is gone when it is freed, or with its context */

@@ -169,6 +169,17 @@ def test_a_request_for_memory_that_is_not_left_waits_for_a_server_that_is_soon_b
     assert process.told() == [0, 0]
 
 
+def test_memory_is_freed_at_once_while_a_request_waits_for_the_server(site: Site) -> None:
+    process = site.container("a", mib=1000).start()
+    assert process.call("alloc", "plain", 600 * MIB) == 0
+    site.signal_server(SIGSTOP)
+    time.sleep(LOST_S)
+    began = time.monotonic()
+    assert process.do(["alloc", "async", 600 * MIB], ["free", 0]) == [OUT_OF_MEMORY, 0]
+    assert time.monotonic() - began < LOST_S
+    site.signal_server(SIGCONT)
+
+
 @pytest.mark.fake_card("how much it has allocated")
 def test_what_programs_hold_counts_before_a_server_that_is_back_gives_more(site: Site) -> None:
     container = site.container("a", mib=1000)
