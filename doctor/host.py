@@ -221,9 +221,9 @@ class Host(Readings):
 
     async def injection(self) -> InjectionReading:
         settings, reading = self.hooks, await read_shared("driver", self.nvidia())
-        view, folders = settings.view(self.root), settings.driver_libraries
-        found = await in_thread(lambda: find_driver(view, reading.version, folders)) if reading.version else None
-        versions = await in_thread(lambda: read_driver_versions(view, folders))
+        view, libraries = settings.view(self.root), settings.driver_libraries
+        found = await in_thread(lambda: find_driver(view, reading.version, libraries)) if reading.version else None
+        versions = await in_thread(lambda: read_driver_versions(view, libraries))
         own = await in_thread(lambda: read_own_specs(settings)) if settings.writes_specs else None
         folders = settings.cdi_spec_dirs if own is None else (settings.cdi_dir,)
         names = await in_thread(lambda: read_cdi_names(map(Path, folders)))

@@ -11,7 +11,7 @@ import fnmatch
 import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -63,8 +63,8 @@ class FoundDriver:
     folders: tuple[LibraryFolder, ...]
 
     def list_files(self, pattern: str) -> dict[str, Path]:
-        """Return the files of all folders that match the pattern, by name: links are resolved, and the first folder counts.
-        Libraries of another processor or word size are left out."""
+        """Return the files whose names match the pattern, by name, with symlinks resolved. If several folders have a file of
+        one name, that of the first folder counts. Libraries of another processor or word size are left out."""
         files: dict[str, Path] = {}
         for folder in self.folders:
             for name in fnmatch.filter(_list_names_in(folder.path), pattern):
@@ -74,7 +74,7 @@ class FoundDriver:
         return files
 
     def find_links(self, files: frozenset[Path]) -> dict[str, Path]:
-        """Return the names of links to these files in all folders, wherever a link leads on its way."""
+        """Return the symlinks in all folders that lead to these files, directly or by other symlinks: file by name."""
         links: dict[str, Path] = {}
         for folder in self.folders:
             for name in fnmatch.filter(_list_names_in(folder.path, links_only=True), "lib*.so*"):
@@ -130,14 +130,14 @@ def read_loaded_nvml() -> str:
     return match[1] if match else ""
 
 
-def find_outdated_nvml(host_root: Path, installed: Path | None) -> str:
-    """Return why this process has to be started anew; empty if it need not: it has loaded NVML of another version than the
-    kernel module's, and a new process would load NVML of the module's version, which is `installed`. A process never loads
-    NVML twice."""
+def find_outdated_nvml(host_root: Path, find_installed: Callable[[], Path | None]) -> str:
+    """Return why this process has to be started anew; empty if it need not. A process never loads NVML twice. So a new process
+    is needed if the loaded NVML has another version than the kernel module, and the NVML that a new process would load
+    (`find_installed`) has the module's version."""
     loaded, module = read_loaded_nvml(), read_module_version(host_root)
-    if "." not in loaded or not module or loaded == module or installed is None:
+    if "." not in loaded or not module or loaded == module or (installed := find_installed()) is None:
         return ""
-    if installed.resolve().name != f"libnvidia-ml.so.{module}":  # the driver's files were upgraded, or will be: no use to start
+    if installed.resolve().name != f"libnvidia-ml.so.{module}":  # an upgrade is under way: a new process would be no better
         return ""
     return f"the driver was exchanged: its kernel module is {module}, and this process has NVML {loaded}"
 
@@ -174,10 +174,10 @@ def _list_names(root: Path, configured: Sequence[str]) -> Iterator[tuple[str, st
         for library in read_cache(file) if file else ():
             if library.name.startswith(_CACHED):
                 folder, target = resolve_below(root, library.path.rpartition("/")[0]), resolve_below(root, library.path)
-                # Debian's cache has a link to a file in another folder.
+                # On Debian the cached path is a symlink to a file in another folder.
                 real = filter(None, (folder, target and target.parent))
                 yield from ((f"/{path.relative_to(root)}", f"/{cache}") for path in real)
     for pattern, system in KNOWN_FOLDERS:
-        # The newest version is last in the order of names.
+        # Folders are named by versions, and the newest version is searched first.
         folders = sorted(root.glob(pattern), reverse=True) if "*" in pattern else [root / pattern]
         yield from ((f"/{folder.relative_to(root)}", f"known folder of {system}") for folder in folders)

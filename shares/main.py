@@ -116,7 +116,7 @@ async def run(settings: Settings, log: Log) -> None:
 
 
 def _find_outdated(settings: Settings) -> str:
-    return find_outdated_nvml(Path(settings.host_root), _find_installed(settings))
+    return find_outdated_nvml(Path(settings.host_root), partial(_find_installed, settings))
 
 
 def _find_library(settings: Settings) -> Path | None:

@@ -58,8 +58,8 @@ class Nvidia:
 
     @classmethod
     def of(cls, settings: NvidiaSettings, *, host_root: Path, has_shares: bool, ldcache: Path | None = None) -> Self:
-        """Make the vendor. `has_shares`: the node gives shares whose memory the driver may limit. `ldcache`: the hook for the
-        loader's cache of containers, where NRI or a CDI spec has the runtime run it."""
+        """Make the vendor. `has_shares`: the node gives shares whose memory the driver may limit. `ldcache`: path of the hook
+        that makes the loader's cache of containers; None if neither NRI nor a CDI spec has the runtime run it."""
         probes = has_shares and settings.memory_limits is not LimitsBy.LIBRARY
         return cls(
             settings=settings,
@@ -119,24 +119,24 @@ class Nvidia:
         if driver and settings.driver_mount:
             named = partial(name_on_host, mounted_at=view, driver_root=Path(driver_root or "/"))
             driver = replace(driver, mounts=named(driver.mounts), group_mounts=named(driver.group_mounts))
-        if driver and driver.mounts and self._makes_cache:
-            driver = self._with_cache(driver, gpus)
+        if driver and driver.mounts and (program := self._usable_ldcache):
+            driver = self._with_cache(driver, gpus, program)
         return VendorInventory(gpus=gpus, driver=driver, partitions=self.partitions, problems=problems)
 
     @property
-    def _makes_cache(self) -> bool:
-        """Return whether the hook can be run: a file system without exec would fail each container."""
-        return self.ldcache is not None and os.access(self.ldcache, os.X_OK)
+    def _usable_ldcache(self) -> Path | None:
+        """Return the hook for the loader's cache; None if it cannot be run. On a file system without exec, it would fail each
+        container."""
+        return self.ldcache if self.ldcache is not None and os.access(self.ldcache, os.X_OK) else None
 
-    def _with_cache(self, driver: Driver, gpus: Sequence[Gpu]) -> Driver:
-        """Return the driver with the hook for its libraries, behind the hook that links them."""
-        assert self.ldcache is not None  # noqa: S101 -- it can be run
+    def _with_cache(self, driver: Driver, gpus: Sequence[Gpu], program: Path) -> Driver:
+        """Return the driver with the hook that lists its libraries in the loader's cache, after the hook that links them."""
         libraries = list_libraries(
             (*(mount.container_path for mount in (*driver.mounts, *driver.group_mounts)), *list_links(driver.hooks)),
             driver.version,
         )
         compat = not any(name in gpu.model for gpu in gpus for name in _WITHOUT_COMPAT)
-        return replace(driver, hooks=(*driver.hooks, make_hook(self.ldcache, libraries, driver.version, compat=compat)))
+        return replace(driver, hooks=(*driver.hooks, make_hook(program, libraries, driver.version, compat=compat)))
 
     def _with_files(self, driver: Driver, found: FoundDriver) -> tuple[Driver, tuple[str, ...]]:
         """Return the driver with its files, and problems. With `nvidia-cdi-hook`, hooks make the symlinks; without it, mounts
@@ -150,7 +150,7 @@ class Nvidia:
                 problems.append(f"{e.message}; containers get links to libraries as mounts")
         if commands:
             files = read_driver_files(found)
-            hooks = make_hooks(cdi_hook, commands, files, driver.version, ldcache=self._makes_cache)
+            hooks = make_hooks(cdi_hook, commands, files, driver.version, ldcache=self._usable_ldcache is not None)
             return replace(driver, mounts=files.mounts, hooks=hooks), tuple(problems)
         return replace(driver, mounts=read_driver_mounts(found)), tuple(problems)
 
@@ -183,7 +183,7 @@ class Nvidia:
         return tuple(replace(gpu, unhealthy="; ".join(filter(None, (gpu.unhealthy, xids.of(gpu.bdf))))) for gpu in gpus), ()
 
     def outdated(self) -> str:
-        return find_outdated_nvml(self.host_root, self.settings.find_library(self.host_root))
+        return find_outdated_nvml(self.host_root, lambda: self.settings.find_library(self.host_root))
 
     def problem(self, inventory: Inventory) -> str:
         driver = inventory.driver_of(NAME)

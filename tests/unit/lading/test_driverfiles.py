@@ -31,7 +31,7 @@ for _ in sys.stdin:
         error = 0
     except pynvml.NVMLError as e:
         error = e.value
-    print(f"{error} {find_outdated_nvml(root, library)}", flush=True)
+    print(f"{error} {find_outdated_nvml(root, lambda: library)}", flush=True)
 """
 
 
@@ -67,8 +67,8 @@ def test_a_process_with_another_nvml_than_the_module_is_outdated_once_the_right_
 
 def test_without_a_module_or_a_loaded_nvml_no_process_is_outdated(tmp_path: Path) -> None:
     installed = tmp_path / f"libnvidia-ml.so.{NEW}"
-    assert find_outdated_nvml(tmp_path, installed) == ""
-    assert find_outdated_nvml(tmp_path, None) == ""
+    assert find_outdated_nvml(tmp_path, lambda: installed) == ""
+    assert find_outdated_nvml(tmp_path, lambda: None) == ""
     assert read_loaded_nvml() in {"", "1"}  # a fake without a version, which another test loaded
 
 

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.loader_cache import MAX_BYTES, CachedLibrary, parse_cache, read_cache
+from tests.fakes.needs import need
 from tests.fakes.shared_objects import make_shared_object
 
 LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin") or ""
-needs_ldconfig = pytest.mark.skipif(not LDCONFIG, reason="this machine has no ldconfig")
 
 
 def write_cache(folder: Path, form: str, *libraries: str) -> Path:
     """Have ldconfig write a cache of a folder with these libraries."""
+    need(bool(LDCONFIG), "glibc's ldconfig")
     lib = folder / "lib"
     lib.mkdir(parents=True, exist_ok=True)
     for soname in libraries:
@@ -28,7 +29,6 @@ def write_cache(folder: Path, form: str, *libraries: str) -> Path:
     return cache
 
 
-@needs_ldconfig
 @pytest.mark.parametrize("form", ["new", "compat"])
 def test_a_cache_of_ldconfig(tmp_path: Path, form: str) -> None:
     cache = write_cache(tmp_path, form, "libcuda.so.1", "libnvidia-ml.so.1")
@@ -38,12 +38,10 @@ def test_a_cache_of_ldconfig(tmp_path: Path, form: str) -> None:
         assert CachedLibrary(soname, f"{tmp_path}/lib/{soname}") in entries
 
 
-@needs_ldconfig
 def test_an_old_cache_alone_has_nothing(tmp_path: Path) -> None:
     assert read_cache(write_cache(tmp_path, "old", "libcuda.so.1")) == ()
 
 
-@needs_ldconfig
 def test_an_entry_for_certain_processors_is_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "lib/glibc-hwcaps/x86-64-v2"
     folder.mkdir(parents=True)
@@ -55,7 +53,6 @@ def test_an_entry_for_certain_processors_is_left_out(tmp_path: Path) -> None:
     assert b"glibc-hwcaps" in cache.read_bytes()
 
 
-@needs_ldconfig
 def test_a_changed_cache_is_read_again(tmp_path: Path) -> None:
     cache = write_cache(tmp_path, "new", "libcuda.so.1")
     before = read_cache(cache)

@@ -16,6 +16,7 @@ import pytest
 
 from hooks.vendors.nvidia.driver import LOADER_FOLDERS, read_driver_files, read_driver_mounts
 from lading.driverfiles import MULTIARCH, FoundDriver, find_driver, find_nvml, read_driver_versions
+from tests.fakes.needs import need
 from tests.fakes.shared_objects import make_shared_object
 
 VERSION, OLD = "580.65.06", "570.86.15"
@@ -219,9 +220,9 @@ def test_versions_of_all_folders(tmp_path: Path) -> None:
     assert find_driver(tmp_path, "1.2.3") is None
 
 
-@pytest.mark.skipif(not shutil.which("ldconfig", path="/usr/sbin:/sbin") or os.geteuid() != 0, reason="ldconfig -r needs root")
 @pytest.mark.parametrize("cache", ["etc/ld.so.cache", "usr/local/glibc/etc/ld.so.cache"])
 def test_a_folder_that_only_the_loaders_cache_names(tmp_path: Path, cache: str) -> None:
+    need(bool(shutil.which("ldconfig", path="/usr/sbin:/sbin")) and os.geteuid() == 0, "root, and glibc's ldconfig")
     put(tmp_path, "srv/driver/lib", links=False)
     put(tmp_path, MULTIARCH, version=OLD, links=True)
     (tmp_path / cache).parent.mkdir(parents=True)
