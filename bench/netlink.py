@@ -107,7 +107,7 @@ def _find(socket: Any, name: str) -> int:
 
 
 def measure(do: Callable[[], object]) -> tuple[float, float]:
-    """Return the milliseconds and the milliseconds of CPU."""
+    """Return the time of one round and its CPU time, in milliseconds."""
     began, used = time.perf_counter(), time.process_time()
     do()
     return 1e3 * (time.perf_counter() - began), 1e3 * (time.process_time() - used)
@@ -130,7 +130,7 @@ def move_all(host: Netns, mover: Mover) -> tuple[float, float]:
 
 
 def readers() -> dict[str, Callable[[], object]]:
-    """Return the ways to read an answer about a PF with its VFs, by name."""
+    """Return functions that parse the kernel's answer about a PF with its VFs, by the name of the library."""
     with tempfile.TemporaryDirectory() as folder:
         table = VfTable(Path(folder) / "vfs.json")
         table.write({"pf0": PfState(index=2, vfs=(VfState(),) * VFS)})

@@ -25,7 +25,7 @@ LOOK_NS: Final = (
     10 * MS
 )  # interval of looks at a turn while others wait, because those that their limits hold back may be ready
 EXTENDED_NS: Final = MS // 2  # a turn that reached its end goes on if its end would now be later by more than this
-RECENT_TURNS: Final = 16  # number of the last turns that work which outlasts its own turn may have run beside
+RECENT_TURNS: Final = 16  # maximum turns of others that a kernel may outlast, so that its report makes them cost less
 NEIGHBOUR_NS: Final = 1_000 * MS  # a container is a neighbour of others for so long after its last frame
 
 P = TypeVar("P", bound=Hashable)  # type of the values that identify processes
@@ -67,7 +67,7 @@ class _Container(Generic[P]):
 @dataclass(slots=True)
 class _Turn:
     container: str
-    length_ns: int = 0  # less the time that others are known to have had of it
+    length_ns: int = 0  # charged time of the turn, less device time that other containers reported for it
 
 
 class _Pause(NamedTuple, Generic[P]):
@@ -83,7 +83,7 @@ class Card(Generic[P]):
         self._holder = ""
         self._until_ns = 0
         self._counted_ns = 0  # time up to which the turn is charged
-        self._turns: deque[_Turn] = deque(maxlen=RECENT_TURNS)  # the last ones, and the present one
+        self._turns: deque[_Turn] = deque(maxlen=RECENT_TURNS)  # the last RECENT_TURNS turns, the present one included
         self._began_ns = 0
         self._wake_ns = NO_END
         self._pause: _Pause[P] | None = None
@@ -204,8 +204,8 @@ class Card(Generic[P]):
         return its
 
     def _count_ended(self, container: str, used_ns: int, now_ns: int) -> None:
-        """Count work that ran beside the turns of others since the container's own turn. Each of these turns has cost up to its
-        half too much, because the device divides its time between the two."""
+        """Charge the container for work that ran during the turns of other containers, since its own last turn. Give back
+        what those turns were charged for that time: at most half of each, as the device divides its time between the two."""
         if not used_ns:
             return
         self._containers[container].held_ns += used_ns

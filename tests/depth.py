@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 FEW: Final = 2
-ONE_OF: Final = 3  # the first test of each file is one of these
+ONE_OF: Final = 3  # every third test of a file, beginning with the first
 QUICK, REST = PARTS = ("quick", "rest")
 _ASKED: Final = os.environ.get("LADING_DEPTH", "quick")
 if _ASKED not in ("quick", "long") and not _ASKED.isdecimal():

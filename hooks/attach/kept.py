@@ -157,7 +157,8 @@ def _read_link(link: Link, exchange: Exchange) -> Mapping[str, str]:
 
 
 def _write_link(link: Link, exchange: Exchange, name: str, *, now: str, wanted: str) -> None:
-    """Set one setting by rtnetlink, which refuses to detach an XDP program that a link attached: bpf(2) detaches it."""
+    """Change one setting by rtnetlink. An XDP program that is attached by a BPF link is detached by bpf(2), because rtnetlink
+    refuses that."""
     for request in kept_link.render_kept(link.index, name, now=now, wanted=wanted):
         try:
             parse_answer(exchange(request))

@@ -84,7 +84,7 @@ def render_change(pf_index: int, vf: int, change: VfConfig) -> bytes:
 
 
 def _number_of(value: str | int) -> int | bytes:
-    """Return the value as its struct has it; a MAC as octets."""
+    """Return a setting as a number, or octets for a MAC, as the kernel's struct has it."""
     if isinstance(value, VfLinkState):
         return _LINK_STATES.index(value)
     return bytes.fromhex(value.replace(":", "")) if isinstance(value, str) else value

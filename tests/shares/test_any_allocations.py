@@ -59,5 +59,5 @@ def test_no_sequence_of_calls_exceeds_the_share(processes: list[Process], steps:
                 assert result == OK or sum(allocated) + amount > SHARE
     for process in processes:
         assert process.do(["free_all"], COUNT, SETTLED)[1][1] == 0
-    # The server counts nothing any more.
+    # All memory was freed, so the whole share can be allocated again.
     assert processes[0].do(["alloc", "plain", SHARE], ["free_all"])[0] == OK

@@ -91,7 +91,7 @@ def read_driver_files(driver: FoundDriver) -> DriverFiles:
 def _list_libraries(driver: FoundDriver) -> dict[str, Path]:
     """Return each library of the driver by its name."""
     files = driver.list_files(f"lib*.so.{driver.version}")
-    # This library has its own version, not the driver's; drivers up to the 500s have it.
+    # libnvidia-nvvm70 has a version number of its own. Drivers before version 600 contain it.
     return files | driver.list_files("libnvidia-nvvm70.so.*")
 
 

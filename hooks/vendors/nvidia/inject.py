@@ -98,7 +98,8 @@ def _inject_devices(cards: Sequence[Card], driver: Driver | None) -> Adjustment:
 
 
 def _without_cache(mounts: Sequence[DriverMount]) -> tuple[EnvVar, ...]:
-    """Return the environment of a container whose loader's cache does not list libcuda: Triton reads the cache, else this."""
+    """Return the environment of a container whose loader's cache does not list libcuda. It names the folder to Triton, which
+    otherwise asks that cache."""
     paths = (mount.container_path for mount in mounts)
     folder = next((path.removesuffix(f"/{CUDA_SONAME}") for path in paths if path.endswith(f"/{CUDA_SONAME}")), "")
     return (EnvVar(_TRITON, folder),) if folder else ()

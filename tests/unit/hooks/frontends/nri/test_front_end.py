@@ -160,8 +160,8 @@ def test_a_list_of_large_pods_in_one_message_is_taken(scenario: Scenario) -> Non
 
 
 def test_a_plugin_that_answers_too_late_to_the_list_connects_again(scenario: Scenario) -> None:
-    """Check that a plugin does not count as connected if containerd has given up its list: containerd keeps the connection, and
-    does not call the plugin."""
+    """Check that a plugin connects again if its answer to the list of pods was late: containerd then keeps the connection open,
+    and does not call the plugin."""
 
     async def act(rig: Rig) -> None:
         plugin = await rig.runtime.plugin()

@@ -102,8 +102,8 @@ def test_it_is_asked_last_and_before_a_container_is_created_or_started(service: 
 
 
 def test_a_guard_that_answers_too_late_to_the_list_connects_again(service: Service) -> None:
-    """Check that a guard does not count as connected if containerd has given up its list: containerd keeps the connection, and
-    does not call the guard."""
+    """Check that a guard connects again if its answer to the list of pods was late: containerd then keeps the connection open,
+    and does not call the guard."""
     large = nri.SynchronizeRequest(pods=[nri.PodSandbox(id="s", annotations={"large": "x" * 1000})])
 
     async def whole() -> None:
