@@ -12,9 +12,10 @@ from kubectl_lading.flags import Flags
 from kubectl_lading.terminal.progress import Patience
 from lading import __version__
 from lading.errors import ConfigError, LadingError
-from lading.kube.client import PAGE_TIMEOUT_S, TIMEOUT_S, KubeClient
+from lading.kube.client import KubeClient
 from lading.kube.config import KubectlRules, open_access_as_kubectl, read_namespace
 from lading.kube.errors import ForbiddenError, TimedOutError, UnauthorizedError, UnreachableError
+from lading.kube.resource import PAGE_TIMEOUT_S, TIMEOUT_S
 
 USER_AGENT: Final = f"kubectl-lading/{__version__}"
 

@@ -4,26 +4,17 @@ Source: click "Shell Completion"; kubectl's plugins since 1.26: one line for eac
 the last line is a colon with cobra's directives (4: no file names).
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 import click
-from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
-
-from kubectl_lading.access import connect, find_namespace
-from kubectl_lading.flags import Flags, flags_of
-from kubectl_lading.lists import read_all
-from lading.errors import LadingError
-from lading.kube.objects import Object
-from lading.kube.resource import NODE_DEVICES, PODS
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 PROGRAM: Final = "kubectl-lading"
 _VARIABLE: Final = "_KUBECTL_LADING_COMPLETE"
 _SHELLS: Final = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 _NO_FILES: Final = 4
 _DEFAULT: Final = 0
-PATIENCE_S: Final = 2.0  # maximum seconds between the Tab key and the candidates
 
 
 @click.command()
@@ -44,28 +35,3 @@ def print_candidates(command: click.Command, typed: Sequence[str]) -> None:
         if one.type == "plain":
             print(f"{one.value}\t{one.help}" if one.help else one.value)
     print(f":{_NO_FILES if all(one.type == 'plain' for one in completions) else _DEFAULT}")
-
-
-def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return _candidates(flags_of(ctx), NODE_DEVICES.path(), incomplete)
-
-
-def complete_pods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    try:
-        namespace = find_namespace(flags_of(ctx))
-    except LadingError:
-        return []
-    return _candidates(flags_of(ctx), PODS.path(namespace), incomplete)
-
-
-def _candidates(flags: Flags, path: str, incomplete: str) -> list[CompletionItem]:
-    try:
-        names = asyncio.run(_names(flags, path))
-    except (LadingError, TimeoutError):
-        return []
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-async def _names(flags: Flags, path: str) -> list[str]:
-    async with asyncio.timeout(PATIENCE_S), connect(flags) as client:
-        return [one.metadata.name for one in await read_all(client, path, Object)]

@@ -2,23 +2,16 @@
 
 Turn click's command line into one `Flags`, the argument `flags` of each command's function. A flag after the command's name
 overrides the same flag before the name.
-
-    @command("nodes")
-    @click.argument("name")
-    async def nodes(flags: Flags, name: str) -> None: ...
 """
 
 import re
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import click
 
-from kubectl_lading.run import run
-from lading.kube.client import PAGE_TIMEOUT_S, TIMEOUT_S
+from lading.kube.resource import PAGE_TIMEOUT_S, TIMEOUT_S
 from lading.vocabulary import SYSTEM_NAMESPACE
 
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
@@ -72,7 +65,7 @@ class Flags:
     request_timeout_s: float | None = None  # seconds for one request to the API server; None: the client's default
 
 
-_OPTIONS: Final = (
+OPTIONS: Final = (
     click.Option(
         ["--kubeconfig"], metavar="FILE", help="Kubeconfig file. Default: $KUBECONFIG, then ~/.kube/config, as kubectl."
     ),
@@ -90,7 +83,7 @@ _OPTIONS: Final = (
         help=f"Time limit of one request to the API server. Default: {TIMEOUT_S:g}s; {PAGE_TIMEOUT_S:g}s for a page of a list.",
     ),
 )
-_NAMES: Final = tuple(str(option.name) for option in _OPTIONS)
+NAMES: Final = tuple(str(option.name) for option in OPTIONS)
 _OF_PODS: Final = {"namespace": "-n", "all_namespaces": "-A"}
 
 
@@ -109,7 +102,7 @@ class Scope(StrEnum):
 def flags_of(ctx: click.Context) -> Flags:
     """Return the flags of a command line. Work during completion too, when click does not invoke the group."""
     before = ctx.obj or (ctx.parent.params if ctx.parent else {})
-    return Flags(**{name: text[name] for text in (before, ctx.params) for name in _NAMES if text.get(name) is not None})
+    return Flags(**{name: text[name] for text in (before, ctx.params) for name in NAMES if text.get(name) is not None})
 
 
 def refuse(flags: Flags, scope: Scope) -> None:
@@ -119,7 +112,7 @@ def refuse(flags: Flags, scope: Scope) -> None:
             raise click.UsageError(f"cannot use {_OF_PODS[name]}: this is about {scope}", click.get_current_context())
 
 
-class _Sectioned(click.Command):
+class Sectioned(click.Command):
     """Show a help page with the global flags after the command's own."""
 
     hidden_names: frozenset[str] = frozenset()  # names of flags that the command refuses and its help omits
@@ -129,60 +122,25 @@ class _Sectioned(click.Command):
         everywhere: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
             if param.name not in self.hidden_names and (record := param.get_help_record(ctx)):
-                (everywhere if param.name in _NAMES else own).append(record)
+                (everywhere if param.name in NAMES else own).append(record)
         for title, records in (("Options", own), ("Global options", everywhere)):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
 
 
-class Command(_Sectioned):
-    """Run a command's function with `flags`. `columns` explains the columns of its table: head and meaning. `formats`: whether
-    the command accepts --output."""
-
-    def __init__(
-        self,
-        *args: Any,
-        columns: tuple[tuple[str, str], ...] = (),
-        formats: bool = True,
-        scope: Scope = Scope.CLUSTER,
-        **options: Any,
-    ) -> None:
-        super().__init__(*args, **options)
-        self.columns = columns
-        self.scope = scope
-        self.hidden_names = scope.refuses
-        self.params += [option for option in _OPTIONS if formats or option.name != "output"]
-
-    def invoke(self, ctx: click.Context) -> Any:
-        flags = flags_of(ctx)
-        refuse(flags, self.scope)
-        ctx.params = {name: value for name, value in ctx.params.items() if name not in _NAMES} | {"flags": flags}
-        return run(super().invoke(ctx))
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if self.columns:
-            with formatter.section("Columns"):
-                formatter.write_dl(self.columns)
-        super().format_epilog(ctx, formatter)
-
-
-class Group(_Sectioned, click.Group):
+class Group(Sectioned, click.Group):
     """Keep the flags before the command's name, for the command to merge with its own."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.params += _OPTIONS
+        self.params += OPTIONS
 
     def invoke(self, ctx: click.Context) -> Any:
-        own = {name: value for name, value in ctx.params.items() if name not in _NAMES}
+        own = {name: value for name, value in ctx.params.items() if name not in NAMES}
         ctx.obj, ctx.params = ctx.params, own
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
-
-
-Declare = Callable[[Callable[..., Coroutine[Any, Any, None]]], Command]
-command: Final[Callable[..., Declare]] = partial(click.command, cls=Command)

@@ -17,10 +17,11 @@ import msgspec
 
 from kubectl_lading.access import connect
 from kubectl_lading.central import Central, named_central
+from kubectl_lading.command import command
 from kubectl_lading.dump.dump_folder import DumpFolder
 from kubectl_lading.dump.redact import scrub, scrubbed
 from kubectl_lading.dump.shapes import SECTIONS, Redact, Section, concerns_us, event, is_about, redact_pod, render_readme
-from kubectl_lading.flags import Flags, command
+from kubectl_lading.flags import Flags
 from kubectl_lading.installation.control_checks import NAME_LABEL, SCHEDULER
 from kubectl_lading.installation.read_installation import read_installation, replica_path
 from kubectl_lading.installation.status_view import view_status

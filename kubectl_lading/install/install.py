@@ -9,7 +9,8 @@ import click
 from rich.table import Table
 
 from kubectl_lading.access import connect
-from kubectl_lading.flags import Duration, Flags, command
+from kubectl_lading.command import command
+from kubectl_lading.flags import Duration, Flags
 from kubectl_lading.install.apply import Done, What, apply, delete, in_order
 from kubectl_lading.install.credentials import find_missing
 from kubectl_lading.install.manifests import Manifest, find_deploy, pod_spec, render

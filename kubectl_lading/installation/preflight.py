@@ -12,7 +12,8 @@ import msgspec
 from rich.console import Group, RenderableType
 
 from kubectl_lading.access import connect
-from kubectl_lading.flags import Flags, command
+from kubectl_lading.command import command
+from kubectl_lading.flags import Flags
 from kubectl_lading.installation.installation import Installation
 from kubectl_lading.installation.status import EXIT, end_untold, read_view
 from kubectl_lading.installation.status_view import find_versions

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from kubectl_lading.access import connect
 from kubectl_lading.central import named_central
-from kubectl_lading.flags import Duration, Flags, Output, command
+from kubectl_lading.command import command
+from kubectl_lading.flags import Duration, Flags, Output
 from kubectl_lading.installation.installation import Installation
 from kubectl_lading.installation.read_installation import read_installation
 from kubectl_lading.installation.status_view import StatusView, view_status

@@ -23,7 +23,8 @@ from central.view.moves import MOST_MOVES, Opening, plan_openings
 from kubectl_lading.access import connect
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
-from kubectl_lading.flags import Flags, Scope, command
+from kubectl_lading.command import command
+from kubectl_lading.flags import Flags, Scope
 from kubectl_lading.objects import FullPod
 from kubectl_lading.terminal.format import count, listed
 from kubectl_lading.terminal.output import pairs, show, text

@@ -12,8 +12,9 @@ import click
 import msgspec
 
 from kubectl_lading.access import connect, find_pod
-from kubectl_lading.completion import complete_pods
-from kubectl_lading.flags import Flags, Output, Scope, command
+from kubectl_lading.command import command
+from kubectl_lading.complete_names import complete_pods
+from kubectl_lading.flags import Flags, Output, Scope
 from kubectl_lading.lists import NotInstalledError
 from kubectl_lading.pods.draw_pod import draw_pod
 from kubectl_lading.pods.pod_report import report_pod

@@ -14,7 +14,8 @@ from rich.text import Text
 from central.view.pods import PodState, PodView, ShareView
 from kubectl_lading.access import connect, find_scope
 from kubectl_lading.cluster import Cluster, follow, read_cluster
-from kubectl_lading.flags import Choice, Flags, Output, Scope, command
+from kubectl_lading.command import command
+from kubectl_lading.flags import Choice, Flags, Output, Scope
 from kubectl_lading.pods.listed import list_pods
 from kubectl_lading.terminal.format import NONE, age, count, use_as_text
 from kubectl_lading.terminal.output import Cell, Rows, now, show, table, text, warn

@@ -19,7 +19,8 @@ from central.view.model import HolderView, NodeView
 from central.view.pods import PodState, PodView, ShareView, share_of, share_of_nodes
 from kubectl_lading.access import connect, find_scope
 from kubectl_lading.cluster import Cluster, read_cluster
-from kubectl_lading.flags import Choice, Flags, Scope, command, refuse
+from kubectl_lading.command import command
+from kubectl_lading.flags import Choice, Flags, Scope, refuse
 from kubectl_lading.pods.listed import list_pods
 from kubectl_lading.pods.pods import held_as_text, idle_as_text, used_as_text
 from kubectl_lading.terminal.format import NONE, pod_name

@@ -23,8 +23,9 @@ from central.state.pending import pending_of
 from kubectl_lading.access import connect, find_pod, find_scope
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
-from kubectl_lading.completion import complete_pods
-from kubectl_lading.flags import Flags, Output, Scope, command, refuse
+from kubectl_lading.command import command
+from kubectl_lading.complete_names import complete_pods
+from kubectl_lading.flags import Flags, Output, Scope, refuse
 from kubectl_lading.objects import FullPod, Pod, Unread
 from kubectl_lading.pods.draw_why import WhyView, draw
 from kubectl_lading.pods.given import given_to

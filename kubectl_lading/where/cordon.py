@@ -21,8 +21,9 @@ from rich.text import Text
 from central.view.helps import Ending
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
-from kubectl_lading.completion import complete_nodes
-from kubectl_lading.flags import Flags, command
+from kubectl_lading.command import command
+from kubectl_lading.complete_names import complete_nodes
+from kubectl_lading.flags import Flags
 from kubectl_lading.run import not_found
 from kubectl_lading.terminal.format import pod_name
 from kubectl_lading.terminal.output import show, table, text

@@ -14,7 +14,8 @@ from central.view.build import node_view
 from central.view.model import DeviceState, GpuView, HolderView, Past
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
-from kubectl_lading.flags import Flags, command
+from kubectl_lading.command import command
+from kubectl_lading.flags import Flags
 from kubectl_lading.terminal.format import DISTANCES, NONE, age, gib, pod_name, use_of
 from kubectl_lading.terminal.output import facts, now, show, table, text
 from kubectl_lading.where.device_names import find_card

@@ -12,8 +12,9 @@ from central.view.build import node_view, totals
 from central.view.model import DeviceCounts, NodeState, NodeView
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
-from kubectl_lading.completion import complete_nodes
-from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.command import command
+from kubectl_lading.complete_names import complete_nodes
+from kubectl_lading.flags import Flags, Output
 from kubectl_lading.run import not_found
 from kubectl_lading.terminal.format import age, count
 from kubectl_lading.terminal.output import console, now, show, text

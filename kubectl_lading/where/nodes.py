@@ -17,7 +17,8 @@ from central.view.model import DeviceState, NodeState, NodeView, Totals
 from central.view.pods import used
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
-from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.command import command
+from kubectl_lading.flags import Flags, Output
 from kubectl_lading.terminal.format import NONE, age, count, counts, counts_as_text, of_gib, percent, use_as_text
 from kubectl_lading.terminal.output import COUNTS, Cell, now, show, table, text, warn
 

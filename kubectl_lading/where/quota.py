@@ -20,7 +20,8 @@ from central.state.quotas import Quotas
 from central.view.quotas import QuotaAmount, QuotasView, QuotaView, view_quotas
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import read_cluster
-from kubectl_lading.flags import Flags, Output, Scope, command, refuse
+from kubectl_lading.command import command
+from kubectl_lading.flags import Flags, Output, Scope, refuse
 from kubectl_lading.lists import Listed, read_list
 from kubectl_lading.run import not_found
 from kubectl_lading.terminal.format import NONE

@@ -43,13 +43,11 @@ from lading.kube.errors import (
     parse_failure,
 )
 from lading.kube.lines import Lines
-from lading.kube.resource import PODS
+from lading.kube.resource import PAGE_TIMEOUT_S, PODS, TIMEOUT_S
 
-TIMEOUT_S: Final = 10.0  # default time limit of a call
 CONNECT_S: Final = 3.0  # includes the wait for a free connection of the pool
 MAX_CONNECTIONS: Final = 64  # each is a file here and a goroutine at the server; one bind uses one for some 5 ms
 PAGE: Final = 1000  # objects; 3 to 4 MB of pods, some 20 ms of the loop to decode
-PAGE_TIMEOUT_S: Final = 60.0
 WATCH_S: Final = 300  # a watch is up to twice as long, so that watches do not all end at once; client-go's numbers
 _WATCH_LATE_S: Final = 30  # a server may end a watch this many seconds late
 _LIST_RESTARTS: Final = 3

@@ -1,8 +1,14 @@
-"""Build the API server's paths of kinds of objects: `PODS.path("default", "train", "binding")`. Source: "API concepts"."""
+"""Build the API server's paths of kinds of objects: `PODS.path("default", "train", "binding")`. Source: "API concepts".
+
+The default time limits of calls are here too, for programs that name them without calling the API server.
+"""
 
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
+
+TIMEOUT_S: Final = 10.0  # default time limit of a call
+PAGE_TIMEOUT_S: Final = 60.0  # default time limit of a call for one page of a list
 
 
 @dataclass(frozen=True, slots=True)

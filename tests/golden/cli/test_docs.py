@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from kubectl_lading.flags import Command
-from kubectl_lading.main import main
+from kubectl_lading.command import Command
+from kubectl_lading.main import COMMANDS, load
 from tests.docs import ROOT, section
 from tests.fakes.kubectl_lading import Cli
 
@@ -26,11 +26,11 @@ def test_what_a_command_says(cli: Cli, name: str) -> None:
 
 def test_every_command_has_a_section() -> None:
     headings = set(re.findall(r"^## `(\w+)`$", (ROOT / "docs" / PAGE).read_text(), re.MULTILINE))
-    assert headings == main.commands.keys() - {"completion", "uncordon"}  # the docs describe these two under other commands
+    assert headings == COMMANDS.keys() - {"completion", "uncordon"}  # the docs describe these two under other commands
 
 
 def test_every_global_flag_has_a_row() -> None:
-    command = main.commands["defrag"]
+    command = load("defrag")
     assert isinstance(command, Command)
     shown = set(re.findall(r"`(--?[\w-]+)", "".join(re.findall(r"^\| (`-[^|]*) \|", section(PAGE, "## Flags"), re.MULTILINE))))
     assert shown == {name for param in command.params for name in param.opts if name.startswith("-")}
@@ -45,6 +45,6 @@ def test_every_column_is_explained_in_help(cli: Cli) -> None:
         ("top namespaces", "top"),
     ):
         heads = re.split(r" {2,}", next(line for line in cli.run(*text.split()).stdout.splitlines() if "HELD" in line).strip())
-        command = main.commands[own]
+        command = load(own)
         assert isinstance(command, Command)
         assert {head for head, _ in command.columns} == set(heads)

@@ -4,7 +4,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from kubectl_lading.flags import Duration, Flags, Group, Output, Scope, command
+from kubectl_lading.command import command
+from kubectl_lading.flags import Duration, Flags, Group, Output, Scope
 
 
 def parse(*text: str) -> Flags:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kubectl_lading.main import COMMANDS, load
 from tests.fakes.kubectl_lading import Cli, served
 from tests.fakes.small_cluster import SmallCluster
 
@@ -62,3 +63,28 @@ def test_a_server_that_is_not_there_is_one_line_and_a_hint(tmp_path: Path, cli: 
     done = run(cli, "nodes", "--kubeconfig", str(config))
     assert (done.returncode, done.stdout) == (1, "")
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_about_a_command_is_the_first_of_its_own_help(name: str) -> None:
+    own = load(name).help
+    assert own is not None
+    assert " ".join(own.partition("\n\n")[0].split()) == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize("text", ["['--version']", "['--help']", "['pods', '--no-such-flag']"])
+def test_version_and_help_import_no_client_and_no_scheduler(text: str) -> None:
+    """The first two are what a person waits for most often; the third shows that this test can fail."""
+    code = f"""
+import sys
+import click
+from kubectl_lading.main import main
+try:
+    main({text}, standalone_mode=False)
+except click.ClickException:
+    pass
+print("imported:", *sorted({{"aiohttp", "asyncio", "msgspec", "numpy", "rich", "yaml"}} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    imported = done.stdout.splitlines()[-1].split()[1:]
+    assert bool(imported) == ("no-such-flag" in text), imported
