@@ -17,14 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hooks.model.answer import Answer
-from hooks.model.assignment import Assignment, FormName, GrantedGpu, Refusal
+from hooks.model.assignment import Assignment, FormName, GrantedGpu, Refusal, Trust
 from hooks.model.cdi import Spec
-from hooks.model.container import Adjustment, Container, Sandbox
-from hooks.model.grant import Grant
-from hooks.model.holding import Holding
+from hooks.model.container import Adjustment, Answer, Container, Sandbox
+from hooks.model.grant import Grant, Holding
 from hooks.model.inventory import CharDevice, Driver, Gpu, GpuProcess, Inventory, MigInstance, Partition
-from hooks.model.trust import Trust
 from lading.devices.isolation import IsolationName
 from lading.needed import Needed
 from lading.sharegrant import ShareGrant

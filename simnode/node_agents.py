@@ -16,8 +16,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from hooks.forms.annotations import parse_assignment
-from hooks.model.assignment import ContainerRequest, Form, Refusal
-from hooks.model.trust import Trust
+from hooks.model.assignment import ContainerRequest, Form, Refusal, Trust
 from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, KubeError, NotFoundError
 from lading.kube.resource import NODE_DEVICES, PODS

@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.container import Adjustment, Sandbox
+from hooks.model.container import Adjustment, Answer, Sandbox
 from hooks.model.grant import Grant
 from hooks.ports import Preparer
 from lading.cgroups import ROOT, expand_parent, parse_cgroup

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from hooks.model.assignment import GrantedDevices, GrantedVf
 from hooks.model.attachment import STRAY, Attachment
-from hooks.model.holding import Holding
+from hooks.model.grant import Holding
 from hooks.model.inventory import ETHERNET, Inventory, Vf
 from lading.vocabulary import PciAddress
 

@@ -18,12 +18,10 @@ from typing import Final, Protocol
 from hooks.attach.overlay import find_strays, holdings_of, with_attached
 from hooks.ledger.attachment import render_attachments
 from hooks.ledger.journal import Journal
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.attachment import STRAY, Attachment, NetdevPolicy, PodOf, WantedVf
-from hooks.model.container import Adjustment, Sandbox
-from hooks.model.grant import Grant
-from hooks.model.holding import Holding
+from hooks.model.container import Adjustment, Answer, Sandbox
+from hooks.model.grant import Grant, Holding
 from hooks.model.inventory import Inventory
 from hooks.ports import Preparer, RuntimeLists
 from lading.vocabulary import ATTACHMENTS, PciAddress, PodUid, SandboxId

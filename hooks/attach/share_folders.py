@@ -10,9 +10,8 @@ from pathlib import Path
 
 from hooks.host.open_folders import make_folder, remove_folder
 from hooks.isolation.hami_core import LIBRARY, preloads_path
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.container import Adjustment, Sandbox
+from hooks.model.container import Adjustment, Answer, Sandbox
 from hooks.model.grant import Grant
 from hooks.ports import Preparer, RuntimeLists
 from lading.devices.isolation import IsolationName

@@ -21,9 +21,9 @@ from hooks.attach.preparer import Operation
 from hooks.ledger.listing import Kind
 from hooks.ledger.share_bypass import ShareBypass
 from hooks.ledger.use import Part, find_use
-from hooks.model.answer import Answer
 from hooks.model.assignment import Form, GrantedGpu, Refusal
 from hooks.model.attachment import Attachment, Step
+from hooks.model.container import Answer
 from hooks.model.grant import Grant, GrantKey
 from hooks.model.inventory import Inventory
 from hooks.node.node import Node

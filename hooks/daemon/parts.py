@@ -42,7 +42,7 @@ from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.ledger.store import Ledger
 from hooks.mig.instances import DIVIDE_S, MigInstances
-from hooks.model.trust import Trust
+from hooks.model.assignment import Trust
 from hooks.mps.control import Control
 from hooks.mps.daemons import PREPARE_S, MpsDaemons
 from hooks.node.node import READING_S, Node

@@ -15,11 +15,10 @@ import msgspec
 import yaml
 
 from hooks.grant.decide import Rules, View, decide
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.attachment import WantedVf
 from hooks.model.canonical import without_defaults
-from hooks.model.container import Adjustment, Container, EnvVar, Sandbox
+from hooks.model.container import Adjustment, Answer, Container, EnvVar, Sandbox
 from hooks.model.grant import Grant, GrantKey, holding_of
 from lading.errors import ConfigError
 from lading.log import printable

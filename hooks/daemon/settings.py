@@ -21,9 +21,8 @@ from hooks.host.ldcache import NAME as LDCACHE
 from hooks.host.ldcache import built_program
 from hooks.isolation.mps import MpsFolders
 from hooks.isolation.tokens import LIBRARIES as TOKEN_LIBRARIES
-from hooks.model.assignment import Form, FormName
+from hooks.model.assignment import Form, FormName, Trust
 from hooks.model.attachment import NetdevPolicy, VfSettings
-from hooks.model.trust import Trust
 from hooks.vendors.nvidia.settings import NvidiaSettings
 from lading.devices.identity import parse_pci_address, shown
 from lading.devices.isolation import IsolationName

@@ -15,8 +15,7 @@ from typing import Final
 from hooks.forms.manual import Manual
 from hooks.forms.messages import listed_keys, shown_key
 from hooks.forms.signed import Central
-from hooks.model.assignment import Assignment, Refusal
-from hooks.model.trust import Trust
+from hooks.model.assignment import Assignment, Refusal, Trust
 from hooks.ports import Dialect
 from lading.annotations import describe_reserved, find_unknown, nearest_key
 from lading.reasons import Reason

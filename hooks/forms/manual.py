@@ -19,8 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from hooks.forms.messages import not_accepted, shown_key
-from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, Refusal, VfRequest
-from hooks.model.trust import Trust
+from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, Refusal, Trust, VfRequest
 from lading.devices.identity import is_container_name, is_ibdev, parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
 from lading.devices.isolation import IsolationName
 from lading.reasons import Reason

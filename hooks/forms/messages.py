@@ -5,8 +5,7 @@ Tests: tests/unit/hooks/model/test_grant.py
 
 from collections.abc import Iterable
 
-from hooks.model.assignment import Refusal
-from hooks.model.trust import Trust
+from hooks.model.assignment import Refusal, Trust
 from lading.amounts import first_few
 from lading.devices.identity import shown
 from lading.reasons import Reason

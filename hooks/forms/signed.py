@@ -20,9 +20,8 @@ import msgspec
 from hooks.forms.messages import listed_keys, not_accepted
 from hooks.forms.netdev import WrongSettingError, parse_flag, parse_settings, settings_conflict
 from hooks.forms.signature import check_signature
-from hooks.model.assignment import Assignment, ContainerRequest, Form, FormName, GpuRequest, Refusal, VfRequest
+from hooks.model.assignment import Assignment, ContainerRequest, Form, FormName, GpuRequest, Refusal, Trust, VfRequest
 from hooks.model.attachment import VfSettings
-from hooks.model.trust import Trust
 from lading.devices import assignment as schema
 from lading.devices.identity import (
     is_container_name,

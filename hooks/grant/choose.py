@@ -22,7 +22,7 @@ from typing import Final
 from hooks.grant.dirty import Cleanness, find_dirt
 from hooks.grant.vfs import choose_vfs
 from hooks.model.assignment import ContainerRequest, GpuRequest, GrantedDevices, GrantedGpu, Refusal
-from hooks.model.holding import Holding, listed
+from hooks.model.grant import Holding, listed
 from hooks.model.inventory import Gpu, Inventory, MigInstance
 from lading.amounts import format_mib
 from lading.devices.isolation import IsolationName, most_containers

@@ -22,14 +22,11 @@ from hooks.grant.pod import PodPolicy, check_pod
 from hooks.grant.rdma import RdmaInjection, adjust_vfs
 from hooks.grant.unhealthy import Unhealthy, choose_again, find_unhealthy
 from hooks.ledger.reconcile import both_hold
-from hooks.model.answer import Answer
-from hooks.model.assignment import Assignment, ContainerRequest, GrantedDevices, Refusal
+from hooks.model.assignment import Assignment, ContainerRequest, GrantedDevices, Refusal, Trust
 from hooks.model.attachment import NetdevPolicy
-from hooks.model.container import Adjustment, Container, Sandbox, merge
-from hooks.model.grant import Grant, holding_of, render_annotation
-from hooks.model.holding import Holding
+from hooks.model.container import Adjustment, Answer, Container, Sandbox, merge
+from hooks.model.grant import Grant, Holding, holding_of, render_annotation
 from hooks.model.inventory import Inventory
-from hooks.model.trust import Trust
 from hooks.ports import Isolation, Vendor
 from lading.reasons import Reason
 from lading.vocabulary import GRANT, NOTHING, GpuUuid, PodUid, SandboxId

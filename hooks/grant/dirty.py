@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from hooks.model.holding import listed
+from hooks.model.grant import listed
 from hooks.model.inventory import Gpu
 from lading.vocabulary import GpuUuid
 

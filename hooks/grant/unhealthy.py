@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from hooks.grant.vfs import choose_vfs
 from hooks.model.assignment import ContainerRequest, GrantedDevices, GrantedVf, Refusal
-from hooks.model.holding import Holding
+from hooks.model.grant import Holding
 from hooks.model.inventory import Gpu, Inventory, Vf
 from lading.reasons import Reason
 

@@ -13,7 +13,7 @@ Tests: tests/unit/hooks/grant/test_choose.py
 from collections.abc import Collection, Sequence
 
 from hooks.model.assignment import ContainerRequest, GrantedVf, Refusal, VfRequest
-from hooks.model.holding import Holding, listed
+from hooks.model.grant import Holding, listed
 from hooks.model.inventory import Inventory, Vf
 from lading.devices.identity import pci_order
 from lading.reasons import Reason

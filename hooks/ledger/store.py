@@ -25,6 +25,7 @@ from hooks.model.grant import (
     Grant,
     GrantKey,
     HeldBy,
+    Holding,
     check_readable,
     holding_of,
     parse_devices,
@@ -32,7 +33,6 @@ from hooks.model.grant import (
     parse_request,
     render_json,
 )
-from hooks.model.holding import Holding
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, GpuUuid, PodUid, SandboxId
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.container import Adjustment, Sandbox
+from hooks.model.container import Adjustment, Answer, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, Inventory, MigInstance
 from hooks.ports import Preparer, RuntimeLists

@@ -1,4 +1,4 @@
-"""Define the devices assigned to a pod, as one typed value for both forms of its annotations.
+"""Define the devices assigned to a pod, as one typed value for both forms of its annotations, and which forms a node accepts.
 
 Tests: tests/unit/hooks/model/test_grant.py
 """
@@ -9,9 +9,11 @@ from enum import StrEnum
 from typing import Annotated
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from hooks.model.attachment import VfSettings
 from lading.devices.isolation import IsolationName
+from lading.errors import ConfigError
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
@@ -143,3 +145,19 @@ class GrantedDevices:
     def names(self) -> list[str]:
         """Return the UUIDs of the GPUs and the PCI addresses of the VFs."""
         return [gpu.mig_uuid or gpu.uuid for gpu in self.gpus] + [vf.bdf for vf in self.vfs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """Hold the assignments that a node accepts: of which forms, and signed with which keys."""
+
+    accepted: frozenset[FormName]
+    keys: Mapping[str, Ed25519PublicKey] = field(default_factory=dict)  # key id → public key
+    foreign: frozenset[str] = frozenset()  # keys below lading.dev/ that another system uses
+
+    def __post_init__(self) -> None:
+        if Form.MANUAL in self.accepted and len(self.accepted) > 1:
+            raise ConfigError(
+                f"cannot accept assignments = {sorted(self.accepted)}: a node takes manual assignments or central's, not both",
+                hint='assignments = ["signed"], ["signed", "unsigned"], ["unsigned"] or ["manual"]',
+            )

@@ -1,5 +1,5 @@
-"""Define a container that is about to be created, its sandbox, and what is added to it. A front end translates them from and to
-its protocol; everything below it uses these values.
+"""Define a container that is about to be created, its sandbox, and the answer about it: what is added to it, and the work that
+must be done before. A front end translates them from and to its protocol; everything below it uses these values.
 
 Source: CRI PodSandboxConfig and ContainerConfig, of which these are the parts that a decision uses.
 
@@ -9,8 +9,11 @@ Tests: tests/unit/hooks/frontends/nri/test_messages.py
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from hooks.model.attachment import WantedVf
 from hooks.model.cdi import Hook
-from hooks.model.inventory import CharDevice
+from hooks.model.grant import Grant
+from hooks.model.inventory import CharDevice, Gpu
+from lading.sharegrant import ShareGrant
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +100,17 @@ def devices_of(nodes: Iterable[CharDevice]) -> tuple[Device, ...]:
     """Return each node once, for read and write: `m` (mknod) would let a container make nodes for other devices."""
     unique = {node.path: node for node in nodes}
     return tuple(Device(node.path, node.host_path, "rw") for node in unique.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Hold the answer about a new container: its adjustment, and the work to do before the adjustment is sent."""
+
+    adjustment: Adjustment
+    grant: Grant | None = None  # to be recorded in the ledger before the adjustment is sent
+    key_id: str = ""  # id of the key that signed the assignment, for the record
+    share: ShareGrant | None = None  # to be written for the share server before the adjustment is sent
+    preloads: tuple[str, ...] = ()  # environment variables of the pod that may circumvent the isolation; for the log
+    attach: tuple[WantedVf, ...] = ()  # VFs to be moved into the pod before the adjustment is sent
+    undivided: tuple[Gpu, ...] = ()  # cards on which MIG instances must be made before the answer is decided again
+    reused: bool = False

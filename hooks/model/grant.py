@@ -1,4 +1,4 @@
-"""Define a grant: what one container of one pod holds on this node, and its two written forms.
+"""Define a grant: what one container of one pod holds on this node, its two written forms, and its description in messages.
 
 In the ledger, request and devices are canonical JSON. In the container's own annotations (`lading.dev/grant`) the same JSON
 carries the identity too, so that a lost ledger can be rebuilt from the runtime. Only this node writes that annotation; what is
@@ -7,6 +7,7 @@ otherwise StateError.
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -14,12 +15,13 @@ import msgspec
 
 from hooks.model.assignment import ContainerRequest, FormName, GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.canonical import check_length, decode, defaults, render_canonical
-from hooks.model.holding import Holding
+from lading.amounts import first_few
 from lading.devices.identity import is_ifname, parse_gpu_uuid, parse_mig_uuid, parse_pci_address
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid, SandboxId
 
 _LARGEST_INTEGER: Final = 2**63 - 1  # largest integer that SQLite stores
+_LISTED: Final = 16  # devices in one message
 
 
 class GrantKey(NamedTuple):
@@ -74,6 +76,25 @@ class Annotation:
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Hold the devices that one live container holds."""
+
+    pod: PodUid
+    pod_name: str  # namespace/name, for messages
+    container: str  # empty: a VF that is not back from this pod yet, whichever container has the grant
+    devices: GrantedDevices
+    program: str = ""  # program that holds the devices, if no pod does
+
+    def holds(self, what: str) -> str:
+        """Describe the holder in words."""
+        if self.program:
+            return f"{self.program} holds {what}"
+        if self.container:
+            return f"container {self.container} of pod {self.pod_name} holds {what}"
+        return f"pod {self.pod_name} has {what} in its network namespace, or it is on its way back from there"
+
+
 def holding_of(grant: Grant) -> Holding:
     return Holding(
         pod=grant.pod,
@@ -81,6 +102,10 @@ def holding_of(grant: Grant) -> Holding:
         container=grant.container,
         devices=grant.devices,
     )
+
+
+def listed(names: Sequence[str]) -> str:
+    return first_few(names, _LISTED) or "none"
 
 
 def render_json(value: ContainerRequest | GrantedDevices | Annotation) -> str:

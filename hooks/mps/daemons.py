@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from hooks.isolation.mps import Limits, MpsFolders, largest_limits, mps_cards
-from hooks.model.answer import Answer
 from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
-from hooks.model.container import Adjustment, Sandbox
-from hooks.model.grant import Grant
-from hooks.model.holding import Holding
+from hooks.model.container import Adjustment, Answer, Sandbox
+from hooks.model.grant import Grant, Holding
 from hooks.model.inventory import Inventory
 from hooks.mps.control import Control
 from hooks.ports import CardService, Preparer, RuntimeLists

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hooks.forms.annotations import parse_assignment, prefixes
-from hooks.model.assignment import Refusal
+from hooks.model.assignment import Refusal, Trust
 from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
-from hooks.model.trust import Trust
 from lading.vocabulary import ContainerId, PodUid, SandboxId
 
 

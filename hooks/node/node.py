@@ -27,10 +27,9 @@ from hooks.ledger.reconcile import Actions, ProblemKind, reconcile
 from hooks.ledger.share_bypass import ShareBypass
 from hooks.ledger.store import Ledger
 from hooks.ledger.unmanaged import Unmanaged, decide_unmanaged, find_unmanaged
-from hooks.model.answer import Answer
 from hooks.model.assignment import Assignment, Refusal
 from hooks.model.attachment import Attachment
-from hooks.model.container import Container, Sandbox, merge
+from hooks.model.container import Answer, Container, Sandbox, merge
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, Inventory
 from hooks.model.lists import Lists

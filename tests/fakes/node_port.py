@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import Awaitable
 
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.container import Adjustment, Container, Sandbox
+from hooks.model.container import Adjustment, Answer, Container, Sandbox
 
 
 class ScriptedNode:

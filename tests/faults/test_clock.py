@@ -6,7 +6,7 @@
 import pytest
 
 from hooks.ledger.reconcile import GRACE_S
-from hooks.model.answer import Answer
+from hooks.model.container import Answer
 from lading.log import Level, Log
 from lading.reasons import Reason
 from tests.unit.hooks.node.test_node import Play, Rig, holders, play, reason

@@ -20,11 +20,11 @@ from hooks.model.assignment import (
     GrantedDevices,
     GrantedGpu,
     Refusal,
+    Trust,
     VfRequest,
 )
-from hooks.model.holding import Holding
+from hooks.model.grant import Holding
 from hooks.model.inventory import Inventory
-from hooks.model.trust import Trust
 from lading.signature import sign
 from lading.vocabulary import PciAddress, PodUid
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf

@@ -11,7 +11,7 @@ from central.request.model import Policy
 from hooks.forms.signed import parse_central
 from hooks.grant.choose import choose
 from hooks.model.assignment import Assignment, Form, GrantedDevices
-from hooks.model.holding import Holding
+from hooks.model.grant import Holding
 from hooks.model.inventory import Inventory
 from lading.devices.isolation import IsolationName
 from lading.vocabulary import ASSIGNMENT, GpuUuid, PciAddress

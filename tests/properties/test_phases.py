@@ -12,7 +12,7 @@ from central.request.model import Role, Sharing
 from hooks.forms.signed import parse_central
 from hooks.grant.choose import choose
 from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, GrantedDevices, GrantedGpu, Refusal
-from hooks.model.holding import Holding
+from hooks.model.grant import Holding
 from lading.devices.assignment import LABEL
 from lading.devices.isolation import IsolationName
 from lading.reasons import Reason

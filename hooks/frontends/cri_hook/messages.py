@@ -3,9 +3,8 @@
 Tests: tests/golden/test_hook_v1.py
 """
 
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.container import Adjustment, Container, Device, EnvVar, Sandbox
+from hooks.model.container import Adjustment, Answer, Container, Device, EnvVar, Sandbox
 from protos.hook.v1 import hook_pb2
 
 Result = Answer | Refusal | None  # None: nothing is adjusted

@@ -24,9 +24,8 @@ from hooks.frontends.nri.guard.rule import check_container, is_guarded
 from hooks.frontends.nri.link import BUDGET_S, NriLink
 from hooks.frontends.nri.messages import NriDevice, Runtime, read_container, read_netns, read_sandbox, render_answer
 from hooks.frontends.nri.plugin import Handler, Request, log_internal
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.container import Container, Sandbox
+from hooks.model.container import Answer, Container, Sandbox
 from hooks.ports import NodePort
 from lading.errors import HostError
 from lading.log import Log

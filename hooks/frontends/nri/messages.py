@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.container import Adjustment, Container, Device, EnvVar, Sandbox
+from hooks.model.container import Adjustment, Answer, Container, Device, EnvVar, Sandbox
 from lading.log import printable
 from lading.reasons import Reason
 from lading.versions import parse_version

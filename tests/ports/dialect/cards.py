@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from hooks.model.assignment import Assignment, ContainerRequest, FormName, GpuRequest, Refusal
-from hooks.model.trust import Trust
+from hooks.model.assignment import Assignment, ContainerRequest, FormName, GpuRequest, Refusal, Trust
 from lading.devices.identity import parse_gpu_uuid, shown
 from lading.reasons import Reason
 from lading.vocabulary import PodUid

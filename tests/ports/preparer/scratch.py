@@ -3,9 +3,8 @@ are their own journal."""
 
 from pathlib import Path
 
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.container import Adjustment, Mount, Sandbox
+from hooks.model.container import Adjustment, Answer, Mount, Sandbox
 from hooks.ports import Preparer, RuntimeLists
 
 

@@ -19,10 +19,8 @@ from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.inventory.read import read_inventory
 from hooks.isolation.unenforced import Unenforced
-from hooks.model.answer import Answer
-from hooks.model.assignment import Form
-from hooks.model.container import Container, Sandbox
-from hooks.model.trust import Trust
+from hooks.model.assignment import Form, Trust
+from hooks.model.container import Answer, Container, Sandbox
 from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.nodedevices import Gpu, Pf, Status

@@ -9,9 +9,8 @@ import pytest
 
 from hooks.attach import memory_limits
 from hooks.attach.memory_limits import MemoryLimits
-from hooks.model.answer import Answer
 from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
-from hooks.model.container import Adjustment, Sandbox
+from hooks.model.container import Adjustment, Answer, Sandbox
 from hooks.model.grant import Grant
 from lading.errors import HostError
 from lading.reasons import Reason

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from hooks.attach.share_folders import ShareFolders, make_hami_folder, write_grant
 from hooks.isolation.hami_core import LIBRARY
-from hooks.model.answer import Answer
 from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
-from hooks.model.container import Adjustment, Sandbox
+from hooks.model.container import Adjustment, Answer, Sandbox
 from hooks.model.grant import Grant
 from lading.devices.isolation import IsolationName
 from lading.errors import HostError

@@ -14,10 +14,9 @@ from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.period import End
 from hooks.ledger.share_bypass import How, ShareBypass
 from hooks.ledger.store import Ledger
-from hooks.model.answer import Answer
 from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.attachment import NetdevPolicy, Step
-from hooks.model.container import Adjustment, Sandbox
+from hooks.model.container import Adjustment, Answer, Sandbox
 from hooks.model.inventory import Inventory
 from hooks.node.bypass import Bypassed
 from hooks.node.node import Node

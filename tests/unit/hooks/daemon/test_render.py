@@ -15,9 +15,9 @@ from hooks.daemon import render
 from hooks.grant.decide import View
 from hooks.ledger.store import Ledger
 from hooks.main import main
-from hooks.model.answer import Answer
 from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.attachment import NetdevPolicy, VfConfig, VfSettings
+from hooks.model.container import Answer
 from hooks.model.grant import Grant
 from lading.errors import ConfigError
 from lading.reasons import Reason

@@ -24,9 +24,8 @@ from hooks.grant.dirty import CleanCheck
 from hooks.grant.unhealthy import Unhealthy
 from hooks.host.ldcache import built_program
 from hooks.main import serve
-from hooks.model.assignment import Form
+from hooks.model.assignment import Form, Trust
 from hooks.model.attachment import VfConfig, VfSettings
-from hooks.model.trust import Trust
 from hooks.vendors.nvidia.groups import DriverGroup
 from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
 from hooks.vendors.nvidia.restore import PowerLimit

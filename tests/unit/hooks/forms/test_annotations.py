@@ -6,8 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from hooks.forms.annotations import parse_assignment
-from hooks.model.assignment import Assignment, Form, Refusal
-from hooks.model.trust import Trust
+from hooks.model.assignment import Assignment, Form, Refusal, Trust
 from lading.errors import ConfigError
 from lading.reasons import Reason
 from lading.signature import sign

@@ -7,7 +7,7 @@ import pytest
 from hooks.grant.choose import choose
 from hooks.grant.dirty import CleanCheck, Cleanness, CleanRule, HostProcess
 from hooks.model.assignment import ContainerRequest, GpuRequest, GrantedDevices, GrantedGpu, GrantedVf, Refusal, VfRequest
-from hooks.model.holding import Holding
+from hooks.model.grant import Holding
 from hooks.model.inventory import Inventory, MigInstance, Pf
 from lading.devices.isolation import IsolationName
 from lading.devices.mig import MemorySpan

@@ -13,13 +13,20 @@ from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import NCCL_IB_HCA, RdmaInjection
 from hooks.grant.unhealthy import Unhealthy
 from hooks.isolation.unenforced import Unenforced
-from hooks.model.answer import Answer
-from hooks.model.assignment import ContainerRequest, Form, GpuRequest, GrantedDevices, GrantedGpu, GrantedVf, Refusal, VfRequest
+from hooks.model.assignment import (
+    ContainerRequest,
+    Form,
+    GpuRequest,
+    GrantedDevices,
+    GrantedGpu,
+    GrantedVf,
+    Refusal,
+    Trust,
+    VfRequest,
+)
 from hooks.model.attachment import NetdevPolicy, VfConfig, VfSettings, WantedVf
-from hooks.model.container import Adjustment, Container, EnvVar, Sandbox
-from hooks.model.grant import Grant, HeldBy, parse_annotation
-from hooks.model.holding import Holding
-from hooks.model.trust import Trust
+from hooks.model.container import Adjustment, Answer, Container, EnvVar, Sandbox
+from hooks.model.grant import Grant, HeldBy, Holding, parse_annotation
 from hooks.vendors.nvidia.hide import VOID
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.settings import NvidiaSettings

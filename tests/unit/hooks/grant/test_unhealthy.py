@@ -4,7 +4,7 @@ import pytest
 
 from hooks.grant.unhealthy import choose_again, find_unhealthy
 from hooks.model.assignment import ContainerRequest, GrantedDevices, GrantedGpu, GrantedVf, Refusal, VfRequest
-from hooks.model.holding import Holding
+from hooks.model.grant import Holding
 from hooks.model.inventory import Inventory, Vf
 from lading.reasons import Reason
 from lading.vocabulary import PodUid

@@ -11,12 +11,9 @@ from hooks.grant.rdma import RdmaInjection
 from hooks.isolation.mps import Limits, Mps, MpsFolders, largest_limits
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
-from hooks.model.answer import Answer
-from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, Refusal
-from hooks.model.container import Container, EnvVar, Mount, Sandbox
-from hooks.model.grant import holding_of
-from hooks.model.holding import Holding
-from hooks.model.trust import Trust
+from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, Refusal, Trust
+from hooks.model.container import Answer, Container, EnvVar, Mount, Sandbox
+from hooks.model.grant import Holding, holding_of
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.assignment import MAX_MEMORY_MIB
 from lading.devices.isolation import IsolationName

@@ -9,9 +9,8 @@ import pytest
 
 from hooks.mig import instances as module
 from hooks.mig.instances import MigInstances
-from hooks.model.answer import Answer
 from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
-from hooks.model.container import Adjustment, Sandbox
+from hooks.model.container import Adjustment, Answer, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, Inventory, MigInstance
 from lading.devices.mig import MemorySpan, position_name

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from hooks.isolation.mps import MpsFolders
-from hooks.model.answer import Answer
 from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
-from hooks.model.container import Adjustment, Sandbox
+from hooks.model.container import Adjustment, Answer, Sandbox
 from hooks.model.grant import Grant
 from hooks.mps import control as control_module
 from hooks.mps import daemons as daemons_module

@@ -16,9 +16,8 @@ from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.settings import Settings, mps_folders, read_trust
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.store import Ledger
-from hooks.model.answer import Answer
 from hooks.model.assignment import Form, Refusal
-from hooks.model.container import Container, EnvVar, Sandbox
+from hooks.model.container import Answer, Container, EnvVar, Sandbox
 from hooks.mps import daemons as daemons_module
 from hooks.mps.control import Control
 from hooks.mps.daemons import MpsDaemons

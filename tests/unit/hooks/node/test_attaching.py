@@ -17,10 +17,9 @@ from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.attachment import parse_attachments
 from hooks.ledger.period import End, Ended
 from hooks.ledger.store import Ledger, read_history
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.attachment import NetdevPolicy, Step, VfSettings
-from hooks.model.container import Container, Sandbox
+from hooks.model.container import Answer, Container, Sandbox
 from hooks.model.inventory import Inventory, Vf
 from hooks.node import node as node_module
 from hooks.node import unreported

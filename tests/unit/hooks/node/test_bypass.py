@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from hooks.forms.annotations import parse_assignment
-from hooks.model.assignment import Assignment, Form, Refusal
+from hooks.model.assignment import Assignment, Form, Refusal, Trust
 from hooks.model.lists import ContainerState, Lists
-from hooks.model.trust import Trust
 from hooks.node import bypass
 from hooks.node.bypass import find_bypassed
 from lading.vocabulary import PodUid

@@ -23,12 +23,10 @@ from hooks.inventory.watch import InventoryWatch
 from hooks.isolation.unenforced import Unenforced
 from hooks.ledger.period import Began, End
 from hooks.ledger.store import Ledger, read_history
-from hooks.model.answer import Answer
-from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, Refusal
+from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, Refusal, Trust
 from hooks.model.attachment import NetdevPolicy
-from hooks.model.container import Container, Sandbox
+from hooks.model.container import Answer, Container, Sandbox
 from hooks.model.inventory import DriverMount, Inventory
-from hooks.model.trust import Trust
 from hooks.node import node as node_module
 from hooks.node import unreported
 from hooks.node.bypass import Bypassed

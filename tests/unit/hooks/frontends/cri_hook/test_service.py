@@ -12,9 +12,8 @@ import grpc.aio
 import pytest
 
 from hooks.frontends.cri_hook.service import SERVICE, ClosedService, HookServer, HookService
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.container import Adjustment, Container, EnvVar, Sandbox
+from hooks.model.container import Adjustment, Answer, Container, EnvVar, Sandbox
 from lading.log import Log, LogfmtSink
 from lading.reasons import Reason
 from lading.sockets import Peer, listen

@@ -15,9 +15,8 @@ from hooks.frontends.nri.front_end import LadingPlugin, NriFrontEnd
 from hooks.frontends.nri.link import BUDGET_S, NriLink
 from hooks.frontends.nri.mux import render_pieces
 from hooks.frontends.nri.sieve import MAX_KEPT
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.container import Adjustment, Device, EnvVar
+from hooks.model.container import Adjustment, Answer, Device, EnvVar
 from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from lading.reasons import Reason

@@ -3,10 +3,9 @@
 import pytest
 
 from hooks.frontends.nri.messages import NriDevice, Runtime, read_container, read_netns, read_sandbox, render_answer
-from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.cdi import Hook
-from hooks.model.container import Adjustment, Container, Device, EnvVar, Mount, Sandbox
+from hooks.model.container import Adjustment, Answer, Container, Device, EnvVar, Mount, Sandbox
 from lading.errors import HostError
 from lading.reasons import Reason
 from protos.nri.v1alpha1 import nri_pb2 as nri
