@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from doctor.config import can_be_changed
+from hooks.ledger.file import LEAST_FREE
 from hooks.ledger.schema import MIGRATIONS
-from hooks.ledger.writable import LEAST_FREE
 from lading.checks.model import Finding, failed, ok, skipped, warning
 from lading.sockets import Access
 

@@ -17,8 +17,8 @@ from doctor.nvidia.cards import BadNode, CardsReading
 from hooks.host.devnodes import Cause
 from hooks.model.cdi import GPU_KIND, MIG_KIND, full_name
 from hooks.model.inventory import Gpu
+from hooks.vendors.nvidia.hide import CDI_KIND
 from hooks.vendors.nvidia.inject import GpuMode
-from hooks.vendors.nvidia.supplied import CDI_KIND
 from lading.amounts import first_few
 from lading.checks.model import Finding, failed, ok, skipped, warning
 

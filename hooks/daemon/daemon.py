@@ -40,8 +40,8 @@ from hooks.host.netns import netns_path
 from hooks.inventory.cdi import name_devices, publish
 from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
+from hooks.ledger.file import find_ledger_problem
 from hooks.ledger.store import Ledger
-from hooks.ledger.writable import find_ledger_problem
 from hooks.model.inventory import Gpu, Inventory
 from hooks.node.bare_stopper import BareStopper
 from hooks.node.node import Node

@@ -3,20 +3,30 @@
 A grant names cards by UUID. Their device nodes are looked up when a container is created, because minor numbers may have
 changed. A card that is missing or unhealthy is refused, and a card that its vendor refuses.
 
+An environment variable by which a pod would circumvent its isolation is replaced by an empty variable. This also overrides the
+image, because the CRI request's environment wins. The proxy logs the names (`env.replaced`). A library that the pod preloads
+(an allocator, a profiler) may come before the isolation's library: the variable is kept, and is reported. The hook server
+receives the names of the pod's own variables only. The image's variables matter only if the isolation sets them too.
+
 Tests: tests/unit/hooks/vendors/nvidia/test_inject.py
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from hooks.isolation.environment import find_preloads, overrule
 from hooks.model.assignment import GrantedDevices, Refusal
-from hooks.model.container import Adjustment, Container, Sandbox, merge
+from hooks.model.container import Adjustment, Container, EnvVar, Sandbox, merge
 from hooks.model.inventory import Inventory
 from hooks.ports import Card, Enforced, Isolation, Vendor
 from lading.devices.identity import pci_order
 from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
+
+# Variables by which a pod would circumvent its isolation: they switch it off, or set other amounts.
+_PREFIXES: Final = ("CUDA_DEVICE_MEMORY_", "CUDA_MPS_", "LADING_GPU_")
+_NAMES: Final = frozenset({"CUDA_DISABLE_CONTROL", "CUDA_REDIRECT"})  # HAMi-core's
+_PRELOADS: Final = ("LD_PRELOAD", "LD_AUDIT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +126,15 @@ def _missing_card(name: str) -> Refusal:
         reason=Reason.DEVICE_UNKNOWN,
         message=f"cannot give {name}: this container was granted it, and the node does not have it any more; recreate the pod",
     )
+
+
+def overrule(container: Container, given: Adjustment) -> Adjustment:
+    """Return the container's variables that would circumvent its isolation, empty, unless `given` sets them."""
+    kept = {env.name for env in given.env}
+    names = dict.fromkeys(env.name for env in container.env if env.name.startswith(_PREFIXES) or env.name in _NAMES)
+    return Adjustment(env=tuple(EnvVar(name) for name in names if name not in kept))
+
+
+def find_preloads(container: Container) -> tuple[str, ...]:
+    names = {env.name for env in container.env}
+    return tuple(name for name in _PRELOADS if name in names)

@@ -25,6 +25,8 @@ _REBUILD: Final = (
     "rebuild it: systemctl stop lading-hooks.socket lading-hooks; lading-hooks rebuild-ledger; "
     "systemctl start lading-hooks.socket lading-hooks"
 )
+# SQLite may fail to grow its log if fewer octets are free.
+LEAST_FREE: Final = 1 << 20
 _BUSY_MS: Final = 1000  # an operator's sqlite3 shell may hold a lock; a hook call's deadline is twice that
 
 
@@ -185,6 +187,18 @@ def refuse_unsound(path: Path, db: sqlite3.Connection) -> None:
             f"cannot open ledger {path}: schema {observed} of a newer Lading, this one knows up to {len(MIGRATIONS)}",
             hint=f"run the newer version, or {_REBUILD}",
         )
+
+
+def find_ledger_problem(path: Path, last_write: str) -> str:
+    """Return why the next grant could not be recorded: `last_write`, the failure of the last write; the folder; or its disk.
+    Return an empty text if it could."""
+    if last_write:
+        return last_write
+    if not os.access(path.parent, os.W_OK):
+        return f"{path.parent} cannot be written"
+    result = os.statvfs(path.parent)
+    free = result.f_bavail * result.f_frsize
+    return f"{path.parent} has {free} bytes left" if free < LEAST_FREE else ""
 
 
 def _apply_migrations(db: sqlite3.Connection, observed: int) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES
+from hooks.vendors.nvidia.hide import VISIBLE_DEVICES
 from protos.hook.v1 import hook_pb2 as hook
 from simnode import leftovers
 from simnode.build import build

@@ -14,8 +14,7 @@ from hooks.host.cdi_spec import make_spec, nodes_of
 from hooks.model.cdi import GPU_KIND, MIG_KIND, CdiDevice, CdiMount, Edits, Spec, full_name
 from hooks.model.inventory import Driver, DriverMount, Gpu
 from hooks.ports import Card
-from hooks.vendors.nvidia.hide import VOID
-from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES
+from hooks.vendors.nvidia.hide import VISIBLE_DEVICES, VOID
 
 _FILE_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _SOCKET_OPTIONS: Final = ("nosuid", "nodev", "noexec", "rbind", "rprivate")

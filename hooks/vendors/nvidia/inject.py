@@ -19,9 +19,8 @@ from hooks.model.inventory import Driver, DriverMount, Inventory
 from hooks.ports import Card
 from hooks.vendors.nvidia.cdi import cdi_name
 from hooks.vendors.nvidia.driver import CUDA_SONAME
-from hooks.vendors.nvidia.hide import VOID
+from hooks.vendors.nvidia.hide import CDI_KIND, VISIBLE_DEVICES, VOID
 from hooks.vendors.nvidia.nvml import NAME
-from hooks.vendors.nvidia.supplied import CDI_KIND, VISIBLE_DEVICES
 from lading.reasons import Reason
 
 # CUDA does not start without these two; nvidia-uvm-tools is for profilers.

@@ -1,7 +1,10 @@
-"""Set a card's clocks and its power limit after its last grant has ended, by the node's configuration.
+"""Set a card's compute mode, and its clocks and power limit after its last grant has ended, by the node's configuration.
 
-NVML cannot read a lock of clocks, so they are always unlocked. A value that a card does not support was not changed either.
-Source: NVML API reference, "Device Commands".
+The compute mode says whether any number of processes may open the card, or only one, which is the MPS server. The driver keeps
+it in memory, and returns to the default when it is loaded again. NVML cannot read a lock of clocks, so they are always
+unlocked. A value that a card does not support was not changed either.
+
+Source: NVML API reference, "Device Commands". The commands need root.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -56,3 +59,11 @@ def _set_power_limit(handle: Any, limit: PowerLimit) -> None:
     wanted = pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) if limit.watts is None else 1000 * limit.watts
     if pynvml.nvmlDeviceGetPowerManagementLimit(handle) != wanted:
         pynvml.nvmlDeviceSetPowerManagementLimit(handle, wanted)
+
+
+def set_exclusive(uuid: GpuUuid, exclusive: bool, *, library: Path | None) -> None:
+    """Set EXCLUSIVE_PROCESS, or the default mode. Processes that have opened the card keep it. May be repeated, and can take
+    seconds. Raise HostError."""
+    mode = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else pynvml.NVML_COMPUTEMODE_DEFAULT
+    with session_to(f"set the compute mode of {uuid}", library):
+        pynvml.nvmlDeviceSetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(uuid), mode)

@@ -15,16 +15,14 @@ from hooks.model.inventory import Driver, Gpu, GpuProcess, Inventory, Partition
 from hooks.ports import Card, VendorInventory
 from hooks.vendors.nvidia.cdi import render_specs
 from hooks.vendors.nvidia.cdi_hook import list_links, make_hooks, read_commands
-from hooks.vendors.nvidia.compute_mode import set_exclusive
 from hooks.vendors.nvidia.driver import files_problem, name_on_host, read_driver_files, read_driver_mounts
 from hooks.vendors.nvidia.groups import add_groups
-from hooks.vendors.nvidia.hide import VOID, hide
+from hooks.vendors.nvidia.hide import SUPPLIED, VISIBLE_DEVICES, VOID, hide, supplied_by_kubelet
 from hooks.vendors.nvidia.inject import inject
 from hooks.vendors.nvidia.memory_limits import LimitProbe, limit_memory
 from hooks.vendors.nvidia.nvml import NAME, divide_card, read_gpus, read_processes
-from hooks.vendors.nvidia.restore import restore
+from hooks.vendors.nvidia.restore import restore, set_exclusive
 from hooks.vendors.nvidia.settings import LimitsBy, NvidiaSettings
-from hooks.vendors.nvidia.supplied import SUPPLIED, VISIBLE_DEVICES, supplied_by_kubelet
 from hooks.vendors.nvidia.xid import KernelLog
 from lading.driverfiles import FoundDriver, find_driver, find_outdated_nvml, read_loaded_nvml
 from lading.errors import HostError

@@ -9,9 +9,9 @@ import pytest
 
 from doctor.read_node import read_disk, read_schema
 from doctor.state import LITTLE_FREE, DiskReading, LedgerReading, decide_disk, decide_ledger
+from hooks.ledger.file import LEAST_FREE
 from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.store import Ledger
-from hooks.ledger.writable import LEAST_FREE
 from lading.checks.model import Verdict
 from lading.errors import StateError
 from lading.sockets import Access

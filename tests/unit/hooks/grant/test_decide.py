@@ -27,10 +27,9 @@ from hooks.model.assignment import (
 from hooks.model.attachment import NetdevPolicy, VfConfig, VfSettings, WantedVf
 from hooks.model.container import Adjustment, Answer, Container, EnvVar, Sandbox
 from hooks.model.grant import Grant, HeldBy, Holding, parse_annotation
-from hooks.vendors.nvidia.hide import VOID
+from hooks.vendors.nvidia.hide import VISIBLE_DEVICES, VOID
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.settings import NvidiaSettings
-from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.reasons import Reason
 from lading.signature import sign

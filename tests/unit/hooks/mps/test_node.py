@@ -22,7 +22,7 @@ from hooks.mps import daemons as daemons_module
 from hooks.mps.control import Control
 from hooks.mps.daemons import MpsDaemons
 from hooks.node.node import Node
-from hooks.vendors.nvidia.compute_mode import set_exclusive
+from hooks.vendors.nvidia.restore import set_exclusive
 from lading.devices.isolation import IsolationName
 from lading.log import Event, Log
 from lading.reasons import Reason

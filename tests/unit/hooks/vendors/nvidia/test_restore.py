@@ -1,10 +1,10 @@
-"""Test clocks and power limits after a tenant, set through the real pynvml over the fake library."""
+"""Test clocks and power limits after a tenant, and the compute mode, set through the real pynvml over the fake library."""
 
 from pathlib import Path
 
 import pytest
 
-from hooks.vendors.nvidia.restore import PowerLimit, restore
+from hooks.vendors.nvidia.restore import PowerLimit, restore, set_exclusive
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid
 from simnode.build import SimNode
@@ -73,3 +73,28 @@ def test_what_could_not_be_set_is_reported_and_the_rest_is_done(cards: Cards) ->
 def test_a_driver_that_opens_no_session_is_an_error(cards: Cards) -> None:
     with pytest.raises(HostError):
         cards.restore(0, clocks=True, failures=(Failure(function="nvmlInitWithFlags", status=999),))
+
+
+def test_a_cards_mode_is_set_and_set_back(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = build_node("demo-8gpu")
+    state = NvmlState(profile=node.profile)
+    state.write(node.nvml_state)
+    card = GpuUuid(node.profile.gpus[2][1].uuid)
+    set_exclusive(card, True, library=fake_nvml)
+    set_exclusive(card, False, library=fake_nvml)
+    assert Path(f"{node.nvml_state}.modes").read_text() == f"{card} 3\n{card} 0\n"
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceSetComputeMode", "nvmlDeviceGetHandleByUUID"])
+def test_a_driver_that_refuses_is_a_host_error(build_node: BuildNode, fake_nvml: Path, function: str) -> None:
+    node = build_node("demo-8gpu")
+    NvmlState(profile=node.profile, failures=(Failure(gpu=0, function=function, status=4),)).write(node.nvml_state)
+    with pytest.raises(HostError):
+        set_exclusive(GpuUuid(node.profile.gpus[0][1].uuid), True, library=fake_nvml)
+
+
+def test_a_card_that_is_deleted_is_a_host_error(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = build_node("demo-8gpu")
+    NvmlState(profile=node.profile).write(node.nvml_state)
+    with pytest.raises(HostError):
+        set_exclusive(GpuUuid("GPU-00000000-0000-0000-0000-000000000000"), True, library=fake_nvml)

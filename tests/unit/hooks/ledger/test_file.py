@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from hooks.ledger import writable
-from hooks.ledger.writable import find_ledger_problem
+from hooks.ledger import file
+from hooks.ledger.file import find_ledger_problem
 
 
 def test_a_ledger_that_can_be_written(tmp_path: Path) -> None:
@@ -15,5 +15,5 @@ def test_a_ledger_whose_last_write_failed(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_shows_before_the_next_grant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writable, "LEAST_FREE", 1 << 80)
+    monkeypatch.setattr(file, "LEAST_FREE", 1 << 80)
     assert str(tmp_path) in find_ledger_problem(tmp_path / "node.db", "")

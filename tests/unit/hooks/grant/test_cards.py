@@ -1,6 +1,6 @@
 """Test a pod's environment against an isolation."""
 
-from hooks.isolation.environment import find_preloads, overrule
+from hooks.grant.cards import find_preloads, overrule
 from hooks.model.container import Adjustment, Container, EnvVar
 
 
