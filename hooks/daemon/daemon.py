@@ -12,7 +12,6 @@ from hooks.attach.attacher import Attacher
 from hooks.attach.cni import DeviceInfoFiles, keep_device_info
 from hooks.attach.kernel import Kernel
 from hooks.attach.netlink import HostKernel
-from hooks.daemon.hand_over_command import run_hand_over
 from hooks.daemon.metrics import Metrics
 from hooks.daemon.needed import list_needed
 from hooks.daemon.parts import Door, Host, make_front_ends, make_preparers, make_rules, make_vendors
@@ -44,6 +43,7 @@ from hooks.ledger.file import find_ledger_problem
 from hooks.ledger.store import Ledger
 from hooks.model.inventory import Gpu, Inventory
 from hooks.node.bare_stopper import BareStopper
+from hooks.node.hand_over import run_hand_over
 from hooks.node.node import Node
 from hooks.node.node_log import NodeLog
 from hooks.node.share_watch import ShareWatch

@@ -4,6 +4,9 @@ After a card's last grant has ended, a thread sets its clocks and its power limi
 command runs for the card until it succeeds, and the card is read again. The card waits until all of this is done. Then the
 inventory shows whether the card is clean (grant/dirty.py). All steps may be repeated: after a restart, the daemon begins again
 with all free cards.
+
+Where systemd runs, the command is a transient service, `lading-hand-over-<UUID>`. So it is outside the sandbox of lading-hooks,
+and runs once at a time for a card, even if lading-hooks restarts meanwhile. Source: systemd-run(1), sd_booted(3).
 """
 
 import asyncio
@@ -15,14 +18,30 @@ from pathlib import Path
 from typing import Final
 
 from hooks.grant.dirty import HostProcess, add_since
+from hooks.host.commands import bare_env, run_command
 from hooks.ledger.unmanaged import Unmanaged, name_processes
+from hooks.model.inventory import Gpu
 from lading.errors import HostError, place_of
 from lading.log import Event, Log
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid
 
 AGAIN_S: Final = 30.0  # seconds between two runs of a command that fails
+_MARGIN_S: Final = 5.0  # extra seconds for systemd to end the command after its deadline
 LASTS_S: Final = 30.0  # seconds until a dirty card is logged; memory of a large program is back earlier
+
+
+async def run_hand_over(gpu: Gpu, *, command: Sequence[str], deadline_s: float, as_service: bool) -> None:
+    """Run the operator's command for a card, with {uuid} and {bdf} in its arguments replaced by the card's. Raise HostError if
+    the command fails, or runs for longer than `deadline_s`."""
+    text = [word.replace("{uuid}", gpu.uuid).replace("{bdf}", gpu.bdf) for word in command]
+    env = bare_env()
+    if not as_service:
+        await run_command(text, env=env, wait_s=deadline_s)
+        return
+    service = [f"--unit=lading-hand-over-{gpu.uuid}", f"--property=RuntimeMaxSec={deadline_s:g}"]
+    systemd_run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", *service, "--"]
+    await run_command([*systemd_run, *text], env=env, wait_s=deadline_s + _MARGIN_S)
 
 
 def name_host_processes(host_root: Path, unmanaged: Unmanaged) -> Mapping[GpuUuid, Sequence[HostProcess]]:

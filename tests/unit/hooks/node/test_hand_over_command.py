@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks.daemon.hand_over_command import run_hand_over
+from hooks.node.hand_over import run_hand_over
 from lading.errors import HostError
 from tests.unit.hooks.inventories import gpu
 
