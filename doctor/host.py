@@ -48,7 +48,7 @@ from hooks.daemon.settings import (
     taints_node,
 )
 from hooks.host.attributes import read_attribute
-from hooks.host.cdi import read_cdi_names
+from hooks.host.cdi_files import read_cdi_names
 from hooks.host.memlock import memlock_warning
 from hooks.host.rdma import read_rdma
 from hooks.ledger.store import read_journal

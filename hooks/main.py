@@ -28,7 +28,7 @@ from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import CONFIG, REGISTRATION, Settings, check, ledger_path, read_trust
 from hooks.forms.annotations import prefixes
 from hooks.grant.decide import Rules, View
-from hooks.host.boot import read_boot_id
+from hooks.host.attributes import read_boot_id
 from hooks.host.lists import read_lists
 from hooks.ledger.reconcile import rebuild
 from hooks.ledger.store import read_journal, read_ledger, replace_ledger

@@ -31,7 +31,7 @@ from hooks.forms.annotations import prefixes
 from hooks.frontends.nri.messages import Runtime as NriRuntime
 from hooks.frontends.nri.messages import cdi_problem
 from hooks.frontends.nri.place import PluginPlace
-from hooks.host.boot import read_boot_id
+from hooks.host.attributes import read_boot_id
 from hooks.host.cdi_files import remove_specs
 from hooks.host.lists import read_lists
 from hooks.host.memlock import memlock_warning
@@ -42,7 +42,7 @@ from hooks.inventory.watch import InventoryWatch, watched_folders
 from hooks.ledger.file import find_ledger_problem
 from hooks.ledger.store import Ledger
 from hooks.model.inventory import Gpu, Inventory
-from hooks.node.bare_stopper import BareStopper
+from hooks.node.bypass import BareStopper
 from hooks.node.hand_over import run_hand_over
 from hooks.node.node import Node
 from hooks.node.node_log import NodeLog

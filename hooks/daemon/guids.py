@@ -24,8 +24,7 @@ from typing import Final
 from hooks.attach.kernel import KernelError
 from hooks.attach.netlink import HostKernel
 from hooks.daemon.settings import CONFIG, Settings, ledger_path
-from hooks.host.attributes import read_attribute, read_names
-from hooks.host.boot import read_boot_id
+from hooks.host.attributes import read_attribute, read_boot_id, read_names
 from hooks.host.rdma import read_rdma
 from hooks.ledger.store import read_ledger
 from hooks.model.inventory import INFINIBAND, Pf, Vf

@@ -25,7 +25,7 @@ from hooks.daemon.daemon import make_attacher, read_in_time
 from hooks.daemon.settings import CONFIG, Settings, attaches, ledger_path
 from hooks.forms.annotations import prefixes
 from hooks.frontends.cri_hook.ledger_service import SERVICE, forced, log_forced
-from hooks.host.boot import read_boot_id
+from hooks.host.attributes import read_boot_id
 from hooks.host.lists import read_lists
 from hooks.ledger.listing import Entry, LedgerContent, list_devices
 from hooks.ledger.store import Ledger, read_journal, read_ledger, read_tombstones

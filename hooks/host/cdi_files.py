@@ -1,14 +1,20 @@
-"""Keep the node's CDI specs in their folder: one file for each kind, written beside and renamed.
+"""Keep the node's CDI specs in their folder, and read the names of the devices that the specs of a node define.
 
-A file is written if its content is another one than it should be, also where another program changed or removed it. The name of
-a file that is being written does not end as that of a spec, so that no runtime reads half of one.
+Each kind has one file, written beside and renamed. It is written if its content is another one than it should be, also where
+another program changed or removed it. The name of a file that is being written does not end as that of a spec, so that no
+runtime reads half of one.
+
+Source: cncf-tags/container-device-interface, pkg/cdi/cache.go and spec-dirs.go.
 """
 
+import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from hooks.host.cdi import read_cdi_names
+import yaml
+
 from hooks.host.cdi_spec import SpecError, render_spec
 from hooks.model.cdi import KINDS, Spec
 from lading.errors import HostError
@@ -71,3 +77,40 @@ def _remove(path: Path) -> None:
             path.unlink(missing_ok=True)
     except OSError as e:
         raise HostError(f"cannot remove {path}: {e.strerror or e}") from e
+
+
+def read_cdi_names(folders: Iterable[Path], *, kinds: Collection[str] = ()) -> frozenset[str]:
+    """Return `vendor/class=name` of each device that the specs define. A device that two specs of one folder define is dropped,
+    as in runtimes; a spec that cannot be read, or is invalid, defines nothing. `kinds`: only these, so that other specs, which
+    can be long, are not parsed."""
+    names: set[str] = set()
+    dropped: set[str] = set()
+    for folder in folders:
+        here: set[str] = set()
+        for path in sorted(folder.glob("*")):
+            spec_names = _spec_names(path, kinds)
+            dropped |= here & spec_names
+            here |= spec_names
+        names |= here
+    return frozenset(names - dropped)
+
+
+def _spec_names(path: Path, kinds: Collection[str]) -> set[str]:
+    """Return the names in a spec, of these kinds if some are named. Empty also for `.yml`, which runtimes do not read, and for
+    a spec that names a device twice, which they refuse."""
+    if path.suffix not in {".json", ".yaml"}:
+        return set()
+    try:
+        content = path.read_bytes()
+        if kinds and not any(kind.partition("/")[0].encode() in content for kind in kinds):
+            return set()
+        spec: Any = json.loads(content) if path.suffix == ".json" else yaml.safe_load(content)
+        names = [device["name"] for device in spec["devices"]]
+        kind = spec["kind"]
+    except (OSError, ValueError, yaml.YAMLError, RecursionError, KeyError, TypeError):
+        return set()
+    if not all(isinstance(text, str) for text in (kind, *names)) or len(set(names)) < len(names):
+        return set()
+    if kinds and kind not in kinds:
+        return set()
+    return {f"{kind}={name}" for name in names}

@@ -24,9 +24,10 @@ from hooks.host.attributes import (
     read_link_name,
     read_names,
     read_numa,
+    read_path,
+    read_socket,
 )
 from hooks.host.devnodes import Cause, DeviceNodeError, read_char_device
-from hooks.host.places import read_path, read_socket
 from hooks.model.inventory import CharDevice, Pf, Vf
 from lading.devices.identity import parse_pci_address
 from lading.vocabulary import PciAddress

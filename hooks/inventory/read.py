@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from hooks.host.cdi import read_cdi_names
+from hooks.host.cdi_files import read_cdi_names
 from hooks.host.rdma import read_rdma
 from hooks.inventory.rails import unknown_rails, with_rails
 from hooks.model.inventory import Inventory

@@ -4,6 +4,9 @@ A call has a name and bytes. A plugin answers on connection 1 and calls on conne
 An unreadable call has a `problem`: answer it with that error, because a runtime continues without a plugin that closes the
 connection. After a MalformedError, close the socket.
 
+All fields of a call are kept, except in the list of pods (Synchronize). In that list, only the pods' ids and namespaces are
+kept, because pod authors decide how large annotations and environments are.
+
 Source: containerd/ttrpc, request.proto; a client's streams have odd numbers.
 
 Tests: tests/unit/hooks/frontends/nri/test_wire.py
@@ -11,15 +14,17 @@ Tests: tests/unit/hooks/frontends/nri/test_wire.py
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from hooks.frontends.nri.mux import PLUGIN, RUNTIME, MalformedError, PieceReader, render_pieces
-from hooks.frontends.nri.needed import request_sieve, response_sieve
-from hooks.frontends.nri.sieve import ExcessError
+from hooks.frontends.nri.sieve import ExcessError, Fields, Inner, Shrink, Sieve
 from hooks.frontends.nri.ttrpc import MAX_SENT, Arrived, MessageKind, MessageReader, TtrpcMessage, render_message
 from lading.http2.messages import MAX_STATUS_MESSAGE, GrpcStatus
 from protos.nri.v1alpha1 import nri_pb2 as nri
+
+LIST: Final = "Synchronize"
 
 
 class NriCallError(Exception):
@@ -50,6 +55,43 @@ class Reply:
     stream: int
     payload: bytes = b""
     error: NriCallError | None = None
+
+
+def request_sieve() -> Sieve:
+    """Return the sieve of one TtrpcRequest. Senders write fields in numeric order, so the method precedes the payload."""
+
+    def read_method(name: bytes) -> bytes:
+        fields[nri.TtrpcRequest.PAYLOAD_FIELD_NUMBER] = Inner(_LISTED) if name == LIST.encode() else _whole
+        return name
+
+    fields: dict[int, Shrink | Inner] = {
+        nri.TtrpcRequest.SERVICE_FIELD_NUMBER: _whole,
+        nri.TtrpcRequest.METHOD_FIELD_NUMBER: read_method,
+        nri.TtrpcRequest.PAYLOAD_FIELD_NUMBER: _whole,
+        nri.TtrpcRequest.TIMEOUT_NANO_FIELD_NUMBER: _whole,
+    }
+    return Sieve(fields)
+
+
+def response_sieve() -> Sieve:
+    """Return the sieve of one TtrpcResponse."""
+    return Sieve({nri.TtrpcResponse.STATUS_FIELD_NUMBER: _whole, nri.TtrpcResponse.PAYLOAD_FIELD_NUMBER: _whole})
+
+
+def _whole(value: bytes) -> bytes:
+    return value
+
+
+def _shrink_pod(value: bytes) -> bytes:
+    pod = nri.ListedPod.FromString(value)
+    pod.DiscardUnknownFields()
+    return pod.SerializeToString()
+
+
+_LISTED: Final[Fields] = {
+    nri.SynchronizeRequest.PODS_FIELD_NUMBER: _shrink_pod,
+    nri.SynchronizeRequest.MORE_FIELD_NUMBER: _whole,
+}
 
 
 class NriConversation:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hooks.frontends.nri.conversation import NriCall, NriCallError, NriConversation, Reply
+from hooks.frontends.nri.conversation import LIST, NriCall, NriCallError, NriConversation, Reply
 from hooks.frontends.nri.mux import MalformedError
-from hooks.frontends.nri.needed import LIST
 from hooks.frontends.nri.plugin import METHODS, RUNTIME_SERVICE, NriService, Plugin
 from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log

@@ -21,10 +21,9 @@ from typing import Any, Final
 
 import pynvml
 
-from hooks.host.attributes import read_numa
+from hooks.host.attributes import read_numa, read_path, read_socket
 from hooks.host.binding import read_binding
 from hooks.host.devnodes import Cause, DeviceNodeError, read_driver_node
-from hooks.host.places import read_path, read_socket
 from hooks.model.inventory import CharDevice, Driver, Gpu, GpuProcess, MigInstance, NvLink
 from hooks.vendors.nvidia.driver import find_device_root
 from hooks.vendors.nvidia.mig import read_profile

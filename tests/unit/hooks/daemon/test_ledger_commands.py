@@ -20,7 +20,7 @@ from hooks.daemon.parts import make_vendors
 from hooks.daemon.settings import Settings
 from hooks.frontends.cri_hook.ledger_service import LedgerService
 from hooks.frontends.cri_hook.service import HookServer, HookService
-from hooks.host.boot import read_boot_id
+from hooks.host.attributes import read_boot_id
 from hooks.host.lists import read_lists
 from hooks.ledger.period import End, Ended
 from hooks.ledger.store import Ledger, read_history, read_journal, read_ledger

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks.host.cdi import read_cdi_names
-from hooks.host.cdi_files import remove_specs, spec_path, write_specs
+from hooks.host.cdi_files import read_cdi_names, remove_specs, spec_path, write_specs
 from hooks.host.cdi_spec import make_spec, nodes_of, parse_spec
 from hooks.model.cdi import GPU_KIND, KINDS, VF_KIND, CdiDevice, Edits, Spec
 from tests.unit.hooks.inventories import node

@@ -3,8 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from hooks.node.bare_stopper import BareStopper
-from hooks.node.bypass import Bypassed
+from hooks.node.bypass import BareStopper, Bypassed
 from lading.errors import RuntimeUnavailableError
 from lading.log import Event
 from lading.vocabulary import ContainerId, PodUid

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.frontends.nri.conversation import NriCall, NriConversation
+from hooks.frontends.nri.conversation import NriCall, NriConversation, request_sieve
 from hooks.frontends.nri.mux import RUNTIME, MalformedError
-from hooks.frontends.nri.needed import request_sieve
 from hooks.frontends.nri.plugin import PLUGIN_SERVICE
 from hooks.frontends.nri.sieve import MAX_KEPT, ExcessError, Sieve
 from protos.nri.v1alpha1 import nri_pb2 as nri

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks.host.cdi import read_cdi_names
+from hooks.host.cdi_files import read_cdi_names
 from hooks.model.inventory import DriverMount
 from hooks.vendors.nvidia.driver import find_device_root, read_driver_mounts
 from lading.driverfiles import find_driver, read_driver_versions
