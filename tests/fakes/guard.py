@@ -14,8 +14,9 @@ from hooks.frontends.nri.conversation import NriCall, NriCallError, NriConversat
 from hooks.frontends.nri.guard.launched import INDEX, NAME
 from hooks.frontends.nri.guard.rule import check_container
 from hooks.frontends.nri.messages import Runtime, read_container
-from hooks.frontends.nri.mux import RUNTIME, MalformedError
 from hooks.frontends.nri.plugin import PLUGIN_SERVICE, RUNTIME_SERVICE, Handler, NriService, Request
+from hooks.frontends.nri.sieve import MalformedError
+from hooks.frontends.nri.wire import RUNTIME
 from lading.http2.messages import GrpcStatus
 from lading.log import Log
 from lading.refusals import render_refusal

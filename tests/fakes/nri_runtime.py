@@ -8,8 +8,8 @@ from typing import Self, TypeVar
 from google.protobuf.message import Message
 
 from hooks.frontends.nri.conversation import NriCall, NriCallError, NriConversation, Reply
-from hooks.frontends.nri.mux import RUNTIME
 from hooks.frontends.nri.plugin import PLUGIN_SERVICE
+from hooks.frontends.nri.wire import RUNTIME
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
 M = TypeVar("M", bound=Message)

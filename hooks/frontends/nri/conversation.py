@@ -18,9 +18,19 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from hooks.frontends.nri.mux import PLUGIN, RUNTIME, MalformedError, PieceReader, render_pieces
-from hooks.frontends.nri.sieve import ExcessError, Fields, Inner, Shrink, Sieve
-from hooks.frontends.nri.ttrpc import MAX_SENT, Arrived, MessageKind, MessageReader, TtrpcMessage, render_message
+from hooks.frontends.nri.sieve import ExcessError, Fields, Inner, MalformedError, Shrink, Sieve
+from hooks.frontends.nri.wire import (
+    MAX_SENT,
+    PLUGIN,
+    RUNTIME,
+    Arrived,
+    MessageKind,
+    MessageReader,
+    PieceReader,
+    TtrpcMessage,
+    render_message,
+    render_pieces,
+)
 from lading.http2.messages import MAX_STATUS_MESSAGE, GrpcStatus
 from protos.nri.v1alpha1 import nri_pb2 as nri
 

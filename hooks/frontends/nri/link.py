@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from hooks.frontends.nri.conversation import LIST, NriCall, NriCallError, NriConversation, Reply
-from hooks.frontends.nri.mux import MalformedError
 from hooks.frontends.nri.plugin import METHODS, RUNTIME_SERVICE, NriService, Plugin
+from hooks.frontends.nri.sieve import MalformedError
 from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from protos.nri.v1alpha1 import nri_pb2 as nri

@@ -14,7 +14,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from hooks.frontends.nri.mux import MalformedError
+from lading.errors import LadingError
 
 # Kubelet's messages about a pod or a container have at most 16 MiB each, and an NRI call is about one pod and one container.
 MAX_KEPT: Final = 32 << 20
@@ -27,6 +27,10 @@ class _Kind(IntEnum):
     FIXED64 = 1
     BYTES = 2
     FIXED32 = 5
+
+
+class MalformedError(LadingError):
+    """Report bytes that are not NRI; the connection is unusable from then on."""
 
 
 class ExcessError(MalformedError):

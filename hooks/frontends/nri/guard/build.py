@@ -15,7 +15,7 @@ from hooks.forms.annotations import prefixes
 from hooks.frontends.nri.guard.handler import PROGRAM, RUNC
 from hooks.frontends.nri.guard.launched import GUARD, INDEX, NAME
 from hooks.frontends.nri.guard.rule import check_container
-from hooks.frontends.nri.ttrpc import MAX_RECEIVED
+from hooks.frontends.nri.wire import MAX_RECEIVED
 from lading import __version__
 from lading.compiling import NATIVE, STATIC, WARNINGS, compile_for_nodes, run_compiler
 from lading.files import replace_file

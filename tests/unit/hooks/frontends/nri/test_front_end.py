@@ -13,8 +13,8 @@ import pytest
 from hooks.frontends.nri.conversation import NriCallError
 from hooks.frontends.nri.front_end import LadingPlugin, NriFrontEnd
 from hooks.frontends.nri.link import BUDGET_S, NriLink
-from hooks.frontends.nri.mux import render_pieces
 from hooks.frontends.nri.sieve import MAX_KEPT
+from hooks.frontends.nri.wire import render_pieces
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Answer, Device, EnvVar
 from lading.http2.messages import GrpcStatus

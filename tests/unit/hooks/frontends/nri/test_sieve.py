@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hooks.frontends.nri.conversation import NriCall, NriConversation, request_sieve
-from hooks.frontends.nri.mux import RUNTIME, MalformedError
 from hooks.frontends.nri.plugin import PLUGIN_SERVICE
-from hooks.frontends.nri.sieve import MAX_KEPT, ExcessError, Sieve
+from hooks.frontends.nri.sieve import MAX_KEPT, ExcessError, MalformedError, Sieve
+from hooks.frontends.nri.wire import RUNTIME
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
 CUTS = st.lists(st.integers(0, 3000))

@@ -9,8 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hooks.frontends.nri.conversation import NriCall, NriCallError, NriConversation, Reply
-from hooks.frontends.nri.mux import PLUGIN, RUNTIME, MalformedError, PieceReader, render_pieces
-from hooks.frontends.nri.ttrpc import MAX_RECEIVED, MAX_SENT, MessageKind, TtrpcMessage, render_message
+from hooks.frontends.nri.sieve import MalformedError
+from hooks.frontends.nri.wire import (
+    MAX_RECEIVED,
+    MAX_SENT,
+    PLUGIN,
+    RUNTIME,
+    MessageKind,
+    PieceReader,
+    TtrpcMessage,
+    render_message,
+    render_pieces,
+)
 from lading.http2.messages import MAX_STATUS_MESSAGE, GrpcStatus
 from protos.nri.v1alpha1 import nri_pb2 as nri
 

@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hooks.frontends.nri.conversation import NriCall, NriCallError, NriConversation, Reply
-from hooks.frontends.nri.mux import PLUGIN, RUNTIME, render_pieces
 from hooks.frontends.nri.plugin import PLUGIN_SERVICE
 from hooks.frontends.nri.sieve import MAX_KEPT
-from hooks.frontends.nri.ttrpc import MAX_RECEIVED
+from hooks.frontends.nri.wire import MAX_RECEIVED, PLUGIN, RUNTIME, render_pieces
 from lading import __version__
 from lading.http2.messages import GrpcStatus
 from lading.log import Log

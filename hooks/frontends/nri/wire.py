@@ -1,12 +1,14 @@
-"""Cut the byte stream of one logical connection into ttrpc messages, and write them.
+"""Cut the byte stream of NRI's socket into pieces of its two logical connections, and these into ttrpc messages; write both.
+
+On connection 1 the runtime calls the plugin, on connection 2 the plugin calls the runtime. A piece is not a message: each
+logical connection is a separate byte stream. A piece of any size is passed on as it arrives.
 
 NRI uses calls with one request and one response. Refused are a message larger than `MAX_RECEIVED`, and the message types of
 streaming calls. Sent messages keep ttrpc's limit (`MAX_SENT`), which containerd enforces as a reader. Received messages may be
 larger, because containerd 1.7 sends a list of pods of any size.
 
-Source: containerd/ttrpc, PROTOCOL.md (`u32 length | u32 stream | u8 type | u8 flags`, big-endian) and channel.go.
-
-Tests: tests/unit/hooks/frontends/nri/test_wire.py
+Source: containerd/nri, pkg/net/multiplex (`u32 connection | u32 length`, big-endian); containerd/ttrpc, PROTOCOL.md (`u32
+length | u32 stream | u8 type | u8 flags`, big-endian) and channel.go.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,14 +16,20 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
-from hooks.frontends.nri.mux import MalformedError
-from hooks.frontends.nri.sieve import Sieve
+from hooks.frontends.nri.sieve import MalformedError, Sieve
 
 # Maximum bytes of a message, without its header. The socket carries at most a GiB in the 2 s after which a runtime drops a
 # plugin that does not answer.
 MAX_SENT: Final = 4 << 20
 MAX_RECEIVED: Final = 1 << 30
 _HEADER: Final = Struct(">IIBB")
+PLUGIN: Final = 1  # connection on which the plugin answers
+RUNTIME: Final = 2  # connection on which the runtime answers
+
+_PIECE: Final = Struct(">II")
+# The runtime reads a message's header into a buffer of 4,096 bytes, so a message's first piece must not be larger. The rest of
+# the message is one piece of any size, because the runtime queues at most 256 unread pieces.
+_FIRST: Final = 4096
 
 
 class MessageKind(IntEnum):
@@ -87,3 +95,34 @@ class MessageReader:
 
 def render_message(message: TtrpcMessage) -> bytes:
     return _HEADER.pack(len(message.body), message.stream, message.kind, 0) + message.body
+
+
+class PieceReader:
+    """Split the socket's bytes into those of each logical connection."""
+
+    def __init__(self) -> None:
+        self._header = bytearray()
+        self._connection = 0
+        self._left = 0  # bytes of the current piece that have not arrived
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
+        """Yield (connection, bytes) for each piece, or for the arrived part of a piece."""
+        view = memoryview(data)
+        while view:
+            if self._left:
+                part, view = view[: self._left], view[self._left :]
+                self._left -= len(part)
+                yield self._connection, part
+            else:
+                missing = _PIECE.size - len(self._header)
+                self._header += view[:missing]
+                view = view[missing:]
+                if len(self._header) == _PIECE.size:
+                    self._connection, self._left = _PIECE.unpack(self._header)
+                    self._header.clear()
+
+
+def render_pieces(connection: int, message: bytes) -> bytes:
+    """Return the bytes of a message on a connection: a piece of up to 4,096 bytes, and a second piece with the rest."""
+    parts = (message[:_FIRST], message[_FIRST:])
+    return b"".join(_PIECE.pack(connection, len(part)) + part for part in parts if part)
