@@ -19,11 +19,10 @@ from doctor.kubelet.kubelet import decide_endpoint
 from doctor.mps import decide_mps
 from doctor.nri import decide_nri, decide_plugins, read_plugins
 from doctor.nvidia import gpus
-from doctor.ready import decide_ready
+from doctor.ready import decide_ready, decide_versions
 from doctor.runtime import decide_cgroup_driver, decide_runtime
 from doctor.sockets import decide_socket
 from doctor.units import decide_units
-from doctor.versions import decide_versions
 from hooks.daemon.settings import FrontEndName, ledger_path
 from lading import __version__
 from lading.checks.model import Check, Finding, failed, ok

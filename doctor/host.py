@@ -27,14 +27,12 @@ from doctor.mps import MpsReading, read_mps
 from doctor.nri import NriReading, read_validator
 from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionReading, LoaderCacheReading, ReloadReading
-from doctor.nvidia.specs import read_own_specs
-from doctor.read import ANSWER_S, read_listener, read_reply, read_runtime, read_socket
-from doctor.ready import DaemonReply
+from doctor.read import ANSWER_S, read_listener, read_reply, read_runtime, read_socket, show_units
+from doctor.read_node import read_own_specs
+from doctor.ready import DaemonReply, VersionsReading
 from doctor.runtime import CgroupDrivers, RuntimeReading, systemd_cgroups
 from doctor.sockets import SocketReading
-from doctor.systemctl import show_units
 from doctor.units import PROPERTIES
-from doctor.versions import VersionsReading
 from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import with_attached
 from hooks.daemon.registration import render_registration
@@ -55,7 +53,7 @@ from hooks.ledger.store import read_journal
 from hooks.model.inventory import Inventory
 from hooks.mps.control import ANSWER_S as MPS_ANSWER_S
 from lading import __version__
-from lading.checks.reading import ElsewhereError, Readings, read_shared
+from lading.checks.run import ElsewhereError, Readings, read_shared
 from lading.devices.isolation import IsolationName
 from lading.driverfiles import find_driver, read_driver_versions
 from lading.errors import HostError, StateError

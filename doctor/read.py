@@ -1,10 +1,10 @@
-"""Read sockets, HTTP, the runtime and configuration files of a node. Nothing is changed, nothing is decided.
+"""Read sockets, HTTP, the runtime, systemd's units and configuration files of a node. Nothing is changed, nothing is decided.
 
 To check a socket, connect, send a greeting and close. The kernel names the process that called listen() on the socket
 (SO_PEERCRED, unix(7)); this is systemd for a socket of a systemd unit. HTTP is one request per connection, as the daemons serve
 it (lading.health); proxies of the environment are not used. Functions marked "Blocks" are run in a thread.
 
-Source: proc_pid_cmdline(5), runtime.v1 (Version, Status).
+Source: proc_pid_cmdline(5), runtime.v1 (Version, Status), systemctl(1) show.
 
 Tests: tests/unit/doctor/test_sockets.py
 """
@@ -13,7 +13,8 @@ import argparse
 import asyncio
 import socket
 import stat
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -41,6 +42,7 @@ PROC: Final = Path("/proc")  # not below the host root: the kernel names a peer 
 _RETRY_S: Final = 0.1  # seconds between two requests, after a connection that ended without an answer
 LARGEST: Final = 16 << 20  # maximum bytes of an HTTP answer; /metrics of a node with many devices has some 100 KB
 RUNTIMES: Final = ("/run/containerd/containerd.sock", CONTAINERD, "/run/crio/crio.sock")
+_BOOTED: Final = Path("run/systemd/system")  # exists if systemd runs: sd_booted(3)
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  an address to listen on cannot be connected to
 
 
@@ -148,6 +150,23 @@ def _where_a_runtime_is(endpoint: Path) -> str:
     if not others:
         return "systemctl status containerd; journalctl -u containerd -n 50; is runtime_endpoint its socket?"
     return f'runtime_endpoint = "{others[0]}" in runtimeproxy.toml and in hooks.toml (a runtime is there), and restart both'
+
+
+# ---- systemd
+
+
+def show_units(host_root: Path, properties: str, units: Sequence[str], answer_s: float) -> str | None:
+    """Return what `systemctl show` prints; None if systemd does not run this node, or the host root is another node's."""
+    if host_root != Path("/") or not (host_root / _BOOTED).is_dir():
+        return None
+    command = ["systemctl", "show", "--property", properties, *units]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=answer_s)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise HostError(f"cannot ask systemd about {', '.join(units)}: {e}") from e
+    if done.returncode:
+        raise HostError(f"cannot ask systemd about {', '.join(units)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 # ---- configuration files

@@ -19,13 +19,18 @@ from typing import Final
 from doctor.cluster import PLUGINS, PluginsReading
 from doctor.kernel import CgroupMode, CgroupsReading, ClockReading, SelinuxReading
 from doctor.keys import FileReading, KeysReading
+from doctor.nvidia.gpus import OwnSpecs
 from doctor.rdma import MELLANOX, PEER_MEMORY, ModulesReading
 from doctor.read import read_listener
 from doctor.state import DiskReading, LedgerReading
+from hooks.daemon.settings import Settings
 from hooks.host.attributes import read_attribute, read_names
+from hooks.host.cdi_files import spec_path
+from hooks.host.cdi_spec import SpecError, parse_spec
 from hooks.ledger import file
 from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.store import read_ledger
+from hooks.model.cdi import KINDS, Edits, Spec
 from hooks.model.inventory import Pf
 from lading.errors import HostError
 from lading.sockets import Access
@@ -180,3 +185,34 @@ def _is_served(path: Path) -> bool:
         return read_listener(path) is not None
     except HostError:
         return True  # the plugin listens, but is too busy to accept connections
+
+
+# ---- CDI specs of lading-hooks
+
+
+def read_own_specs(settings: Settings) -> OwnSpecs:
+    """Return a reading of the CDI specs in cdi_dir. Raise OSError if a file cannot be read."""
+    specs: list[Spec] = []
+    invalid: list[str] = []
+    for path in (spec_path(Path(settings.cdi_dir), kind) for kind in KINDS):
+        try:
+            specs.append(parse_spec(path.read_bytes()))
+        except FileNotFoundError:
+            continue
+        except SpecError as e:
+            invalid.append(f"{path}: {e.message}")
+    edits = [one for spec in specs for one in (spec.container_edits, *(device.container_edits for device in spec.devices))]
+    paths = dict.fromkeys(path for one in edits for path in _host_paths(one))
+    return OwnSpecs(
+        folder=settings.cdi_dir,
+        invalid=tuple(invalid),
+        missing=tuple(path for path in paths if not os.path.lexists(path)),
+        libraries=frozenset(Path(mount.container_path).name for one in edits for mount in one.mounts),
+        hooked=any(one.hooks for one in edits),
+        hook=settings.cdi_hook,
+    )
+
+
+def _host_paths(edits: Edits) -> list[str]:
+    nodes, mounts = [node.host_path for node in edits.device_nodes], [mount.host_path for mount in edits.mounts]
+    return [*nodes, *mounts, *(hook.path for hook in edits.hooks)]

@@ -1,17 +1,18 @@
 """Check the readiness conditions that a daemon reports over HTTP on this node, and parse its version and gauges.
 
 Take the bodies of /readyz and /metrics (lading.health). Return verdicts about conditions that do not hold, the daemon's
-version, and the values of gauges.
+version, and the values of gauges. `decide_versions` checks whether the daemons' versions and this command are compatible.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from lading.checks.model import Finding, failed, ok, skipped, warning
+from lading.versions import find_skews
 
 _VERSION: Final = re.compile(r'^lading_build_info\{version="([^"]*)"\}', re.MULTILINE)
 
@@ -101,3 +102,28 @@ def decide_ready(reply: DaemonReply) -> Iterator[Finding]:
         yield judge(what, mend=mend.format(daemon=reply.daemon))
     if all(condition.ok for condition in conditions):
         yield ok(f"{reply.daemon} reports that all {len(conditions)} conditions hold")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionsReading:
+    installed: str  # version of this command
+    running: Mapping[str, str]  # version by daemon; empty if unknown
+
+
+def decide_versions(reading: VersionsReading) -> Iterator[Finding]:
+    known = {daemon: version for daemon, version in reading.running.items() if version}
+    if not known:
+        what = f"no daemon reports its version: is one running, with metrics set? {reading.installed} is installed"
+        yield skipped(what, mend="systemctl status lading-hooks lading-runtimeproxy")
+        return
+    text = ", ".join(f"{daemon} {version}" for daemon, version in known.items())
+    skews = find_skews(known)
+    for skew in skews:
+        yield failed(
+            skew.why, mend="upgrade the older one, one minor version at a time: docs/operations.md, Restart and upgrade"
+        )
+    old = [daemon for daemon, version in known.items() if version != reading.installed]
+    for daemon in old:
+        yield warning(f"{daemon} {known[daemon]} runs, {reading.installed} is installed", mend=f"systemctl restart {daemon}")
+    if not old and not skews:
+        yield ok(f"{text}; {reading.installed} is installed")

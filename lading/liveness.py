@@ -3,12 +3,14 @@ request is answered.
 
 The daemon sends `WATCHDOG=1` at half of the interval that systemd allows. A hanging event loop makes no request, and a socket
 without an accept loop gives no answer. In both cases systemd is not notified, and restarts the daemon. The daemon's
-dependencies (the runtime, the driver) are not checked, because a restart would not bring them back.
+dependencies (the runtime, the driver) are not checked, because a restart would not bring them back. `notify` tells systemd the
+daemon's state, and does nothing if NOTIFY_SOCKET is not set.
 
-Source: sd_watchdog_enabled(3), unix(7); RFC 9113 §3.4: a server speaks first, or after the client's preface.
+Source: sd_notify(3), sd_watchdog_enabled(3), unix(7); RFC 9113 §3.4: a server speaks first, or after the client's preface.
 """
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -16,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from lading.log import Event, Log
-from lading.notify import notify
 
 PROBE_TIMEOUT_S: Final = 2.0
 # A daemon on a slow node answers itself late, but does not hang: 2 s were often too short on a node of emulated processors. The
@@ -94,3 +95,14 @@ async def keep_fed(silence: Callable[[], Awaitable[str]], log: Log) -> None:
             log.error(Event.PROBE_FAILED, f"{reason}; systemd restarts this daemon if this lasts {wait_s:g} s")
         logged = reason
         await asyncio.sleep(wait_s / 2 if not reason else min(1.0, wait_s / 4))
+
+
+def notify(state: str) -> None:
+    """Send `state`: READY=1, STOPPING=1, WATCHDOG=1, STATUS=… . Errors are ignored: a manager that does not listen is not a
+    failure of the daemon."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as connection:
+        connection.sendto(state.encode(), address)

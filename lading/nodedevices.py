@@ -15,8 +15,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from lading.devices.identity import MemorySpan
 from lading.devices.isolation import MPS_CLIENTS
-from lading.devices.mig import MemorySpan
 from lading.kube.objects import AnnotatedMetadata
 from lading.kube.resource import NODE_DEVICES
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
@@ -45,7 +45,8 @@ class Place(_Wire, frozen=True):
 
 
 class MigInstance(_Wire, frozen=True):
-    """Represent a MIG instance or, with `slices`, a position where the node makes one on demand (lading/devices/mig.py)."""
+    """Represent a MIG instance or, with `slices`, a position where the node makes one on demand
+    (lading.devices.identity.position_name)."""
 
     uuid: str  # MIG-…
     gpu_instance: int  # id of the GPU instance; for a position, its first memory slice

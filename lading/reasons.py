@@ -2,11 +2,18 @@
 
 The code is in a pod's events, the log and the metrics. `make docs` writes both texts into docs/reasons.md, and `kubectl lading
 why` shows the second one. Texts that are too long for the page's tables are below the tables.
+
+`render_refusal` renders a refusal for the caller of a runtime: the gRPC status that says what to expect of a retry, and the
+text that kubelet shows in the pod's events.
 """
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, Self
+
+from lading.http2.messages import GrpcStatus
+from lading.log import printable
 
 _LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
@@ -312,3 +319,22 @@ class Reason(Explained):
         "create it in the usual way.",
     )
     INTERNAL = "internal", "A bug in Lading.", "report it with the log's lines for this pod."
+
+
+# Other reasons have FAILED_PRECONDITION: a person must change something before a retry can succeed.
+_STATUS_OF: Final[Mapping[str, GrpcStatus]] = {
+    Reason.HOOK_UNAVAILABLE: GrpcStatus.UNAVAILABLE,
+    Reason.HOOK_TIMEOUT: GrpcStatus.UNAVAILABLE,
+    Reason.NO_REGISTRATION: GrpcStatus.UNAVAILABLE,
+    Reason.NOT_RECONCILED: GrpcStatus.UNAVAILABLE,
+    Reason.NOT_PREPARED: GrpcStatus.UNAVAILABLE,
+    Reason.UNGRANTED: GrpcStatus.UNAVAILABLE,
+    Reason.REQUEST_UNREADABLE: GrpcStatus.INVALID_ARGUMENT,
+    Reason.ANNOTATION_RESERVED: GrpcStatus.INVALID_ARGUMENT,
+    Reason.INTERNAL: GrpcStatus.INTERNAL,
+}
+
+
+def render_refusal(reason: str, message: str) -> tuple[GrpcStatus, str]:
+    """Return the status, and the text on one line. `reason`: one of `Reason`, or a code of another hook server."""
+    return _STATUS_OF.get(reason, GrpcStatus.FAILED_PRECONDITION), f"lading: {reason}: {printable(message)}"

@@ -1,4 +1,5 @@
 """Open the Unix sockets of a node's daemons, so that only permitted peers can connect, and only one daemon has each socket.
+Connect to such a socket.
 
 `listen` takes the socket that systemd bound (LISTEN_FDS), or binds one. Others cannot write the directory, the file never has a
 wider mode than requested, and a file left by a dead daemon is replaced. `listen` refuses a path on which a process listens, a
@@ -21,7 +22,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from lading.errors import ConfigError, HostError
 
@@ -29,6 +30,7 @@ BACKLOG: Final = 1024  # connections that wait while the daemon starts; Backlog=
 _FIRST_DESCRIPTOR: Final = 3  # SD_LISTEN_FDS_START
 LONGEST_PATH: Final = 107  # sizeof(sun_path) less its NUL
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class Peer(NamedTuple):
@@ -288,3 +290,23 @@ def _kind(mode: int) -> str:
         if is_kind(mode):
             return name
     return "file that is no socket"
+
+
+async def dial(protocol: Callable[[], P], path: str) -> P:
+    """Connect to the socket at `path` and return the protocol. Raises OSError: EAGAIN if the backlog is full, which asyncio
+    takes for a pending connection."""
+    transport, made = await asyncio.get_running_loop().create_unix_connection(protocol, path)
+    if transport.get_extra_info("peername") is None:
+        transport.abort()
+        raise OSError(errno.EAGAIN, f"its backlog is full: {os.strerror(errno.EAGAIN)}")
+    return made
+
+
+def accepts(path: str) -> bool:
+    """Return whether the socket at `path` accepts a connection. Connecting to a Unix socket does not wait."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+            probe.connect(path)
+    except OSError:
+        return False
+    return True

@@ -19,10 +19,9 @@ from typing import Final
 from lading import __version__
 from lading.errors import RuntimeUnavailableError
 from lading.health import Condition, HealthServer, parse_address
-from lading.liveness import keep_fed, missing_socket
+from lading.liveness import keep_fed, missing_socket, notify
 from lading.log import Event, Log
 from lading.needed import Needed, find_denied
-from lading.notify import notify
 from lading.runtime import RuntimeClient
 from lading.sockets import access_problems, listen, parse_endpoint
 from lading.stopping import stop_asked

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
-from lading.dial import accepts, dial
 from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from lading.reasons import Reason
+from lading.sockets import accepts, dial
 from runtimeproxy.call.call_context import CallContext
 from runtimeproxy.call.calls import METHODS, HeldCall, Method
 from runtimeproxy.call.outcome import Forward, Outcome, Refuse

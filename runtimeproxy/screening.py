@@ -16,8 +16,7 @@ from runtimeproxy.adjustment.merge import RESERVED_ANNOTATIONS
 from runtimeproxy.call.call_context import CallContext
 from runtimeproxy.call.calls import Stage
 from runtimeproxy.call.outcome import Answers, CallRefusal
-from runtimeproxy.chain.registrations import Registration
-from runtimeproxy.chain.unassigned import decide_hidden
+from runtimeproxy.chain.registrations import Registration, decide_hidden
 from runtimeproxy.protobuf.wire import contains
 
 # A guarded pod may not set these keys: they make the runtime apply devices and properties without any check.

@@ -12,10 +12,9 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from lading.dial import accepts
 from lading.liveness import find_own_silence
 from lading.log import Event, Log
-from lading.sockets import Peer, parse_endpoint
+from lading.sockets import Peer, accepts, parse_endpoint
 from runtimeproxy.gate import Gate
 from runtimeproxy.link import Link
 from runtimeproxy.metrics import Metrics

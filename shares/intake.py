@@ -5,9 +5,9 @@ kept again, and the frames wait in the container's sockets. After PATIENCE_NS of
 with many waiting frames are floods. A process that waits for each answer never has many.
 """
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from shares.allowance import Allowance
 from shares.policy.model import MS
 
 FRAME_NS: Final = MS // 5  # 5,000 frames a second take from a twentieth to a third of the server's time
@@ -41,3 +41,24 @@ class Intake:
         if is_flood:
             self._since_ns = now_ns
         return Pause(self._allowance.ready_ns, is_flood)
+
+
+@dataclass(slots=True)
+class Allowance:
+    """Count the use of something that is limited to one in each interval, and to a number at once. Nothing is refused.
+
+    For example, with an interval of 200 µs and 10,000 at once, 15,000 may be used within the first second, and then 5,000 a
+    second.
+    """
+
+    interval_ns: int
+    most: int
+    _full_ns: int = 0  # time when the whole number is available again
+
+    def use(self, number: int, now_ns: int) -> None:
+        self._full_ns = max(self._full_ns, now_ns) + number * self.interval_ns
+
+    @property
+    def ready_ns(self) -> int:
+        """Return the time from which at least one is available."""
+        return self._full_ns - (self.most - 1) * self.interval_ns

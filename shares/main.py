@@ -18,9 +18,8 @@ from lading import __version__
 from lading.driverfiles import find_nvml, find_outdated_nvml, read_loaded_nvml, read_module_version
 from lading.errors import LadingError, die
 from lading.health import Condition, HealthServer, parse_address
-from lading.liveness import find_own_silence, keep_fed, missing_socket
+from lading.liveness import find_own_silence, keep_fed, missing_socket, notify
 from lading.log import Event, Log, open_log
-from lading.notify import notify
 from lading.settings import add_flags, parse_args
 from lading.sharestatus import ask
 from lading.sockets import Peer, listen, parse_endpoint

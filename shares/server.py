@@ -38,10 +38,9 @@ from lading.sharegrant import FILE, SOCKET, SharedGpu, ShareGrant
 from lading.sockets import peer_credentials
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid, PodUid
-from shares.allowance import Allowance
 from shares.card import Card, Effects, Token
 from shares.grants import Version, list_grants, read_grant
-from shares.intake import FRAME_NS, Intake
+from shares.intake import FRAME_NS, Allowance, Intake
 from shares.memory import MAX_BYTES, Memory
 from shares.page import DeviceShare, SharedPage
 from shares.peer import find_stranger

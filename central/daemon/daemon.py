@@ -28,8 +28,8 @@ from lading import __version__
 from lading.health import Condition, HealthServer, parse_address
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
+from lading.liveness import notify
 from lading.log import Event, Log
-from lading.notify import notify
 from lading.stopping import stop_asked
 from lading.tracing import open_tracing
 from lading.vocabulary import CENTRAL, PodUid

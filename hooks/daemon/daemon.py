@@ -54,10 +54,9 @@ from lading import __version__
 from lading.devices.isolation import IsolationName
 from lading.errors import HostError, RuntimeUnavailableError
 from lading.health import Condition, HealthServer, parse_address
-from lading.liveness import HELLO, find_own_silence, keep_fed, missing_socket
+from lading.liveness import HELLO, find_own_silence, keep_fed, missing_socket, notify
 from lading.log import Event, Log
 from lading.needed import find_denied
-from lading.notify import notify
 from lading.runtime import RuntimeClient, decide_cdi_support
 from lading.sharestatus import ask
 from lading.slowness import describe_slowness, measure_slowness

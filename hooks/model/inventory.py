@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hooks.model.cdi import Hook
+from lading.devices.identity import MemorySpan
 from lading.devices.isolation import IsolationName
-from lading.devices.mig import MemorySpan
 from lading.nodedevices import SHARES_PER_GPU
 from lading.vocabulary import GpuUuid, PciAddress
 
@@ -33,7 +33,7 @@ class CharDevice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
     """Represent a MIG instance. If Lading divides the card, represent a position where an instance can be made
-    (lading/devices/mig.py)."""
+    (lading.devices.identity.position_name)."""
 
     uuid: str  # UUID of the instance (MIG-…), or name of the position
     gpu_instance: int = -1

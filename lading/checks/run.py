@@ -3,19 +3,20 @@
 Take checks and their subject. Return the findings, in the order of the checks. A check that exceeds its deadline has failed,
 because an administrator must learn of a driver or runtime that hangs. On a slow node, deadlines are longer (lading.slowness). A
 check without permission to read its input is skipped, and its finding says so. An internal error in one check is a failed
-finding, and the other checks continue. `decide_all` is for checks of a subject that was read as a whole.
+finding, and the other checks continue. `decide_all` is for checks of a subject that was read as a whole. A reading that checks
+share is made once, and only one check reports its failure.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from lading.checks.model import Check, Finding, failed, skipped
-from lading.checks.reading import ElsewhereError
 from lading.errors import LadingError
 from lading.slowness import describe_slowness, is_slow
 
 S = TypeVar("S")
+T = TypeVar("T")
 
 
 def decide_all(checks: Iterable[Check[S]], subject: S) -> tuple[Finding, ...]:
@@ -70,3 +71,30 @@ def _denied(error: BaseException | None) -> str:
 
 def _as_text(error: OSError) -> str:
     return f"cannot read {error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+
+
+class ElsewhereError(Exception):
+    """Report that an input of a check could not be read. The argument names the check that reports why."""
+
+
+class Readings:
+    """Hold the readings of one subject. Create and use an object on one event loop only."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, asyncio.Task[Any]] = {}
+
+    async def once(self, name: str, read: Callable[[], Awaitable[T]]) -> T:
+        """Make the reading `name` once, and return its result to every caller. The reading continues after a timeout of the
+        first caller, because the others may have more time left."""
+        if name not in self._begun:
+            self._begun[name] = asyncio.ensure_future(read())
+        result: T = await asyncio.shield(self._begun[name])
+        return result
+
+
+async def read_shared(check: str, reading: Awaitable[T]) -> T:
+    """Return a reading that several checks need. If it fails, raise ElsewhereError: only `check` reports the cause."""
+    try:
+        return await reading
+    except (LadingError, OSError) as e:
+        raise ElsewhereError(check) from e

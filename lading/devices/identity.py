@@ -3,10 +3,14 @@
 A text of another shape gives None. Nothing is looked up here: `grant.choose` checks whether the device exists. Sources:
 PCI addresses as Linux prints them (`%04x:%02x:%02x.%d`, domains may be longer),
 UUIDs as drivers print them, DNS labels (RFC 1123 §2.1, as Kubernetes uses them for container names), ib_device_register_name.
+
+An instance on a card that Lading divides gets another UUID each time it is made, and has none before. So `position_name` names
+it by its position, which stays the same. Source: NVML API reference, nvmlDeviceGetGpuInstancePossiblePlacements; NVIDIA MIG
+user guide, "MIG Device Placement".
 """
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from lading.vocabulary import GpuUuid, PciAddress
 
@@ -17,7 +21,7 @@ PCI_SHAPE: Final = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
 GPU_SHAPE: Final = rf"GPU-{_UUID}"
 MIG_PROFILE_SHAPE: Final = r"(?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z.]{1,8}){0,2}"
 _POSITION: Final = r"[1-9][0-9a-z.+-]{3,31}@[0-9]{1,2}"  # profile (shape above) and first slice; short, for messages
-# Drivers before 470 use the second form. The third is a position where Lading makes an instance (lading/devices/mig.py).
+# Drivers before 470 use the second form. The third is a position where Lading makes an instance (position_name).
 MIG_SHAPE: Final = rf"MIG-(?:{_UUID}|GPU-{_UUID}/(?:[0-9]{{1,3}}/[0-9]{{1,3}}|{_POSITION}))"
 
 _PCI: Final = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([01][0-9a-fA-F])\.([0-7])")
@@ -97,3 +101,18 @@ def shown_value(value: object) -> str:
 def shown(text: str) -> str:
     """Return the value quoted for a message: bounded, on one line, control characters and lone surrogates escaped."""
     return repr(text) if len(text) <= _SHOWN else repr(text[:_SHOWN]) + "…"
+
+
+class MemorySpan(NamedTuple):
+    """Represent consecutive memory slices of a card, which are mostly eighths of its memory."""
+
+    start: int
+    size: int
+
+    def overlaps(self, other: "MemorySpan") -> bool:
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+def position_name(card: GpuUuid, profile: str, start: int) -> str:
+    """Return the name of an instance of a card that Lading divides. `start` is its first memory slice."""
+    return f"MIG-{card}/{profile}@{start}"

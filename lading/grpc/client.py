@@ -15,12 +15,12 @@ from functools import lru_cache
 from typing import Final, cast
 from urllib.parse import unquote
 
-from lading.dial import dial
 from lading.http2 import frames, messages
 from lading.http2.connection import CREDIT, Connection, Stream
 from lading.http2.frames import ErrorCode, MalformedFrameError
 from lading.http2.headers import Fields, HeaderLane
 from lading.http2.messages import GrpcStatus
+from lading.sockets import dial
 
 _ENABLE_PUSH: Final = 0x2  # RFC 9113 6.5.2
 _LONGEST_TIMEOUT_MS: Final = 99_999_999  # a timeout has eight digits at most

@@ -8,7 +8,7 @@ Tests: tests/unit/runtimeproxy/test_gate.py
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lading.refusals import render_refusal
+from lading.reasons import render_refusal
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.call_context import CallContext
 

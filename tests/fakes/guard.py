@@ -19,7 +19,7 @@ from hooks.frontends.nri.sieve import MalformedError
 from hooks.frontends.nri.wire import RUNTIME
 from lading.http2.messages import GrpcStatus
 from lading.log import Log
-from lading.refusals import render_refusal
+from lading.reasons import render_refusal
 from lading.vocabulary import GRANT
 from protos.nri.v1alpha1 import nri_pb2 as nri
 

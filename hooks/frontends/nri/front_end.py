@@ -29,8 +29,7 @@ from hooks.model.container import Answer, Container, Sandbox
 from hooks.ports import NodePort
 from lading.errors import HostError
 from lading.log import Log
-from lading.reasons import Reason
-from lading.refusals import render_refusal
+from lading.reasons import Reason, render_refusal
 from lading.vocabulary import SandboxId
 from protos.nri.v1alpha1 import nri_pb2 as nri
 

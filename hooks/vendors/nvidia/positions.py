@@ -21,7 +21,7 @@ import pynvml
 
 from hooks.vendors.nvidia.mig import name_profile
 from hooks.vendors.nvidia.session import UNKNOWN, ask
-from lading.devices.mig import MemorySpan, position_name
+from lading.devices.identity import MemorySpan, position_name
 from lading.vocabulary import GpuUuid
 
 _NAMED: Final = "MIG "

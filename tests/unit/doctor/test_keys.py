@@ -14,7 +14,7 @@ from doctor.read_node import read_file, read_key_files
 from hooks.daemon.settings import Settings
 from hooks.model.assignment import Form
 from lading.checks.model import Verdict
-from lading.checks.reading import ElsewhereError
+from lading.checks.run import ElsewhereError
 from lading.errors import ConfigError
 from runtimeproxy.settings import Settings as ProxySettings
 from tests.unit.doctor.verdicts import states

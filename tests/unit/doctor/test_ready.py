@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from doctor.read import read_reply
-from doctor.ready import MENDS, DaemonReply, decide_ready
+from doctor.ready import MENDS, DaemonReply, VersionsReading, decide_ready, decide_versions
 from hooks.daemon.readiness import decide_ready as readiness_of_hooks
 from hooks.node.bypass import Bypassed
 from lading.checks.model import Verdict
@@ -148,3 +148,20 @@ def test_a_server_that_only_closes_connections_does_not_answer() -> None:
 
     with pytest.raises(HostError, match="no answer to /readyz"):
         asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("hooks", "proxy", "expected"),
+    [
+        ("0.1.0", "0.1.0", [Verdict.OK]),
+        ("0.1.0", "0.2.0", [Verdict.WARNING]),
+        ("0.1.0", "", [Verdict.OK]),
+        ("0.1.0", "0.3.0", [Verdict.FAILED, Verdict.WARNING]),
+        ("0.0.9", "0.1.0", [Verdict.WARNING]),  # the hooks that run are older than the installed ones
+        ("0.3.0", "0.1.0", [Verdict.FAILED, Verdict.WARNING]),
+        ("", "", [Verdict.SKIPPED]),
+    ],
+)
+def test_versions(hooks: str, proxy: str, expected: list[Verdict]) -> None:
+    reading = VersionsReading(installed="0.1.0", running={"lading-hooks": hooks, "lading-runtimeproxy": proxy})
+    assert states(decide_versions(reading)) == expected

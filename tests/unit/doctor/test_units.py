@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from doctor.host import Host
-from doctor.systemctl import show_units
+from doctor.read import show_units
 from doctor.units import PROPERTIES, decide_units
 from hooks.daemon.settings import Settings
 from lading.checks.model import Verdict

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.liveness import HELLO, PROBE_TIMEOUT_S, find_own_silence, find_silence, keep_fed, read_watchdog_s
+from lading.liveness import HELLO, PROBE_TIMEOUT_S, find_own_silence, find_silence, keep_fed, notify, read_watchdog_s
 from lading.log import Event, Level, Log, LogfmtSink
 from tests.fakes.simulated_time import run_simulated
 
@@ -193,3 +193,30 @@ def test_without_a_watchdog_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError
 
     asyncio.run(keep_fed(asked, Log(LogfmtSink())))
+
+
+@pytest.fixture
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
+    """Yield the value of NOTIFY_SOCKET, and the socket of a service manager that listens there."""
+    abstract = f"lading-test-{tmp_path.name}"
+    text, address = (f"@{abstract}", f"\0{abstract}") if request.param == "abstract" else (str(tmp_path / "n"),) * 2
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as listening:
+        listening.bind(address)
+        yield text, listening
+
+
+@pytest.mark.parametrize("manager", ["abstract", "path"], indirect=True)
+def test_the_manager_is_reported(manager: tuple[str, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+    text, listening = manager
+    monkeypatch.setenv("NOTIFY_SOCKET", text)
+    notify("READY=1")
+    notify("STOPPING=1")
+    assert [listening.recv(100), listening.recv(100)] == [b"READY=1", b"STOPPING=1"]
+
+
+@pytest.mark.parametrize("said", ["", "/absent/notify", "@lading-test-nobody", "/" + "x" * 200])
+def test_no_manager_is_no_failure(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", said)
+    notify("READY=1")
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    notify("READY=1")

@@ -8,7 +8,8 @@ import pytest
 from central.controllers.event_reasons import EventReason
 from central.request.reasons import OfBinding, OfPod
 from central.search.placement import Missing
-from lading.reasons import Explained, Reason
+from lading.http2.messages import GrpcStatus
+from lading.reasons import Explained, Reason, render_refusal
 from tests.docs import ROOT
 
 ALL = [*Reason, *Missing, *OfPod, *OfBinding]
@@ -44,3 +45,22 @@ def test_a_remedy_on_a_terminal_has_no_links() -> None:
     assert "unless it lasts" in Reason.NOT_RECONCILED.plain_remedy
     assert "`/readyz` on the node" in Reason.NOT_RECONCILED.plain_remedy
     assert Reason.ANNOTATION_MALFORMED.plain_remedy.startswith("correct it and create the pod again; docs/reference.md has")
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        ("of-another-hook-server", GrpcStatus.FAILED_PRECONDITION),
+        (Reason.DEVICE_HELD, GrpcStatus.FAILED_PRECONDITION),
+        (Reason.HOOK_UNAVAILABLE, GrpcStatus.UNAVAILABLE),
+        (Reason.HOOK_TIMEOUT, GrpcStatus.UNAVAILABLE),
+        (Reason.NO_REGISTRATION, GrpcStatus.UNAVAILABLE),
+        (Reason.NOT_PREPARED, GrpcStatus.UNAVAILABLE),
+        (Reason.UNGRANTED, GrpcStatus.UNAVAILABLE),
+        (Reason.ANNOTATION_RESERVED, GrpcStatus.INVALID_ARGUMENT),
+        (Reason.REQUEST_UNREADABLE, GrpcStatus.INVALID_ARGUMENT),
+        (Reason.INTERNAL, GrpcStatus.INTERNAL),
+    ],
+)
+def test_a_refusal_has_a_status_and_says_its_reason_on_one_line(reason: str, status: GrpcStatus) -> None:
+    assert render_refusal(reason, "it\nis") == (status, f"lading: {reason}: it\\x0ais")

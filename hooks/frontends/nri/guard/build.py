@@ -21,7 +21,7 @@ from lading.compiling import NATIVE, STATIC, WARNINGS, compile_for_nodes, run_co
 from lading.files import replace_file
 from lading.http2.messages import GrpcStatus
 from lading.log import JOURNAL_SOCKET, Event
-from lading.refusals import render_refusal
+from lading.reasons import render_refusal
 from lading.vocabulary import GRANT, RESERVED
 
 _HERE: Final = Path(__file__).parent

@@ -23,7 +23,7 @@ from doctor.nvidia.gpus import (
     decide_persistence,
     decide_reload,
 )
-from doctor.nvidia.specs import read_own_specs
+from doctor.read_node import read_own_specs
 from hooks.daemon.settings import Settings
 from hooks.host.cdi_files import write_specs
 from hooks.host.cdi_spec import make_spec

@@ -9,8 +9,8 @@ from hooks.grant.dirty import CleanCheck, Cleanness, CleanRule, HostProcess
 from hooks.model.assignment import ContainerRequest, GpuRequest, GrantedDevices, GrantedGpu, GrantedVf, Refusal, VfRequest
 from hooks.model.grant import Holding
 from hooks.model.inventory import Inventory, MigInstance, Pf
+from lading.devices.identity import MemorySpan
 from lading.devices.isolation import IsolationName
-from lading.devices.mig import MemorySpan
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf

@@ -13,7 +13,7 @@ from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Answer, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, Inventory, MigInstance
-from lading.devices.mig import MemorySpan, position_name
+from lading.devices.identity import MemorySpan, position_name
 from lading.errors import HostError
 from lading.log import Event, Log
 from lading.reasons import Reason

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import pytest
 
 from lading.checks.model import Check, Finding, Verdict, note, ok, worst, worst_first
-from lading.checks.reading import ElsewhereError, Readings, read_shared
-from lading.checks.run import decide_all, run_checks
+from lading.checks.run import ElsewhereError, Readings, decide_all, read_shared, run_checks
 from lading.errors import ConfigError, HostError
 
 Read = Callable[[None], Awaitable[Iterable[Finding]]]

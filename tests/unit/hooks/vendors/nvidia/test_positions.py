@@ -11,7 +11,7 @@ import pytest
 from hooks.model.inventory import Gpu, MigInstance
 from hooks.vendors.nvidia.nvml import divide_card, read_gpus
 from hooks.vendors.nvidia.session import session
-from lading.devices.mig import MemorySpan
+from lading.devices.identity import MemorySpan
 from lading.errors import HostError
 from simnode.build import SimNode
 from simnode.nvml import Failure, NvmlState, Running
