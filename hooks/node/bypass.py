@@ -72,7 +72,6 @@ def _find_in_pod(sandbox: ListedSandbox, bare: Sequence[ListedContainer], *, nod
 class Stop(Protocol):
     def __call__(self, container_id: str, *, grace_s: int) -> Awaitable[None]:
         """Stop the container, after `grace_s` seconds at most. Raise RuntimeUnavailableError."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

@@ -26,12 +26,10 @@ class Share(Protocol):
     @property
     def pod_wide(self) -> bool:
         """Return whether equal shares of the pod's containers are one share, counted once."""
-        ...
 
     @property
     def pod_memory_mib(self) -> int | None:
         """Return the MiB that the pod takes at one time, if its containers take turns; None: its containers' sum."""
-        ...
 
     @property
     def pod_core_percent(self) -> int | None: ...

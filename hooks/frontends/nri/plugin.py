@@ -52,15 +52,12 @@ class Plugin(Protocol):
     @property
     def index(self) -> str:
         """Return two digits, such as "50", by which the runtime orders its plugins."""
-        ...
 
     def handlers(self, runtime: Runtime) -> Mapping[nri.Event, Handler]:
         """Return a handler for each subscribed event: at least one, and only for events that this runtime supports."""
-        ...
 
     def synchronized(self, pods: Sequence[nri.PodSandbox]) -> None:
         """Take the list of existing pods. From now on the runtime calls the plugin for each new container."""
-        ...
 
 
 @dataclass(slots=True)
