@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import Counter, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from lading import __version__
 from lading.reasons import Reason
+from lading.scrape import Scraped, gauge, open_registry
 from runtimeproxy.call.calls import Method
 from runtimeproxy.call.outcome import Forward, Outcome
 
@@ -26,8 +25,6 @@ _OTHER_REASON: Final = "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """Hold the current values of the gauges."""
-
     connections: int
     open_calls: int
     connections_opened: int
@@ -40,7 +37,7 @@ class Gauges:
 
 class Metrics:
     def __init__(self) -> None:
-        self.registry = CollectorRegistry(auto_describe=True)
+        self.registry = open_registry()
         self.from_client = 0  # bytes
         self.from_runtime = 0
         self._hooks: set[str] = set()  # hooks that have metric series
@@ -76,11 +73,10 @@ class Metrics:
             ["hook", "reason"],
             registry=self.registry,
         )
-        ProcessCollector(registry=self.registry)
 
     def show(self, gauges: Callable[[], Gauges]) -> None:
         """Register the gauges. Call it once, when their sources exist."""
-        self.registry.register(_GaugeCollector(self, gauges))
+        self.registry.register(Scraped(lambda: _read(self, gauges())))
 
     def call_ended(self, method: Method, outcome: Outcome, held_s: float) -> None:
         if isinstance(outcome, Forward):
@@ -110,42 +106,26 @@ class Metrics:
         self._held.labels(method.name).observe(held_s)
 
 
-class _GaugeCollector(Collector):
-    def __init__(self, metrics: Metrics, gauges: Callable[[], Gauges]) -> None:
-        self._metrics = metrics
-        self._gauges = gauges
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # without `describe`, the registry would collect once to learn the names
-
-    def collect(self) -> Iterator[Metric]:
-        now = self._gauges()
-        build = GaugeMetricFamily("lading_build_info", "Version of the running program.", labels=["version"])
-        build.add_metric([__version__], 1)
-        yield build
-        yield GaugeMetricFamily("lading_proxy_connections", "Client connections that are open.", now.connections)
-        yield GaugeMetricFamily("lading_proxy_open_calls", "Calls that have not ended, including held calls.", now.open_calls)
-        yield CounterMetricFamily(
-            "lading_proxy_connections_opened", "Client connections since the start.", now.connections_opened
-        )
-        yield CounterMetricFamily(
-            "lading_proxy_connections_rejected",
-            "Rejected connections: over max_connections, from a user without permission, or for lack of file descriptors.",
-            now.connections_rejected,
-        )
-        yield GaugeMetricFamily("lading_proxy_runtime_up", "1 while the runtime answers.", int(now.runtime_up))
-        yield CounterMetricFamily(
-            "lading_proxy_lost_calls", "Calls that a stop of the proxy interrupted, since the node booted.", now.lost_calls
-        )
-        yield CounterMetricFamily("lading_log_dropped", "Log records that the journal did not accept in time.", now.log_dropped)
-        bytes_ = CounterMetricFamily("lading_proxy_bytes", "Bytes received, by sender: client or runtime.", labels=["sender"])
-        bytes_.add_metric(["client"], self._metrics.from_client)
-        bytes_.add_metric(["runtime"], self._metrics.from_runtime)
-        yield bytes_
-        up = GaugeMetricFamily("lading_proxy_hook_up", "1 while the registered hook server answers.", labels=["hook"])
-        for hook, answers in now.hooks_up.items():
-            up.add_metric([hook], int(answers))
-        yield up
+def _read(metrics: Metrics, now: Gauges) -> Iterator[Metric]:
+    yield GaugeMetricFamily("lading_proxy_connections", "Client connections that are open.", now.connections)
+    yield GaugeMetricFamily("lading_proxy_open_calls", "Calls that have not ended, including held calls.", now.open_calls)
+    yield CounterMetricFamily("lading_proxy_connections_opened", "Client connections since the start.", now.connections_opened)
+    yield CounterMetricFamily(
+        "lading_proxy_connections_rejected",
+        "Rejected connections: over max_connections, from a user without permission, or for lack of file descriptors.",
+        now.connections_rejected,
+    )
+    yield GaugeMetricFamily("lading_proxy_runtime_up", "1 while the runtime answers.", int(now.runtime_up))
+    yield CounterMetricFamily(
+        "lading_proxy_lost_calls", "Calls that a stop of the proxy interrupted, since the node booted.", now.lost_calls
+    )
+    yield CounterMetricFamily("lading_log_dropped", "Log records that the journal did not accept in time.", now.log_dropped)
+    bytes_ = CounterMetricFamily("lading_proxy_bytes", "Bytes received, by sender: client or runtime.", labels=["sender"])
+    bytes_.add_metric(["client"], metrics.from_client)
+    bytes_.add_metric(["runtime"], metrics.from_runtime)
+    yield bytes_
+    up = {(hook,): answers for hook, answers in now.hooks_up.items()}
+    yield gauge("lading_proxy_hook_up", "1 while the registered hook server answers.", ["hook"], up)
 
 
 def _reason_label(reason: str) -> str:

@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, cast
 
 import msgspec
-from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from lading import __version__
+from lading.scrape import Scraped, open_registry
 from lading.sharestatus import ShareUse
 from lading.sockets import serve
 from shares.server import Usage
@@ -87,37 +85,24 @@ class Metrics:
     grants."""
 
     def __init__(self, usage: Callable[[], Sequence[Usage]], refused: Callable[[], int]) -> None:
-        self.registry = CollectorRegistry(auto_describe=True)
-        self.registry.register(_Shown(usage, refused))
-        ProcessCollector(registry=self.registry)
+        self.registry = open_registry()
+        self.registry.register(Scraped(lambda: _read(usage(), refused())))
 
 
-class _Shown(Collector):
-    def __init__(self, usage: Callable[[], Sequence[Usage]], refused: Callable[[], int]) -> None:
-        self._usage = usage
-        self._refused = refused
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # otherwise the registry would collect once to learn the names
-
-    def collect(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("lading_build_info", "Version of the running program.", labels=["version"])
-        build.add_metric([__version__], 1)
-        yield build
-        yield CounterMetricFamily(
-            "lading_shares_refused",
-            "Processes that a share was refused to, whose frames cannot be read, or that sent too many frames.",
-            self._refused(),
-        )
-        held = CounterMetricFamily(
-            "lading_share_held_seconds",
-            "Seconds for which a container had its card, since its grant or the server's start.",
-            labels=_LABELS,
-        )
-        used = GaugeMetricFamily("lading_share_memory_bytes", "Memory of its card that a container uses.", labels=_LABELS)
-        for one in self._usage():
-            labels = [one.grant.namespace, one.grant.pod_name, one.grant.container, one.uuid]
-            held.add_metric(labels, one.held_ns / 1e9)
-            used.add_metric(labels, one.used_bytes)
-        yield held
-        yield used
+def _read(usage: Sequence[Usage], refused: int) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "lading_shares_refused",
+        "Processes that a share was refused to, whose frames cannot be read, or that sent too many frames.",
+        refused,
+    )
+    held = CounterMetricFamily(
+        "lading_share_held_seconds",
+        "Seconds for which a container had its card, since its grant or the server's start.",
+        labels=_LABELS,
+    )
+    used = GaugeMetricFamily("lading_share_memory_bytes", "Memory of its card that a container uses.", labels=_LABELS)
+    for one in usage:
+        labels = [one.grant.namespace, one.grant.pod_name, one.grant.container, one.uuid]
+        held.add_metric(labels, one.held_ns / 1e9)
+        used.add_metric(labels, one.used_bytes)
+    yield from (held, used)

@@ -9,13 +9,13 @@ Source: prometheus.io/docs/practices/naming.
 """
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import Counter, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from hooks.attach.preparer import Operation
 from hooks.ledger.listing import Kind
@@ -29,8 +29,8 @@ from hooks.model.inventory import Inventory
 from hooks.node.node import Node
 from hooks.ports import CardService
 from hooks.report.reporter import Reporter
-from lading import __version__
 from lading.errors import HostError
+from lading.scrape import Scraped, gauge, open_registry
 
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 30.0)
 _MOVE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -46,7 +46,7 @@ _HELD, _PENDING = "held", "pending"  # states of a grant: its container was crea
 class Metrics:
     def __init__(self, node: Node, reporter: Reporter | None = None) -> None:
         """Register the metrics. `reporter`: None on a node that does not report to the API server."""
-        self.registry = CollectorRegistry(auto_describe=True)
+        self.registry = open_registry()
         self._outcomes = Counter(
             "lading_hooks_containers",
             "Containers by the hook server's answer: created, reused, refused, no-devices. "
@@ -94,10 +94,9 @@ class Metrics:
         for operation in Operation:
             self._moves.labels(operation)
             self._failed_moves.labels(operation)
-        ProcessCollector(registry=self.registry)
-        self.registry.register(_State(node))
+        self.registry.register(Scraped(lambda: _read(node)))
         if reporter is not None:
-            self.registry.register(_Reports(reporter))
+            self.registry.register(Scraped(lambda: _read_reports(reporter)))
 
     def answered(self, answer: Answer | Refusal, seconds: float) -> None:
         self._decision.observe(seconds)
@@ -124,93 +123,68 @@ class Metrics:
         self._release.observe(seconds)
 
 
-class _State(Collector):
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # otherwise the registry would collect once to find the metrics' names
-
-    def collect(self) -> Iterator[Metric]:
-        node = self._node
-        inventory = node.inventory
-        build = GaugeMetricFamily("lading_build_info", "Version of the running program.", labels=["version"])
-        build.add_metric([__version__], 1)
-        yield build
-        yield _grants(node.ledger.grants())
-        yield _devices(inventory or Inventory())
-        yield from _use(inventory or Inventory())
-        yield _dirty(node.hand_over.since)
-        yield from _holders(node.ledger.grants())
-        yield _used_by_holders(node, inventory or Inventory())
-        yield _share_bypasses(node.share_bypasses)
-        yield from _services([service for preparer in node.preparers for service in preparer.services()])
-        rows = node.ledger.journal.rows()
-        yield _attachments(rows)
-        yield GaugeMetricFamily(
-            "lading_hooks_vfs_stuck", "Attached VFs at a step that failed.", sum(bool(r.failure) for r in rows)
-        )
-        yield GaugeMetricFamily(
-            "lading_bypassed_containers",
-            "Containers that run without the devices of their pod's annotations.",
-            len(node.bypassed),
-        )
-        age_s = node.watch.age_s if node.watch else float("inf")
-        yield GaugeMetricFamily(
-            "lading_hooks_inventory_age_seconds", "Seconds since the devices were last read without an error.", age_s
-        )
-        yield GaugeMetricFamily(
-            "lading_hooks_reconcile_age_seconds",
-            "Seconds since the ledger was last compared with the runtime's lists; +Inf before the first time.",
-            node.reconcile_age_s,
-        )
-        yield CounterMetricFamily(
-            "lading_hooks_reconcile_failures",
-            "Comparisons of the ledger with the runtime that failed.",
-            node.reconcile_failures,
-        )
-        yield CounterMetricFamily(
-            "lading_hooks_ledger_write_failures", "Failed writes of the ledger.", node.ledger.write_failures
-        )
-        yield CounterMetricFamily(
-            "lading_log_dropped", "Log records that the journal did not accept in time.", node.log.dropped
-        )
+def _read(node: Node) -> Iterator[Metric]:
+    inventory = node.inventory or Inventory()
+    grants = node.ledger.grants()
+    yield _grants(grants)
+    yield _devices(inventory)
+    yield from _use(inventory)
+    dirty = {(card,): 1 for card in node.hand_over.since}
+    yield gauge("lading_gpu_dirty", "1 for each card without a holder that is not clean.", ["uuid"], dirty)
+    yield from _holders(grants)
+    yield _used_by_holders(node.host_root, inventory, grants)
+    yield _share_bypasses(node.share_bypasses)
+    yield from _services([service for preparer in node.preparers for service in preparer.services()])
+    rows = node.ledger.journal.rows()
+    yield _attachments(rows)
+    yield GaugeMetricFamily("lading_hooks_vfs_stuck", "Attached VFs at a step that failed.", sum(bool(r.failure) for r in rows))
+    yield GaugeMetricFamily(
+        "lading_bypassed_containers",
+        "Containers that run without the devices of their pod's annotations.",
+        len(node.bypassed),
+    )
+    age_s = node.watch.age_s if node.watch else float("inf")
+    yield GaugeMetricFamily(
+        "lading_hooks_inventory_age_seconds", "Seconds since the devices were last read without an error.", age_s
+    )
+    yield GaugeMetricFamily(
+        "lading_hooks_reconcile_age_seconds",
+        "Seconds since the ledger was last compared with the runtime's lists; +Inf before the first time.",
+        node.reconcile_age_s,
+    )
+    yield CounterMetricFamily(
+        "lading_hooks_reconcile_failures",
+        "Comparisons of the ledger with the runtime that failed.",
+        node.reconcile_failures,
+    )
+    yield CounterMetricFamily("lading_hooks_ledger_write_failures", "Failed writes of the ledger.", node.ledger.write_failures)
+    yield CounterMetricFamily("lading_log_dropped", "Log records that the journal did not accept in time.", node.log.dropped)
 
 
-class _Reports(Collector):
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        reporter = self._reporter
-        yield GaugeMetricFamily(
-            "lading_hooks_report_age_seconds",
-            "Seconds since the API server last accepted a report, which a quiet node sends every ten minutes; "
-            "+Inf before the first.",
-            reporter.age_s,
-        )
-        yield GaugeMetricFamily(
-            "lading_hooks_report_stale_seconds",
-            "Seconds for which the API server may lack a change of this node; 0: none.",
-            reporter.stale_s,
-        )
-        yield CounterMetricFamily("lading_hooks_report_failures", "Reports to the API server that failed.", reporter.failures)
+def _read_reports(reporter: Reporter) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "lading_hooks_report_age_seconds",
+        "Seconds since the API server last accepted a report, which a quiet node sends every ten minutes; "
+        "+Inf before the first.",
+        reporter.age_s,
+    )
+    yield GaugeMetricFamily(
+        "lading_hooks_report_stale_seconds",
+        "Seconds for which the API server may lack a change of this node; 0: none.",
+        reporter.stale_s,
+    )
+    yield CounterMetricFamily("lading_hooks_report_failures", "Reports to the API server that failed.", reporter.failures)
 
 
-def _grants(grants: Iterable[Grant]) -> GaugeMetricFamily:
+def _grants(grants: Iterable[Grant]) -> Metric:
     tally = Tally((str(grant.form), _HELD if grant.containers else _PENDING) for grant in grants)
-    family = GaugeMetricFamily(
+    forms = sorted({*map(str, Form), *(form for form, _ in tally)})
+    return gauge(
         "lading_hooks_grants",
         "Grants of the ledger: held by a container, as of the last comparison with the runtime, or pending.",
-        labels=["form", "state"],
+        ["form", "state"],
+        {(form, state): tally[form, state] for form in forms for state in (_HELD, _PENDING)},
     )
-    for form in sorted({*map(str, Form), *(form for form, _ in tally)}):
-        for state in (_HELD, _PENDING):
-            family.add_metric([form, state], tally[form, state])
-    return family
 
 
 def _holders(grants: Iterable[Grant]) -> Iterator[Metric]:
@@ -224,15 +198,10 @@ def _holders(grants: Iterable[Grant]) -> Iterator[Metric]:
             mib[labels] += gpu.memory_mib
         if gpu is not None and gpu.core_percent is not None:
             percent[labels] += gpu.core_percent
-    holder = GaugeMetricFamily(
-        "lading_device_holder", "1 for each device that a container holds; kind is gpu, mig or vf.", labels=_HOLDER
-    )
-    held_mib = GaugeMetricFamily("lading_device_held_mib", "Memory of a share by memory, in MiB.", labels=_HOLDER)
-    held_percent = GaugeMetricFamily("lading_device_held_percent", "Compute of a share by compute, in percent.", labels=_HOLDER)
-    for family, values in ((holder, {labels: 1 for labels, *_ in held}), (held_mib, mib), (held_percent, percent)):
-        for labels, value in values.items():
-            family.add_metric(labels, value)
-        yield family
+    ones = {labels: 1 for labels, *_ in held}
+    yield gauge("lading_device_holder", "1 for each device that a container holds; kind is gpu, mig or vf.", _HOLDER, ones)
+    yield gauge("lading_device_held_mib", "Memory of a share by memory, in MiB.", _HOLDER, mib)
+    yield gauge("lading_device_held_percent", "Compute of a share by compute, in percent.", _HOLDER, percent)
 
 
 def _held(grants: Iterable[Grant]) -> Iterator[tuple[Labels, GrantKey, GrantedGpu | None]]:
@@ -246,17 +215,10 @@ def _held(grants: Iterable[Grant]) -> Iterator[tuple[Labels, GrantKey, GrantedGp
             yield (vf.bdf, Kind.VF, *who), grant.key, None
 
 
-def _used_by_holders(node: Node, inventory: Inventory) -> Metric:
+def _used_by_holders(host_root: Path, inventory: Inventory, grants: Sequence[Grant]) -> Metric:
     """Return the GPU memory in use, by container and device, as far as the driver and /proc report it."""
-    family = GaugeMetricFamily(
-        "lading_device_used_mib",
-        "Memory that a container's processes use of a card or instance that it holds. "
-        "Absent where NVML does not report it, or lading-hooks has a pid namespace of its own.",
-        labels=_HOLDER,
-    )
-    grants = node.ledger.grants()
     try:
-        uses = find_use(node.host_root, inventory, grants)
+        uses = find_use(host_root, inventory, grants)
     except HostError:
         uses = {}
     mib: Tally[Labels] = Tally()
@@ -264,39 +226,44 @@ def _used_by_holders(node: Node, inventory: Inventory) -> Metric:
         used = uses.get(Part(labels[0], key))
         if used is not None:
             mib[labels] += used
-    for labels, value in mib.items():
-        family.add_metric(labels, value)
-    return family
+    return gauge(
+        "lading_device_used_mib",
+        "Memory that a container's processes use of a card or instance that it holds. "
+        "Absent where NVML does not report it, or lading-hooks has a pid namespace of its own.",
+        _HOLDER,
+        mib,
+    )
 
 
-def _share_bypasses(bypasses: Iterable[ShareBypass]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(
+def _share_bypasses(bypasses: Iterable[ShareBypass]) -> Metric:
+    who = {(one.card, Kind.GPU, one.namespace, one.pod_name, one.container, one.how) for one in islice(bypasses, MOST_HOLDERS)}
+    return gauge(
         "lading_share_bypassed",
         "1 for each container that does not keep to its share of a card; why is process or memory.",
-        labels=(*_HOLDER, "why"),
+        (*_HOLDER, "why"),
+        dict.fromkeys(sorted(who), 1),
     )
-    who = {(one.card, Kind.GPU, one.namespace, one.pod_name, one.container, one.how) for one in islice(bypasses, MOST_HOLDERS)}
-    for labels in sorted(who):
-        family.add_metric(labels, 1)
-    return family
 
 
-def _services(services: Iterable[CardService]) -> Iterator[Metric]:
+def _services(services: Sequence[CardService]) -> Iterator[Metric]:
     labels = ["service", "uuid"]
-    up = GaugeMetricFamily(
+    yield gauge(
         "lading_gpu_service_up",
         "1 if the card's daemon runs, for each card that needs one or still has one; service is mps.",
-        labels=labels,
+        labels,
+        {(one.name, one.card): one.runs for one in services},
     )
-    clients = GaugeMetricFamily(
+    yield gauge(
         "lading_gpu_service_clients",
         "Processes that use the card through the daemon, at the last comparison; a server of MPS has 48 at most.",
-        labels=labels,
+        labels,
+        {(one.name, one.card): one.clients for one in services},
     )
-    fault = GaugeMetricFamily(
+    yield gauge(
         "lading_gpu_service_fault",
         "1 while a fault of one client blocks the card's daemon: all clients end, and it accepts no other.",
-        labels=labels,
+        labels,
+        {(one.name, one.card): one.fault for one in services},
     )
     failures = CounterMetricFamily(
         "lading_gpu_service_failures",
@@ -304,53 +271,33 @@ def _services(services: Iterable[CardService]) -> Iterator[Metric]:
         labels=labels,
     )
     for one in services:
-        values = ((up, one.runs), (clients, one.clients), (fault, one.fault), (failures, one.failures))
-        for family, value in values:
-            family.add_metric([one.name, one.card], value)
-    yield from (up, clients, fault, failures)
+        failures.add_metric([one.name, one.card], one.failures)
+    yield failures
 
 
 def _use(inventory: Inventory) -> Iterator[Metric]:
-    used = GaugeMetricFamily(
+    yield gauge(
         "lading_gpu_used_mib",
         "Memory in use at the last reading of NVML, without the driver's own part; absent if the card does not report it.",
-        labels=["uuid"],
+        ["uuid"],
+        {(gpu.uuid,): gpu.used_mib for gpu in inventory.gpus if gpu.used_mib is not None},
     )
-    busy = GaugeMetricFamily(
+    yield gauge(
         "lading_gpu_busy_percent",
         "Busy in the driver's last sample period; absent in MIG mode, and if the card does not report it.",
-        labels=["uuid"],
+        ["uuid"],
+        {(gpu.uuid,): gpu.busy_percent for gpu in inventory.gpus if gpu.busy_percent is not None},
     )
-    for gpu in inventory.gpus:
-        if gpu.used_mib is not None:
-            used.add_metric([gpu.uuid], gpu.used_mib)
-        if gpu.busy_percent is not None:
-            busy.add_metric([gpu.uuid], gpu.busy_percent)
-    yield from (used, busy)
 
 
-def _dirty(since: Iterable[str]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily("lading_gpu_dirty", "1 for each card without a holder that is not clean.", labels=["uuid"])
-    for card in since:
-        family.add_metric([card], 1)
-    return family
-
-
-def _attachments(rows: Iterable[Attachment]) -> GaugeMetricFamily:
+def _attachments(rows: Iterable[Attachment]) -> Metric:
     tally = Tally(row.step for row in rows)
-    family = GaugeMetricFamily(
-        "lading_hooks_vfs_attached", "VFs in pods' network namespaces, or on the way there or back, by step.", labels=["step"]
-    )
-    for step in Step:
-        family.add_metric([step], tally[step])
-    return family
+    what = "VFs in pods' network namespaces, or on the way there or back, by step."
+    return gauge("lading_hooks_vfs_attached", what, ["step"], {(step,): tally[step] for step in Step})
 
 
-def _devices(inventory: Inventory) -> GaugeMetricFamily:
+def _devices(inventory: Inventory) -> Metric:
     result = [("gpu", gpu.unhealthy) for gpu in inventory.gpus] + [("vf", vf.unhealthy) for vf in inventory.vfs]
     tally = Tally((kind, "unhealthy" if reason else "healthy") for kind, reason in result)
-    family = GaugeMetricFamily("lading_hooks_devices", "GPUs and VFs that were found.", labels=["kind", "health"])
-    for kind in ("gpu", "vf"):
-        for health in ("healthy", "unhealthy"):
-            family.add_metric([kind, health], tally[kind, health])
-    return family
+    counts = {(kind, health): tally[kind, health] for kind in ("gpu", "vf") for health in ("healthy", "unhealthy")}
+    return gauge("lading_hooks_devices", "GPUs and VFs that were found.", ["kind", "health"], counts)
