@@ -65,8 +65,6 @@ def decide_name(reading: NameReading) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiReading:
-    """Hold the answers of the API server."""
-
     node_name: str
     asked: bool = True  # False with `report = false`: no call was made
     node: bool = False  # whether the Node exists

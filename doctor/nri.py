@@ -94,8 +94,6 @@ def decide_nri(reading: NriReading) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NriPluginsReading:
-    """Hold a reading of the runtime's folder of NRI plugins, with the launched guard."""
-
     folder: Path
     installed: str  # version of this command
     there: bool  # whether the launched guard's file exists

@@ -39,8 +39,6 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Represent a condition for the daemon to do its work."""
-
     name: str
     ok: bool
     why: str = ""  # the problem, in words

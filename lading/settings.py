@@ -140,7 +140,6 @@ def _locate(key: str, text: str) -> str:
 
 
 def _read_flags(schema: type[msgspec.Struct], args: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of the given flags, in the types of the file."""
     flags = {}
     for key, kind, setting, _ in declared(schema):
         given = getattr(args, f"set_{key}", None) if setting.flag else None

@@ -181,7 +181,6 @@ class Gate:
         return decided.end
 
     def _log_end(self, call: HeldCall, decided: Decided) -> None:
-        """Log how the call ended."""
         log, end = self._log, decided.end
         fields = _fields(call, decided.context)
         for refusal in decided.ignored:

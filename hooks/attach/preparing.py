@@ -46,27 +46,18 @@ def refuse(work: Attaching, reason: Reason, cause: str) -> Refusal:
     return Refusal(reason=reason, message=f"cannot attach VF {work.vf} to pod {pod}: {cause}")
 
 
+@dataclass(slots=True, kw_only=True)
 class Preparing:
-    def __init__(
-        self,
-        steps: Steps,
-        *,
-        netns_of: Callable[[SandboxId], Awaitable[str | None]],
-        names_of: Callable[[Attaching], Collection[str]],
-        boot_id: str,
-        clock: Callable[[], float],
-    ) -> None:
-        """Create the object. `names_of` returns the present and planned names of the sandbox's other VFs."""
-        self._steps = steps
-        self._netns_of = netns_of
-        self._names_of = names_of
-        self._boot_id = boot_id
-        self._clock = clock
+    steps: Steps
+    netns_of: Callable[[SandboxId], Awaitable[str | None]]
+    names_of: Callable[[Attaching], Collection[str]]  # present and planned names of the sandbox's other VFs
+    boot_id: str
+    clock: Callable[[], float]
 
     async def prepare(self, work: Attaching) -> Attachment | Refusal | None:
-        wanted, vf, pod, kernel = work.wanted, work.wanted.vf, work.pod, self._steps.kernel
+        wanted, vf, pod, kernel = work.wanted, work.wanted.vf, work.pod, self.steps.kernel
         settings = wanted.settings if wanted.netdev else VfSettings()
-        mode = await self._steps.call(work, "reading the RDMA mode", kernel.rdma_mode) if vf.ibdev else RdmaMode.NONE
+        mode = await self.steps.call(work, "reading the RDMA mode", kernel.rdma_mode) if vf.ibdev else RdmaMode.NONE
         rdma = mode is RdmaMode.EXCLUSIVE
         if not wanted.netdev and not rdma:
             return None
@@ -77,7 +68,7 @@ class Preparing:
         config = VfConfig()
         if settings.config.values:
             read = partial(kernel.read_vf, vf.pf, vf.index)
-            config = await self._steps.call(work, "reading its settings at its PF", read)
+            config = await self.steps.call(work, "reading its settings at its PF", read)
         netdev = await self._find_netdev(work) if wanted.netdev else None
         if netdev is not None and (refusal := await self._settle_name(work, netns)):
             return refusal
@@ -91,35 +82,35 @@ class Preparing:
             sandbox=pod.sandbox,
             netns=netns,
             netns_id=netns_id,
-            boot_id=self._boot_id,
+            boot_id=self.boot_id,
             ifname=work.ifname,
             settings=settings,
             netdev=netdev,
             config=config,
             rdma=rdma,
             step=Step.RECORDED,
-            since=int(self._clock()),
+            since=int(self.clock()),
             mac_owner=plan.first_mac_owner(settings, netdev),
             ibdev_number=ibdev.number if ibdev is not None else None,
         )
 
     async def _find_netns(self, work: Attaching) -> tuple[str, NetnsId] | Refusal:
         work.doing = "asking the runtime for the pod's network namespace"
-        netns = await self._netns_of(work.pod.sandbox)
+        netns = await self.netns_of(work.pod.sandbox)
         if netns == "":
             return refuse(work, Reason.HOST_NETWORK, "it is in the host's network already, which the pod uses (hostNetwork)")
-        find = partial(self._steps.kernel.netns_id, netns or "")
-        netns_id = await self._steps.call(work, "finding the pod's network namespace", find) if netns else None
+        find = partial(self.steps.kernel.netns_id, netns or "")
+        netns_id = await self.steps.call(work, "finding the pod's network namespace", find) if netns else None
         if netns is None or netns_id is None:
             raise KernelError("the runtime names no network namespace of the pod that is there")
         return netns, netns_id
 
     async def _find_netdev(self, work: Attaching) -> Netdev | None:
-        find = partial(self._steps.kernel.host_link, work.vf)
-        link = await self._steps.call(work, "looking for its network device", find)
+        find = partial(self.steps.kernel.host_link, work.vf)
+        link = await self.steps.call(work, "looking for its network device", find)
         if link is not None:
-            read = partial(self._steps.kernel.read_kept, work.vf, link.name)
-            kept = await self._steps.call(work, "reading the settings of its network device", read)
+            read = partial(self.steps.kernel.read_kept, work.vf, link.name)
+            kept = await self.steps.call(work, "reading the settings of its network device", read)
             names = plan.kept_altnames(link)
             return Netdev(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, parent=link.parent, altnames=names, kept=kept)
         if work.wanted.vf.link_layer == INFINIBAND:  # an InfiniBand VF without IPoIB has no network device
@@ -130,7 +121,7 @@ class Preparing:
         """Choose a name that is free in the pod's namespace, or refuse a requested name that is in use. Other plugins (Multus)
         make devices there before Lading does, and containers of the pod may."""
         activity = "looking which names the pod's namespace has"
-        taken = await self._steps.call(work, activity, partial(self._steps.kernel.names, netns))
+        taken = await self.steps.call(work, activity, partial(self.steps.kernel.names, netns))
         if work.ifname not in taken:
             return None
         if work.wanted.ifname:
@@ -141,12 +132,12 @@ class Preparing:
                 " that one (of a network attachment: interface in the pod's annotation k8s.v1.cni.cncf.io/networks), or of the"
                 " VF (ifname in the assignment)",
             )
-        work.ifname = plan.choose_ifname({*taken, *self._names_of(work)})
+        work.ifname = plan.choose_ifname({*taken, *self.names_of(work)})
         return None
 
     async def _find_ibdev(self, work: Attaching) -> RdmaDevice:
-        find = partial(self._steps.kernel.host_ibdev, work.vf, None)
-        ibdev = await self._steps.call(work, "looking for its RDMA device", find)
+        find = partial(self.steps.kernel.host_ibdev, work.vf, None)
+        ibdev = await self.steps.call(work, "looking for its RDMA device", find)
         if ibdev is None:
             raise KernelError(f"{work.wanted.vf.ibdev} is not in the host's network namespace")
         return ibdev

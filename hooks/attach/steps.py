@@ -36,20 +36,19 @@ class Work:
     generation: int | None = None  # generation of its journal row; None before it has a row
 
 
+@dataclass(slots=True)
 class Steps:
-    def __init__(self, kernel: Kernel, in_thread: InThread, *, deadline_s: float, hangs: Callable[[Work], None]) -> None:
-        """Set the dependencies. `hangs` is called on the event loop for a kernel call that takes longer than `deadline_s`."""
-        self.kernel = kernel
-        self._in_thread = in_thread
-        self._deadline_s = deadline_s
-        self._hangs = hangs
+    kernel: Kernel
+    in_thread: InThread
+    deadline_s: float
+    hangs: Callable[[Work], None]  # called on the event loop for a kernel call that takes longer than `deadline_s`
 
     async def call(self, work: Work, doing: str, do: Callable[[], T]) -> T:
         work.doing = doing
-        call = asyncio.ensure_future(self._in_thread(do))
-        await asyncio.wait({call}, timeout=self._deadline_s)
+        call = asyncio.ensure_future(self.in_thread(do))
+        await asyncio.wait({call}, timeout=self.deadline_s)
         if not call.done():
-            self._hangs(work)
+            self.hangs(work)
         try:
             return await call
         except LadingError:

@@ -130,7 +130,6 @@ def _split_gpus(value: str) -> list[tuple[str, list[str]]] | str:
 
 
 def _parse_gpu(written: str, options: list[str], *, pod_wide: bool) -> GpuRequest | str:
-    """Return the request, or what is wrong with it."""
     name = _gpu_name(written)
     if name is None:
         return _wrong_name(written, _GPU_NAMES)

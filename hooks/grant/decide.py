@@ -34,8 +34,6 @@ from lading.vocabulary import GRANT, NOTHING, GpuUuid, PodUid, SandboxId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Hold the rules from the node's configuration."""
-
     node_name: str
     trust: Trust
     pod: PodPolicy

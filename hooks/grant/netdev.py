@@ -123,6 +123,5 @@ def _not_here(what: str) -> Refusal:
 
 
 def _named(settings: VfSettings) -> Iterable[str]:
-    """Return the keys that are set."""
     yield from settings.config.values
     yield from (name for name in ("mtu", "addresses", "routes") if getattr(settings, name))

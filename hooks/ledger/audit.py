@@ -26,8 +26,6 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """Represent one device of a period."""
-
     kind: Kind
     device: str
     period: Period

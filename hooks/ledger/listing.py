@@ -47,8 +47,6 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerContent:
-    """Hold the ledger's content."""
-
     grants: Sequence[Grant] = ()
     attachments: Sequence[Attachment] = ()
     stopped: Mapping[SandboxId, int] = field(default_factory=dict)  # Unix times of the stops
@@ -222,7 +220,6 @@ def _state_of(row: Attachment) -> State:
 
 
 def _journaled(row: Attachment, holders: Sequence[Holder]) -> str:
-    """Describe the sandbox, the step, and the failure of an attachment."""
     others = all(holder.grant.pod != row.pod for holder in holders)
     pod = f" of pod {row.namespace}/{row.pod_name}" if holders and others else ""
     step = "" if row.step is Step.ATTACHED else f", step {row.step}"

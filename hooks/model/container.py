@@ -67,8 +67,6 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjustment:
-    """Hold the changes of a container."""
-
     env: tuple[EnvVar, ...] = ()  # set or replaced, in this order
     devices: tuple[Device, ...] = ()
     mounts: tuple[Mount, ...] = ()

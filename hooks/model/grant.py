@@ -78,8 +78,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """Hold the devices that one live container holds."""
-
     pod: PodUid
     pod_name: str  # namespace/name, for messages
     container: str  # empty: a VF that is not back from this pod yet, whichever container has the grant

@@ -170,8 +170,6 @@ class DriverMount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """Represent the driver of one vendor on this node."""
-
     vendor: str
     version: str
     control: tuple[CharDevice, ...]  # existing device nodes that belong to no card, with the nodes of optional groups

@@ -210,10 +210,10 @@ class KubeClient:
         query = _query(fieldManager=manager, force="true" if force else "")
         return await self._call("PATCH", path, body=body, query=query, content_type=_APPLY, timeout_s=timeout_s)
 
-    async def delete(self, path: str, *, uid: str = "", grace_s: int | None = None) -> bytes:
+    async def delete(self, path: str, *, uid: str = "") -> bytes:
         """Delete an object. With a uid, raises ConflictError if another object has the name. NotFoundError may mean success,
         because aiohttp may send the call twice."""
-        return await self._call("DELETE", path, body=_delete_options(uid, grace_s))
+        return await self._call("DELETE", path, body=_delete_options(uid))
 
     async def bind(
         self,
@@ -243,14 +243,14 @@ class KubeClient:
         }
         return await self._call("POST", PODS.path(namespace, name, "binding"), body=body, timeout_s=timeout_s)
 
-    async def evict(self, *, namespace: str, name: str, uid: str, grace_s: int | None = None, dry_run: bool = False) -> bytes:
+    async def evict(self, *, namespace: str, name: str, uid: str, dry_run: bool = False) -> bytes:
         """Evict a pod, or with `dry_run` check whether it could be evicted now. Raises TooManyRequestsError if a disruption
         budget does not allow it now, UnclearError if several budgets cover the pod."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"namespace": namespace, "name": name},
-            "deleteOptions": _delete_options(uid, grace_s),
+            "deleteOptions": _delete_options(uid),
         }
         path = PODS.path(namespace, name, "eviction")
         # Admission reads `dryRun` in the query, and the API server copies it into the eviction's own options.
@@ -368,12 +368,10 @@ def _parse_event(line: bytes, call: str) -> WatchEvent:
     return event
 
 
-def _delete_options(uid: str, grace_s: int | None) -> dict[str, Any]:
+def _delete_options(uid: str) -> dict[str, Any]:
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
     if uid:
         options["preconditions"] = {"uid": uid}
-    if grace_s is not None:
-        options["gracePeriodSeconds"] = grace_s
     return options
 
 

@@ -151,8 +151,6 @@ def read_namespace(rules: KubectlRules) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Hold the entries of a context."""
-
     source: str  # files of the entries, for messages
     context: Context = field(default_factory=Context)
     cluster: Cluster | None = None  # None: the cluster does not exist

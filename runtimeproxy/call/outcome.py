@@ -49,7 +49,5 @@ class CallRefusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """Hold the answers of a stage's hooks."""
-
     adjustments: tuple[tuple[str, hook.Adjustment], ...] = ()  # (name of the registration, its answer), in hook order
     forgiven: Mapping[str, CallRefusal] = field(default_factory=dict)  # failures that did not end the chain, by registration

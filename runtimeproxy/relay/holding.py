@@ -5,6 +5,7 @@ may wait for the end of the call (flow.py). The stream's credit is given back on
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from lading.http2 import messages
@@ -19,58 +20,49 @@ from runtimeproxy.relay.stream import Hold, Step, Stream, Waiting
 OVER_BUDGET: Final = "lading: too many large requests at a time"
 
 
+@dataclass(slots=True)
 class Holding:
-    def __init__(
-        self,
-        flow: Flow,
-        budget: HoldBudget,
-        *,
-        clock: Callable[[], float],
-        changed: Callable[[], None],
-        max_message: int,
-    ) -> None:
-        """Create the holder. `changed` is called when memory for a message was reserved, and credit was given to its client."""
-        self._flow = flow
-        self._budget = budget
-        self._clock = clock
-        self._changed = changed
-        self._max_message = max_message
+    flow: Flow
+    budget: HoldBudget
+    clock: Callable[[], float]
+    changed: Callable[[], None]  # called when memory for a message was reserved, and credit was given to its client
+    max_message: int  # bytes
 
     def begin(self, stream_id: int, path: bytes, headers: Fields) -> Stream:
         """Begin to hold a call: the relay keeps its DATA from now on."""
-        stream = Stream(stream_id, Hold.RECEIVING, path=path, headers=headers, opened_at=self._clock())
-        self._flow.open_windows(stream)
+        stream = Stream(stream_id, Hold.RECEIVING, path=path, headers=headers, opened_at=self.clock())
+        self.flow.open_windows(stream)
         return stream
 
     def receive(self, stream: Stream, payload: bytes, length: int, *, end_stream: bool) -> str:
         """Receive bytes of an incomplete message; `length` includes padding. Return why the message cannot be held, or an
         empty text."""
-        self._flow.came_held(stream, length)
+        self.flow.came_held(stream, length)
         stream.received.add(payload)
         stream.client_ended = stream.client_ended or end_stream
         stream.uncredited += length
         if end_stream:
-            self._flow.credit_later(length)
+            self.flow.credit_later(length)
         else:
-            self._flow.credit_client(0, length)
+            self.flow.credit_client(0, length)
         expected_before = stream.expected
         stream.read_prefix()
-        if stream.expected - PREFIX_LENGTH > self._max_message:
-            return messages.too_large(stream.expected - PREFIX_LENGTH, self._max_message)
+        if stream.expected - PREFIX_LENGTH > self.max_message:
+            return messages.too_large(stream.expected - PREFIX_LENGTH, self.max_message)
         if stream.expected and not expected_before:
             self._reserve(stream)
         if not stream.reserved:
             stream.early += length
-            if not self._budget.came_early(length, stream.early):
+            if not self.budget.came_early(length, stream.early):
                 return OVER_BUDGET
         if not end_stream and (stream.reserved or not stream.expected):  # a stream window may be smaller than the prefix
-            self._flow.credit_received(stream)
+            self.flow.credit_received(stream)
         return ""
 
     def receive_behind(self, stream: Stream, payload: bytes, length: int, *, end_stream: bool) -> None:
         """Receive bytes after a complete message: the stream gets no credit for bytes that belong to no message."""
-        self._flow.came_held(stream, length)
-        self._flow.credit_client(0, length)
+        self.flow.came_held(stream, length)
+        self.flow.credit_client(0, length)
         stream.queue.append(Waiting(payload, own=True, end_stream=end_stream))
         stream.client_ended = stream.client_ended or end_stream
 
@@ -93,19 +85,19 @@ class Holding:
         going = Waiting(*held, own=True, end_stream=end_stream)
         stream.queue.appendleft(going)
         self._let_go(stream)
-        self._flow.keep_reserved(stream, going.remaining)  # the reservation lasts until all bytes are sent
+        self.flow.keep_reserved(stream, going.remaining)  # the reservation lasts until all bytes are sent
         stream.take(Step.CUT_SHORT if cut_short else Step.FORWARD)
-        return self._flow.send(stream)
+        return self.flow.send(stream)
 
     def drop(self, stream: Stream) -> None:
         """Release the held bytes and the reservation of a stream. Idempotent."""
         self._let_go(stream)
-        self._flow.keep_reserved(stream, 0)
-        self._flow.credit_client(0)
+        self.flow.keep_reserved(stream, 0)
+        self.flow.credit_client(0)
 
     def _let_go(self, stream: Stream) -> None:
         if stream.granted:
-            self._budget.withdraw(stream.granted)
+            self.budget.withdraw(stream.granted)
             stream.granted = None
         self._forget_early(stream)
         stream.received = Received()
@@ -113,12 +105,12 @@ class Holding:
     def _reserve(self, stream: Stream) -> None:
         def granted() -> None:
             self._reserved(stream, cost)
-            self._flow.credit_received(stream)
-            self._changed()
+            self.flow.credit_received(stream)
+            self.changed()
 
-        cost = self._budget.cost(stream.expected)
+        cost = self.budget.cost(stream.expected)
         stream.granted = granted
-        if self._budget.reserve(cost, granted):
+        if self.budget.reserve(cost, granted):
             self._reserved(stream, cost)
 
     def _reserved(self, stream: Stream, size: int) -> None:
@@ -128,4 +120,4 @@ class Holding:
 
     def _forget_early(self, stream: Stream) -> None:
         early, stream.early = stream.early, 0
-        self._budget.allow_early(early)
+        self.budget.allow_early(early)

@@ -20,8 +20,6 @@ from runtimeproxy.relay.message import Received
 
 
 class Hold(Enum):
-    """Represent the state of a call in the relay."""
-
     RECEIVING = "receiving"  # the call's message is not complete yet
     HELD = "held"  # the call's outcome is being decided
     PASSING = "passing"  # decided, or never held: bytes may still wait for the runtime's window

@@ -7,6 +7,7 @@ Tests: tests/unit/hooks/daemon/test_ledger_commands.py
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -24,11 +25,11 @@ from protos.hook.v1 import hook_pb2
 SERVICE: Final = "lading.hook.v1.Ledger"
 
 
+@dataclass(slots=True)
 class LedgerService:
-    def __init__(self, node: Node, attachments: Attachments, log: Log) -> None:
-        self._node = node
-        self._attachments = attachments
-        self._log = log
+    node: Node
+    attachments: Attachments
+    log: Log
 
     def methods(self, peer: Callable[[], Peer]) -> Mapping[bytes, Method]:
         """Return the methods by path; `peer` returns the process that connected."""
@@ -43,7 +44,7 @@ class LedgerService:
         return {f"/{SERVICE}/Release".encode(): release}
 
     async def _release(self, request: hook_pb2.ReleaseRequest, peer: Peer) -> bytes:
-        node = self._node
+        node = self.node
         if (inventory := node.inventory) is None:
             raise CallError(GrpcStatus.UNAVAILABLE, "the devices have not been read yet")
         try:
@@ -56,8 +57,8 @@ class LedgerService:
             ) from e
         outcome = Outcome(done=tuple(release.steps))
         if request.force:
-            outcome = await carry_out(release, node.ledger, self._attachments, self._log, end=forced(peer, node.clock()))
-            log_forced(self._log, release.device, outcome, peer)
+            outcome = await carry_out(release, node.ledger, self.attachments, self.log, end=forced(peer, node.clock()))
+            log_forced(self.log, release.device, outcome, peer)
             if node.watch is not None:
                 node.watch.request_scan()  # rescan the released devices before the next pod requests them
         return hook_pb2.ReleaseResponse(

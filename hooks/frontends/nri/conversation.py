@@ -84,7 +84,6 @@ def request_sieve() -> Sieve:
 
 
 def response_sieve() -> Sieve:
-    """Return the sieve of one TtrpcResponse."""
     return Sieve({nri.TtrpcResponse.STATUS_FIELD_NUMBER: _whole, nri.TtrpcResponse.PAYLOAD_FIELD_NUMBER: _whole})
 
 

@@ -44,8 +44,6 @@ class TtrpcMessage(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """Hold a message that has arrived completely."""
-
     stream: int
     kind: MessageKind
     body: Sieve  # was fed the whole body

@@ -39,8 +39,6 @@ _NO_LOG: Final = KernelLog(Path("/nonexistent"))
 
 @dataclass(frozen=True, slots=True)
 class Nvidia:
-    """Represent NVIDIA as a vendor, by a node's configuration."""
-
     settings: NvidiaSettings = _DEFAULTS
     host_root: Path = _ROOT
     partitions: tuple[Partition, ...] = ()  # partitions of the board's NVSwitches; no file of the host lists them

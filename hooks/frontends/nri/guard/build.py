@@ -46,7 +46,6 @@ def build(out: Path, compiler: Sequence[str], *, flags: Sequence[str] = STATIC) 
 
 
 def render_texts() -> str:
-    """Return `texts.h`."""
     refusals, verdicts = _ask_rule()
     values: dict[str, str | int] = {
         "VERSION": __version__,
