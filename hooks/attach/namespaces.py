@@ -79,11 +79,11 @@ def own() -> Iterator[int]:
 def inside(fd: int) -> Iterator[None]:
     """Put the calling thread, and no other, into this namespace until the context ends. Raise OSError."""
     with own() as back:
-        _enter(fd)
+        enter(fd, _CLONE_NEWNET)
         try:
             yield
         finally:
-            _enter(back)
+            enter(back, _CLONE_NEWNET)
 
 
 def _open(netns: str) -> int | None:
@@ -119,7 +119,8 @@ def _id_of(fd: int) -> NetnsId:
     return NetnsId(device=result.st_dev, inode=result.st_ino)
 
 
-def _enter(fd: int) -> None:
-    if _LIBC.setns(fd, _CLONE_NEWNET) != 0:
+def enter(fd: int, kind: int = 0) -> None:
+    """Put the calling thread into the namespace, which must be of this kind; 0: of any kind. Raise OSError."""
+    if _LIBC.setns(fd, kind) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

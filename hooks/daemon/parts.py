@@ -102,18 +102,6 @@ def _nvidia_of(host: Host) -> Nvidia:
     return next(vendor for vendor in host.vendors if isinstance(vendor, Nvidia))
 
 
-def _unenforced(_: Settings) -> Isolation:
-    return Unenforced()
-
-
-def _tokens(settings: Settings) -> Isolation:
-    return Tokens(
-        libraries=str(share_libraries(settings)),
-        shares_dir=settings.shares_dir,
-        by_driver=settings.limits_by_driver,
-    )
-
-
 def _vfs(host: Host) -> Preparer:
     policy = netdev_policy(host.settings)
     return VfPreparer(journal=host.ledger.journal, attacher=host.attacher, policy=policy, moved=host.moved)
@@ -124,14 +112,6 @@ def _memory_limits(host: Host) -> Preparer:
     return MemoryLimits(host_root=Path(host.settings.host_root), limit=limit, grants=host.ledger.grants)
 
 
-def _share_folders(host: Host) -> Preparer:
-    return ShareFolders(root=Path(host.settings.shares_dir), isolation=IsolationName.TOKENS, fill=write_grant)
-
-
-def _mps(settings: Settings) -> Isolation:
-    return Mps(folders=mps_folders(settings))
-
-
 def _mps_daemons(host: Host) -> Preparer:
     settings, folders = host.settings, mps_folders(host.settings)
     return MpsDaemons(
@@ -140,16 +120,6 @@ def _mps_daemons(host: Host) -> Preparer:
         set_exclusive=_nvidia_of(host).set_exclusive,
         grants=host.ledger.grants,
         log=host.log,
-    )
-
-
-def _hami_core(settings: Settings) -> Isolation:
-    return HamiCore(library=settings.hami_library, folder=settings.hami_dir)
-
-
-def _hami_folders(host: Host) -> Preparer:
-    return ShareFolders(
-        root=Path(host.settings.hami_dir), isolation=IsolationName.HAMI_CORE, fill=make_hami_folder, renewed=True
     )
 
 
@@ -189,14 +159,27 @@ def _has(settings: Settings, isolation: IsolationName) -> bool:
 
 
 VENDORS: Final[Sequence[Callable[[Settings], Vendor]]] = (_nvidia,)
-ISOLATIONS: Final[Sequence[Callable[[Settings], Isolation]]] = (_unenforced, _tokens, _mps, _hami_core)
+ISOLATIONS: Final[Sequence[Callable[[Settings], Isolation]]] = (
+    lambda of: Unenforced(),
+    lambda of: Tokens(libraries=str(share_libraries(of)), shares_dir=of.shares_dir, by_driver=of.limits_by_driver),
+    lambda of: Mps(folders=mps_folders(of)),
+    lambda of: HamiCore(library=of.hami_library, folder=of.hami_dir),
+)
 PREPARERS: Final = (
     PreparerKind(make=_mig_instances, wait_s=lambda of: DIVIDE_S + READING_S if of.mig_cards else 0.0),
     PreparerKind(
         make=_memory_limits, wait_s=lambda of: LIMIT_S if _has(of, IsolationName.TOKENS) and of.limits_by_driver else 0.0
     ),
-    PreparerKind(make=_share_folders, wait_s=lambda of: 0.0),
-    PreparerKind(make=_hami_folders, wait_s=lambda of: REMOVE_S if _has(of, IsolationName.HAMI_CORE) else 0.0),
+    PreparerKind(
+        make=lambda host: ShareFolders(root=Path(host.settings.shares_dir), isolation=IsolationName.TOKENS, fill=write_grant),
+        wait_s=lambda of: 0.0,
+    ),
+    PreparerKind(
+        make=lambda host: ShareFolders(
+            root=Path(host.settings.hami_dir), isolation=IsolationName.HAMI_CORE, fill=make_hami_folder, renewed=True
+        ),
+        wait_s=lambda of: REMOVE_S if _has(of, IsolationName.HAMI_CORE) else 0.0,
+    ),
     PreparerKind(make=_mps_daemons, wait_s=lambda of: PREPARE_S if _has(of, IsolationName.MPS) else 0.0),
     PreparerKind(make=_vfs, wait_s=lambda of: of.attach_deadline if attaches(of) else 0.0),
 )

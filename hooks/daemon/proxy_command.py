@@ -6,13 +6,13 @@ gets the image as an open folder. Source: setns(2), proc(5): /proc/PID/fd.
 """
 
 import argparse
-import ctypes
 import os
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from hooks.attach.namespaces import enter
 from lading.errors import ConfigError, HostError
 
 CONFIG_DIR: Final = Path("/etc/lading")
@@ -65,19 +65,12 @@ def find_configuration(folder: Path) -> Iterator[Path]:
 
 def enter_node() -> None:
     """Move this process, which has one thread, into the namespaces of process 1. Raise HostError."""
-    libc = ctypes.CDLL(None, use_errno=True)
     try:
         if Path("/proc/1/ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
             raise HostError(
                 "cannot install: process 1 is this container's", hint="hostPID: true; or ctr run --with-ns pid:/proc/1/ns/pid"
             )
         for fd in [os.open(f"/proc/1/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in _NAMESPACES]:
-            _enter(libc, fd)
+            enter(fd)
     except OSError as e:
         raise HostError(f"cannot enter the node's namespaces: {e.strerror}", hint="the container has to be privileged") from e
-
-
-def _enter(libc: ctypes.CDLL, fd: int) -> None:
-    if libc.setns(fd, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from hooks.ledger.listing import Kind
 from hooks.ledger.period import Began, Ended, Period
-from hooks.ledger.table import in_columns, iso
+from hooks.ledger.table import in_columns, iso, share_texts
 from hooks.model.assignment import Form, GrantedGpu
-from lading.amounts import format_mib
 from lading.devices.identity import shown
 from lading.errors import ConfigError
 from lading.log import printable
@@ -112,12 +111,8 @@ def _row(entry: AuditEntry) -> tuple[str, ...]:
 
 def _terms(entry: AuditEntry) -> str:
     """Describe the amount of the device, and who decided it."""
-    period, gpu = entry.period, entry.gpu
-    terms = []
-    if gpu is not None and gpu.memory_mib is not None:
-        terms.append(format_mib(gpu.memory_mib))
-    if gpu is not None and gpu.core_percent is not None:
-        terms.append(f"{gpu.core_percent}%")
+    period = entry.period
+    terms = share_texts(entry.gpu)
     if period.form == Form.MANUAL:
         terms.append("by hand")
     else:

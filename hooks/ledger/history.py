@@ -7,11 +7,11 @@ after the calls that containers wait for. Use the history in one thread, like it
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from hooks.ledger.journal import Transaction
 from hooks.ledger.period import Began, End, Ended, Past, Period, add_past, past_of, period_of
 from hooks.model.grant import Grant, GrantKey, parse_devices, parse_form, render_json
 from lading.errors import StateError
@@ -32,7 +32,6 @@ _OLDEST: Final = "SELECT id FROM history WHERE until IS NOT NULL AND until < ? O
 _EVER: Final = 2**63 - 1  # SQLite's largest integer
 
 Row = tuple[str | int | None, ...]
-Transaction = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
 class Begun(NamedTuple):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from hooks.ledger.listing import Entry, Holder, Kind
-from hooks.model.assignment import Form
+from hooks.model.assignment import Form, GrantedGpu
 from hooks.model.attachment import Attachment
 from lading.amounts import format_mib
 from lading.log import printable
@@ -116,15 +116,15 @@ def _title(entry: Entry) -> str:
 
 def _terms(holder: Holder) -> str:
     """Describe the amount of the device, and who decided it."""
-    gpu = holder.gpu
-    shares = []
-    if gpu is not None and gpu.memory_mib is not None:
-        shares.append(format_mib(gpu.memory_mib))
-    if gpu is not None and gpu.core_percent is not None:
-        shares.append(f"{gpu.core_percent}%")
     form = holder.grant.form
     whose = "by hand" if form == Form.MANUAL else f"by central ({form}, gen {holder.grant.gen})"
-    return ", ".join([*shares, whose])
+    return ", ".join([*share_texts(holder.gpu), whose])
+
+
+def share_texts(gpu: GrantedGpu | None) -> list[str]:
+    """Return the amounts of a share, such as `8Gi` and `50%`; empty for a whole card, and for a VF."""
+    memory, percent = (gpu.memory_mib, gpu.core_percent) if gpu else (None, None)
+    return [*([] if memory is None else [format_mib(memory)]), *([] if percent is None else [f"{percent}%"])]
 
 
 def _age(since: int | None, now: int) -> str:

@@ -50,20 +50,10 @@ def sandbox_of_list(item: cri.PodSandbox | cri.PodSandboxStatus) -> hook.PodSand
     )
 
 
-def container_of_list(item: cri.Container) -> hook.Container:
-    return hook.Container(
-        id=item.id,
-        name=item.metadata.name,
-        attempt=item.metadata.attempt,
-        annotations=item.annotations,
-        labels=item.labels,
-        image=item.image.user_specified_image or item.image.image,
-    )
-
-
-def container_identity(config: cri.ContainerConfig) -> hook.Container:
+def container_identity(config: cri.ContainerConfig | cri.Container, *, container_id: str = "") -> hook.Container:
     """Convert only the fields that the runtime's lists have, so that a cached container is the same from a call or a list."""
     return hook.Container(
+        id=container_id,
         name=config.metadata.name,
         attempt=config.metadata.attempt,
         annotations=config.annotations,

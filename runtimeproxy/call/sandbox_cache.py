@@ -13,7 +13,7 @@ from typing import Final
 from lading.vocabulary import ContainerId, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.call.projection import container_of_list, sandbox_of_list
+from runtimeproxy.call.projection import container_identity, sandbox_of_list
 
 MAX_SANDBOXES: Final = 10_000  # kubelet's own default is 110 pods a node
 MAX_BYTES: Final = 64 << 20  # a pod's annotations alone may be 256 KiB
@@ -131,7 +131,7 @@ class SandboxCache:
                 self.learn_sandbox(sandbox_of_list(sandbox))
         for container_id, container in running.items():
             if container_id not in self._sandbox_of:
-                self.learn_container(container.pod_sandbox_id, container_of_list(container))
+                self.learn_container(container.pod_sandbox_id, container_identity(container, container_id=container.id))
 
     def _grow(self, entry: _Sandbox, size: int) -> None:
         entry.size += size
