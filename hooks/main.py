@@ -25,7 +25,7 @@ from hooks.daemon.handler_command import install_handler, remove_handler
 from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.proxy_command import install_proxy
 from hooks.daemon.registration import render_registration
-from hooks.daemon.settings import CONFIG, REGISTRATION, Settings, check, ledger_path, read_trust
+from hooks.daemon.settings import CONFIG, REGISTRATION, Settings, check, ledger_path, read_arguments, read_trust
 from hooks.forms.annotations import prefixes
 from hooks.grant.decide import Rules, View
 from hooks.host.attributes import read_boot_id
@@ -41,7 +41,7 @@ from lading.errors import ConfigError, LadingError, die
 from lading.files import replace_file
 from lading.log import open_log, printable
 from lading.runtime import RuntimeClient
-from lading.settings import add_flags, load, parse_args
+from lading.settings import add_flags, parse_args
 from lading.sockets import parse_endpoint
 
 
@@ -126,9 +126,8 @@ def _registration(argv: Sequence[str]) -> None:
         metavar="FILE",
         help=f"replace this file; on any error it stays as it is [{REGISTRATION}]",
     )
-    add_flags(parser, Settings, config=CONFIG)
-    args = parser.parse_args(argv)
-    text = json.dumps(render_registration(load(Settings, args)), indent=2) + "\n"
+    args, settings = read_arguments(parser, argv)
+    text = json.dumps(render_registration(settings), indent=2) + "\n"
     if args.write is None:
         print(text, end="")
     else:
@@ -141,8 +140,7 @@ def _rebuild_ledger(argv: Sequence[str]) -> None:
         description="Writes a new ledger from what the runtime's containers say they were granted. The old one is set aside. "
         "Stop lading-hooks first.",
     )
-    add_flags(parser, Settings, config=CONFIG)
-    settings = load(Settings, parser.parse_args(argv))
+    _, settings = read_arguments(parser, argv)
     asyncio.run(_rebuild(settings))
 
 

@@ -10,13 +10,12 @@ import time
 from collections.abc import Iterable, Sequence
 
 from hooks.daemon.daemon import read_in_time
-from hooks.daemon.settings import CONFIG, Settings, ledger_path
+from hooks.daemon.settings import Settings, ledger_path, read_arguments
 from hooks.ledger.audit import as_json, as_text, list_entries, parse_since
 from hooks.ledger.period import Period
 from hooks.ledger.store import read_history
 from lading.devices.identity import parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
 from lading.errors import ConfigError
-from lading.settings import add_flags, load
 
 
 def audit(argv: Sequence[str]) -> None:
@@ -29,9 +28,7 @@ def audit(argv: Sequence[str]) -> None:
     parser.add_argument("--pod", default="", help="only of this pod: name, namespace/name, or uid")
     parser.add_argument("--since", default="", help="only what was held then or later: 30m, 12h, 7d, or a date or time")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    add_flags(parser, Settings, config=CONFIG)
-    args = parser.parse_args(argv)
-    settings, now = load(Settings, args), int(time.time())
+    (args, settings), now = read_arguments(parser, argv), int(time.time())
     since = parse_since(args.since, now) if args.since else 0
     ledger = ledger_path(settings)
     periods = read_history(ledger, since=since)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hooks.daemon.handler_command import handler_program, remove_program
-from hooks.daemon.settings import CONFIG, Settings, guard_lock, ledger_path, ready_mark, share_libraries
+from hooks.daemon.settings import Settings, guard_lock, ledger_path, read_arguments, ready_mark, share_libraries
 from hooks.frontends.nri.guard.launched import remove
 from hooks.host.cdi_files import remove_specs
 from hooks.host.ldcache import NAME as LDCACHE
@@ -22,7 +22,6 @@ from hooks.ledger.store import read_journal, read_ledger
 from lading.amounts import first_few
 from lading.errors import HostError
 from lading.files import replace_file
-from lading.settings import add_flags, load
 from lading.sockets import parse_endpoint
 
 _NAMED = 5  # maximum number of holders that a refusal names
@@ -50,8 +49,7 @@ def remove_state(argv: Sequence[str]) -> None:
         "launches, and CDI specs. Refused while a pod holds a device by the ledger, and while lading-hooks runs. Prints the "
         "folders that stay because of files of others.",
     )
-    add_flags(parser, Settings, config=CONFIG)
-    settings = load(Settings, parser.parse_args(argv))
+    _, settings = read_arguments(parser, argv)
     state, run = Path(settings.state_dir), parse_endpoint(settings.listen).parent
     if not state.is_dir():
         print("removed the launched guard" if _remove_files_of_runtime(settings) else "nothing is there")

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hooks.daemon.parts import make_vendors
-from hooks.daemon.settings import CONFIG, FrontEndName, Settings, guard_lock
+from hooks.daemon.settings import FrontEndName, Settings, guard_lock, read_arguments
 from hooks.frontends.nri.guard.launched import GUARD, PROGRAM, install, remove
 from hooks.frontends.nri.guard.program import built_program
 from lading.errors import ConfigError, HostError
-from lading.settings import add_flags, load
 from lading.sockets import parse_endpoint
 
 
@@ -26,9 +25,7 @@ def guard(argv: Sequence[str]) -> None:
         "Lading's annotations about which lading-hooks has not answered, as when it dies while it is asked.",
     )
     _add_program(parser)
-    add_flags(parser, Settings, config=CONFIG)
-    args = parser.parse_args(argv)
-    settings = load(Settings, args)
+    args, settings = read_arguments(parser, argv)
     if settings.front_end is not FrontEndName.NRI:
         raise ConfigError(f"cannot guard: front_end = {settings.front_end}", hint='front_end = "nri" in hooks.toml')
     if not GUARD.find_version(args.program):
@@ -59,9 +56,8 @@ def install_guard(argv: Sequence[str]) -> None:
         "next start, and has a guard from then on before the first pod starts.",
     )
     _add_program(parser)
-    add_flags(parser, Settings, config=CONFIG)
-    args = parser.parse_args(argv)
-    path = install(args.program, Path(load(Settings, args).nri_plugin_path))
+    args, settings = read_arguments(parser, argv)
+    path = install(args.program, Path(settings.nri_plugin_path))
     print(
         f"{path}: version {GUARD.find_version(path)}; containerd launches it at its next start (systemctl restart containerd)"
     )
@@ -73,8 +69,8 @@ def remove_guard(argv: Sequence[str]) -> None:
         description=f"Takes {PROGRAM} out of the runtime's folder of plugins (nri_plugin_path). One that runs goes on until "
         "the runtime's next start, and refuses containers of pods with Lading's annotations without lading-hooks.",
     )
-    add_flags(parser, Settings, config=CONFIG)
-    folder = Path(load(Settings, parser.parse_args(argv)).nri_plugin_path)
+    _, settings = read_arguments(parser, argv)
+    folder = Path(settings.nri_plugin_path)
     if remove(folder):
         print(f"{folder / PROGRAM} is removed; one that runs guards until containerd's next start")
     else:

@@ -23,13 +23,12 @@ from typing import Final
 
 from hooks.attach.kernel import KernelError
 from hooks.attach.netlink import HostKernel
-from hooks.daemon.settings import CONFIG, Settings, ledger_path
+from hooks.daemon.settings import ledger_path, read_arguments
 from hooks.host.attributes import read_attribute, read_boot_id, read_names
 from hooks.host.rdma import read_rdma
 from hooks.ledger.store import read_ledger
 from hooks.model.inventory import INFINIBAND, Pf, Vf
 from lading.errors import HostError
-from lading.settings import add_flags, load
 from lading.vocabulary import PciAddress
 
 Rebind = Callable[[Path, Vf], None]
@@ -58,9 +57,7 @@ def set_guids(argv: Sequence[str]) -> None:
         "Exit status 1 if one failed.",
     )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    add_flags(parser, Settings, config=CONFIG)
-    args = parser.parse_args(argv)
-    settings = load(Settings, args)
+    args, settings = read_arguments(parser, argv)
     host_root = Path(settings.host_root)
     boot_id = read_boot_id(host_root)
     grants = (grant for grant in read_ledger(ledger_path(settings)) if grant.boot_id == boot_id)

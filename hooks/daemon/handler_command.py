@@ -8,14 +8,13 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from hooks.daemon.settings import CONFIG, Settings
+from hooks.daemon.settings import Settings, read_arguments
 from hooks.frontends.nri.guard.handler import HANDLER, PROGRAM, RUNC, install
 from hooks.frontends.nri.guard.program import built_program
 from hooks.host.lists import find_pods_of_handler
 from lading.amounts import first_few
 from lading.errors import HostError
 from lading.runtime import RuntimeClient
-from lading.settings import add_flags, load
 from lading.sockets import parse_endpoint
 
 _NAMED = 5  # maximum number of pods that a refusal names
@@ -33,9 +32,8 @@ def install_handler(argv: Sequence[str]) -> None:
         "configuration names it.",
     )
     parser.add_argument("--program", type=Path, metavar="FILE", help="the program [Lading's, of this machine's architecture]")
-    add_flags(parser, Settings, config=CONFIG)
-    args = parser.parse_args(argv)
-    path = install(args.program or built_program(), handler_program(load(Settings, args)).parent)
+    args, settings = read_arguments(parser, argv)
+    path = install(args.program or built_program(), handler_program(settings).parent)
     print(f"{path}: version {RUNC.find_version(path)}; containerd uses it where its configuration names it")
 
 
@@ -45,8 +43,7 @@ def remove_handler(argv: Sequence[str]) -> None:
         description=f"Takes {PROGRAM} out of the folder bin of state_dir. Refused while pods of its runtime handler run: "
         "without it the runtime could not end them.",
     )
-    add_flags(parser, Settings, config=CONFIG)
-    settings = load(Settings, parser.parse_args(argv))
+    _, settings = read_arguments(parser, argv)
     path = handler_program(settings)
     print(f"{path} is {'removed' if remove_program(settings) else 'not there'}")
 

@@ -22,7 +22,7 @@ import grpc
 from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import find_strays, with_attached
 from hooks.daemon.daemon import make_attacher, read_in_time
-from hooks.daemon.settings import CONFIG, Settings, attaches, ledger_path
+from hooks.daemon.settings import Settings, attaches, ledger_path, read_arguments
 from hooks.forms.annotations import prefixes
 from hooks.frontends.cri_hook.ledger_service import SERVICE, forced, log_forced
 from hooks.host.attributes import read_boot_id
@@ -37,7 +37,6 @@ from lading.cgroups import read_cgroups
 from lading.errors import ConfigError, HostError, RuntimeUnavailableError
 from lading.log import open_log, printable
 from lading.runtime import RuntimeClient
-from lading.settings import add_flags, load
 from lading.sockets import Peer, parse_endpoint
 from protos.hook.v1 import hook_pb2
 
@@ -53,9 +52,7 @@ def list_ledger(argv: Sequence[str]) -> None:
         "ledger and the devices, with or without a daemon, and changes nothing.",
     )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    add_flags(parser, Settings, config=CONFIG)
-    args = parser.parse_args(argv)
-    settings = load(Settings, args)
+    args, settings = read_arguments(parser, argv)
     entries, now = _listing(settings), int(time.time())
     if args.output == "json":
         print(json.dumps(as_json(entries, ledger=str(ledger_path(settings)), now=now), indent=2))
@@ -100,9 +97,7 @@ def release(argv: Sequence[str]) -> None:
     parser.add_argument("device", help="PCI address, GPU UUID or MIG UUID, as lading-hooks ledger shows them")
     parser.add_argument("--force", action="store_true", help="release the device; without --force, only show the steps")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    add_flags(parser, Settings, config=CONFIG)
-    args = parser.parse_args(argv)
-    settings = load(Settings, args)
+    args, settings = read_arguments(parser, argv)
     request = hook_pb2.ReleaseRequest(device=args.device, force=args.force)
     listen = parse_endpoint(settings.listen)
     answer = _ask(listen, request) if _is_served(listen) else asyncio.run(_alone(settings, request))

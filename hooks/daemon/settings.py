@@ -2,7 +2,8 @@
 
 import os
 import platform
-from collections.abc import Mapping
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -30,7 +31,7 @@ from lading.errors import ConfigError
 from lading.health import parse_address
 from lading.log import Level
 from lading.nodedevices import MOST_RAIL, SHARES_PER_GPU
-from lading.settings import Setting, check_absolute
+from lading.settings import Setting, add_flags, check_absolute, load
 from lading.sharegrant import FOLDER
 from lading.sharestatus import SOCKET_PATH
 from lading.signature import read_public_keys
@@ -378,6 +379,13 @@ def ready_mark(settings: Settings) -> Path:
 
 def ledger_path(settings: Settings) -> Path:
     return Path(settings.state_dir) / "node.db"
+
+
+def read_arguments(parser: ArgumentParser, argv: Sequence[str]) -> tuple[Namespace, Settings]:
+    """Return the arguments of a command, for which each setting is a flag too, and the settings. Raise ConfigError."""
+    add_flags(parser, Settings, config=CONFIG)
+    args = parser.parse_args(argv)
+    return args, load(Settings, args)
 
 
 def read_trust(settings: Settings) -> Trust:
