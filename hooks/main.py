@@ -15,7 +15,6 @@ from typing import Final
 
 from hooks.attach.overlay import holdings_of, with_attached
 from hooks.daemon import ledger_commands, render
-from hooks.daemon.audit_command import audit
 from hooks.daemon.cdi_command import cdi_specs
 from hooks.daemon.container_commands import copy_libraries, remove_state
 from hooks.daemon.daemon import read_in_time, run
@@ -157,7 +156,7 @@ async def _rebuild(settings: Settings) -> None:
 
 
 _COMMANDS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
-    "audit": audit,
+    "audit": ledger_commands.show_history,
     "cdi-specs": cdi_specs,
     "nri-guard": guard,
     "install-guard": install_guard,

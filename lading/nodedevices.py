@@ -11,7 +11,7 @@ a device, and the reader finds out which devices share a switch. Sizes are in Mi
 Tests: tests/unit/deploy/test_nodedevices.py
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple, Self
 
 import msgspec
 
@@ -30,6 +30,7 @@ _NO_MEMORY: Final = "no memory that could be given"
 
 
 Mib = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
+EVERYTHING: Final = "all"
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -237,3 +238,19 @@ class NodeDevices(_Wire, frozen=True):
 def is_other_boot(one: str, other: str) -> bool:
     """Return whether both boot ids are known and differ: facts of one boot may not hold in the other."""
     return bool(one and other) and one != other
+
+
+class Cordon(NamedTuple):
+    """Represent the cordon of a node's devices, as a person writes it on the object: names with commas between them, or "all"."""
+
+    entries: tuple[str, ...] = ()  # entries as a person wrote them
+    names: frozenset[str] = frozenset()  # the entries in lower case
+
+    @classmethod
+    def parse(cls, written: str) -> Self:
+        entries = tuple(name for part in written.split(",") if (name := part.strip()))
+        return cls(entries, frozenset(name.lower() for name in entries))
+
+    def covers(self, *names: str) -> bool:
+        """Return whether everything is cordoned, or the device with these names."""
+        return bool(self.names) and (EVERYTHING in self.names or any(name.lower() in self.names for name in names))

@@ -10,10 +10,9 @@ from typing import NamedTuple
 from central.assignment.model import Part, Taken
 from central.ledger.model import CardCapacity, NodeCapacity, VfCapacity
 from central.ledger.usage import UNUSED, CardUse, Usage
-from lading.cordon import Cordon
 from lading.devices.isolation import IsolationName, isolation_names, most_containers
 from lading.devices.share import FULL_CORE, Amounts, left_of_card
-from lading.nodedevices import Gpu, NodeDevices, Partition, Pf, Vf
+from lading.nodedevices import Cordon, Gpu, NodeDevices, Partition, Pf, Vf
 from lading.vocabulary import CORDON
 
 

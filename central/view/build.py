@@ -29,10 +29,9 @@ from central.view.model import (
     VfView,
 )
 from lading.amounts import divide
-from lading.cordon import EVERYTHING
 from lading.devices.identity import pci_order
 from lading.devices.share import FULL_CORE
-from lading.nodedevices import Gpu, GrantedGpu, NodeDevices, Pf, Place, Status, Vf
+from lading.nodedevices import EVERYTHING, Gpu, GrantedGpu, NodeDevices, Pf, Place, Status, Vf
 from lading.vocabulary import CORDON
 
 Holders = Mapping[str, tuple[HolderView, ...]]  # holders by device: a GPU's or MIG instance's UUID, or a VF's PCI address

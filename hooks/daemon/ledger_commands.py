@@ -1,6 +1,7 @@
-"""Show the holders of devices, and release devices on a person's request: `lading-hooks ledger` and `lading-hooks release`.
+"""Show the holders of devices, and release devices on a person's request: `lading-hooks ledger`, `audit` and `release`.
 
-`ledger` only reads, with or without a running daemon. A running daemon does the release, because it owns the ledger and changes
+`audit` shows which pod held which device, from when to when, and by whose decision. `ledger` and `audit` only read, with or
+without a running daemon. A running daemon does the release, because it owns the ledger and changes
 the VFs. Without a daemon, the command opens the ledger itself, and the ledger's lock prevents a daemon from starting meanwhile.
 """
 
@@ -11,7 +12,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
@@ -27,13 +28,15 @@ from hooks.forms.annotations import prefixes
 from hooks.frontends.cri_hook.ledger_service import SERVICE, forced, log_forced
 from hooks.host.attributes import read_boot_id
 from hooks.host.lists import read_lists
+from hooks.ledger import audit, table
 from hooks.ledger.listing import Entry, LedgerContent, list_devices
-from hooks.ledger.store import Ledger, read_journal, read_ledger, read_tombstones
-from hooks.ledger.table import as_json, as_text
+from hooks.ledger.period import Period
+from hooks.ledger.store import Ledger, read_history, read_journal, read_ledger, read_tombstones
 from hooks.ledger.unmanaged import decide_unmanaged
 from hooks.node.release import Outcome, carry_out, find_release, read_content
 from hooks.node.unreported import read_empty_until
 from lading.cgroups import read_cgroups
+from lading.devices.identity import parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
 from lading.errors import ConfigError, HostError, RuntimeUnavailableError
 from lading.log import open_log, printable
 from lading.runtime import RuntimeClient
@@ -55,9 +58,9 @@ def list_ledger(argv: Sequence[str]) -> None:
     args, settings = read_arguments(parser, argv)
     entries, now = _listing(settings), int(time.time())
     if args.output == "json":
-        print(json.dumps(as_json(entries, ledger=str(ledger_path(settings)), now=now), indent=2))
+        print(json.dumps(table.as_json(entries, ledger=str(ledger_path(settings)), now=now), indent=2))
     else:
-        print(as_text(entries, now=now), end="")
+        print(table.as_text(entries, now=now), end="")
 
 
 def _listing(settings: Settings) -> tuple[Entry, ...]:
@@ -196,3 +199,43 @@ def _print(answer: hook_pb2.ReleaseResponse, *, forced: bool) -> None:
             "  a device that a pod can still use is not released: delete the pod, or remove what is left of it (crictl)",
             file=sys.stderr,
         )
+
+
+def show_history(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lading-hooks audit",
+        description="Who held which device of this node, from when to when, and by whose decision, newest last. Kept for "
+        "audit_days. Reads the ledger, with or without a daemon, and changes nothing.",
+    )
+    parser.add_argument("--device", default="", help="only of this PCI address, GPU UUID (with its MIG instances) or MIG UUID")
+    parser.add_argument("--pod", default="", help="only of this pod: name, namespace/name, or uid")
+    parser.add_argument("--since", default="", help="only what was held then or later: 30m, 12h, 7d, or a date or time")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    (args, settings), now = read_arguments(parser, argv), int(time.time())
+    since = audit.parse_since(args.since, now) if args.since else 0
+    ledger = ledger_path(settings)
+    periods = read_history(ledger, since=since)
+    devices = _names(args.device, periods, settings) if args.device else None
+    entries = audit.list_entries(periods, devices=devices, pod=args.pod)
+    if args.output == "json":
+        print(json.dumps(audit.as_json(entries, ledger=str(ledger), now=now), indent=2))
+    else:
+        print(audit.as_text(entries), end="")
+
+
+def _names(text: str, periods: Iterable[Period], settings: Settings) -> frozenset[str]:
+    """Return the device's names in the history. The history names a card by its UUID, while `lading-hooks ledger` shows its PCI
+    address. Raise HostError if the name may be a card's address, and the cards cannot be read."""
+    address = parse_pci_address(text)
+    if address is None:
+        name = parse_gpu_uuid(text) or parse_mig_uuid(text)
+        if name is None:
+            raise ConfigError(
+                f"cannot look for {shown(text)}: no PCI address, GPU UUID or MIG UUID",
+                hint="lading-hooks ledger shows what there is",
+            )
+        return frozenset({name})
+    if any(vf.bdf == address for period in periods for vf in period.devices.vfs):
+        return frozenset({address})
+    inventory = asyncio.run(read_in_time(settings))
+    return frozenset({address, *(gpu.uuid for gpu in inventory.gpus if gpu.bdf == address)})

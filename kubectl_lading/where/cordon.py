@@ -28,12 +28,11 @@ from kubectl_lading.run import not_found
 from kubectl_lading.terminal.format import pod_name
 from kubectl_lading.terminal.output import show, table, text
 from kubectl_lading.where.device_names import Device, Kind, devices_of, find_device
-from lading.cordon import EVERYTHING, Cordon
 from lading.errors import ConfigError, LadingError
 from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, ForbiddenError
 from lading.kube.resource import NODE_DEVICES
-from lading.nodedevices import NodeDevices
+from lading.nodedevices import EVERYTHING, Cordon, NodeDevices
 from lading.vocabulary import CORDON
 
 TRIES: Final = 5  # maximum attempts of one patch, because other clients may edit the same object
