@@ -30,7 +30,7 @@ _NO_MEMORY: Final = "no memory that could be given"
 
 
 Mib = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
-EVERYTHING: Final = "all"
+EVERYTHING: Final = "all"  # a cordon of all devices of the node
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
