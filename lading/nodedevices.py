@@ -241,7 +241,8 @@ def is_other_boot(one: str, other: str) -> bool:
 
 
 class Cordon(NamedTuple):
-    """Represent the cordon of a node's devices, as a person writes it on the object: names with commas between them, or "all"."""
+    """Represent the cordon of a node's devices, as a person writes it on the object: names with commas between them, or
+    "all"."""
 
     entries: tuple[str, ...] = ()  # entries as a person wrote them
     names: frozenset[str] = frozenset()  # the entries in lower case
