@@ -66,12 +66,9 @@ def _resolve(root: Path, parent: str, imports: Sequence[str]) -> Iterator[str]:
 
 
 def _merge(to: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    both = {key: _merge(to[key], value) for key, value in config.items() if _are_tables(to.get(key), value)}
+    tables = {key: value for key, value in config.items() if isinstance(value, dict) and isinstance(to.get(key), dict)}
+    both = {key: _merge(to[key], value) for key, value in tables.items()}
     return {**to, **config, **both}
-
-
-def _are_tables(one: object, other: object) -> bool:
-    return isinstance(one, dict) and isinstance(other, dict)
 
 
 def decide_nri(reading: NriReading) -> Iterator[Finding]:

@@ -4,12 +4,15 @@ Tests: tests/unit/runtimeproxy/test_metrics.py
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lading import __version__
+
+Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 
 class Scraped(Collector):
@@ -34,7 +37,7 @@ def open_registry() -> CollectorRegistry:
     return registry
 
 
-def gauge(name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> GaugeMetricFamily:
+def gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Labels, float]) -> GaugeMetricFamily:
     """Return a gauge with one series for each key of `values`, which has a value for each label."""
     family = GaugeMetricFamily(name, text, labels=labels)
     for key, value in values.items():

@@ -131,7 +131,8 @@ class Link:
         self._runtime_dialled = runtime_dialled
         self._client = Half(self._from_client, self._throttle, self._client_lost)
         self._runtime = Half(self._from_runtime, self._throttle, self._runtime_lost)
-        self.relay = Relay(held_paths=gate.held_paths, budget=budget, clock=self._loop.time, changed=self._defer_flush)
+        flush_soon = partial(self._loop.call_soon, self._flush)
+        self.relay = Relay(held_paths=gate.held_paths, budget=budget, clock=self._loop.time, changed=flush_soon)
         self._held_since: dict[int, tuple[Method, float]] = {}
         self._deciding: dict[int, asyncio.Task[None]] = {}
         self._observing: dict[int, tuple[Method, CallContext]] = {}
@@ -200,9 +201,6 @@ class Link:
             self._flush_remaining()
             self._runtime.read(not self._client.full)
             self._client.read(not self._client.full and not self._runtime.full)
-
-    def _defer_flush(self) -> None:
-        self._loop.call_soon(self._flush)
 
     def _flush_remaining(self) -> None:
         """Schedule the relay's remaining bytes for a runtime that reads, so that other connections have a turn before."""

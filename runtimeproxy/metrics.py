@@ -83,7 +83,7 @@ class Metrics:
             self._end(method, "forwarded" if outcome.message is None else "adjusted", held_s)
         else:
             self._end(method, "refused", held_s)
-            self._refusals.labels(_reason_label(outcome.reason)).inc()
+            self._refusals.labels(outcome.reason if outcome.reason in _REASONS else _OTHER_REASON).inc()
 
     def call_cancelled(self, method: Method, held_s: float) -> None:
         self._end(method, "cancelled", held_s)
@@ -126,7 +126,3 @@ def _read(metrics: Metrics, now: Gauges) -> Iterator[Metric]:
     yield bytes_
     up = {(hook,): answers for hook, answers in now.hooks_up.items()}
     yield gauge("lading_proxy_hook_up", "1 while the registered hook server answers.", ["hook"], up)
-
-
-def _reason_label(reason: str) -> str:
-    return reason if reason in _REASONS else _OTHER_REASON

@@ -94,7 +94,8 @@ async def run(settings: Settings, log: Log) -> None:
         )
         shares.start()
         stop = stop_asked()
-        exchange = asyncio.create_task(driver_exchanged(partial(_find_outdated, settings), OUTDATED_S, log))
+        find_outdated = partial(find_outdated_nvml, Path(settings.host_root), partial(_find_installed, settings))
+        exchange = asyncio.create_task(driver_exchanged(find_outdated, OUTDATED_S, log))
         exchange.add_done_callback(lambda _: stop.set())
         server = await answer(listener, shares.usage)
         await health.start()
@@ -112,10 +113,6 @@ async def run(settings: Settings, log: Log) -> None:
             await health.close()
             shares.close()
         log.info(Event.DAEMON_STOPPED)
-
-
-def _find_outdated(settings: Settings) -> str:
-    return find_outdated_nvml(Path(settings.host_root), partial(_find_installed, settings))
 
 
 def _find_library(settings: Settings) -> Path | None:

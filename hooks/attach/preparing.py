@@ -46,7 +46,7 @@ def refuse(work: Attaching, reason: Reason, cause: str) -> Refusal:
     return Refusal(reason=reason, message=f"cannot attach VF {work.vf} to pod {pod}: {cause}")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Preparing:
     steps: Steps
     netns_of: Callable[[SandboxId], Awaitable[str | None]]

@@ -31,7 +31,8 @@ def cdi_specs(argv: Sequence[str]) -> None:
     add_flags(parser, Settings, config=CONFIG)
     args = parser.parse_args(argv)
     if args.remove:
-        _remove(Path(load(Settings, args).cdi_dir))
+        if problems := remove_specs(Path(load(Settings, args).cdi_dir)):
+            raise HostError("; ".join(problems))
         return
     settings = parse_args(Settings, args, check)
     if not settings.writes_specs:
@@ -45,8 +46,3 @@ def cdi_specs(argv: Sequence[str]) -> None:
         print(f"problem: {printable(problem)}", file=sys.stderr)
     for spec in specs:
         print(render_spec(spec).decode(), end="")
-
-
-def _remove(folder: Path) -> None:
-    if problems := remove_specs(folder):
-        raise HostError("; ".join(problems))

@@ -64,10 +64,10 @@ def remove_state(argv: Sequence[str]) -> None:
         remove_program(settings)
         _remove_files_of_runtime(settings)
         for path in [*_files(settings, state, run), *_folders(settings, state, run)]:
-            if path.is_dir():
-                _remove_if_empty(path)
-            else:
+            if not path.is_dir():
                 path.unlink(missing_ok=True)
+            elif not any(path.iterdir()):
+                path.rmdir()
     left = [str(folder) for folder in (state, run) if folder.exists()]
     print(f"removed; these stay, with files that are not Lading's: {', '.join(left)}" if left else "removed")
 
@@ -100,8 +100,3 @@ def _folders(settings: Settings, state: Path, run: Path) -> Iterator[Path]:
     for folder in filter(Path.is_dir, shares.glob("*")):  # no container uses these folders: the ledger has no grants
         shutil.rmtree(folder)
     yield from (shares, run)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    if not any(folder.iterdir()):
-        folder.rmdir()

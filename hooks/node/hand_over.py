@@ -11,7 +11,7 @@ and runs once at a time for a card, even if lading-hooks restarts meanwhile. Sou
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -152,9 +152,6 @@ class HandOver:
             if not dirt.logged and self.clock() - dirt.began >= LASTS_S:
                 dirt.logged = True
                 self.log.warning(Event.DEVICE_DIRTY, text, device=card)
-        self._log_clean((card for card in before if card not in self._dirty), before)
-
-    def _log_clean(self, cards: Iterable[GpuUuid], before: Mapping[GpuUuid, _Dirt]) -> None:
-        for card in cards:
-            if before[card].logged:
+        for card, dirt in before.items():
+            if dirt.logged and card not in self._dirty:
                 self.log.info(Event.DEVICE_CLEAN, device=card)

@@ -8,7 +8,7 @@ refuse the whole object, and central would lose the node because of a long error
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, overload
+from typing import Final
 
 from hooks.ledger import period, share_bypass
 from hooks.ledger.use import Uses
@@ -217,8 +217,8 @@ def _use(gpu: inventory.Gpu, uses: Uses) -> Use:
     of_card = sorted((part, mib) for part, mib in uses.items() if part.device in {gpu.uuid, *(mig.uuid for mig in gpu.mig)})
     return Use(
         uuid=gpu.uuid,
-        memory_used_mib=_nearest(gpu.used_mib, USED_STEP_MIB, most=gpu.memory_mib),
-        busy_percent=_nearest(gpu.busy_percent, BUSY_STEP_PERCENT, most=100),
+        memory_used_mib=None if gpu.used_mib is None else _nearest(gpu.used_mib, USED_STEP_MIB, most=gpu.memory_mib),
+        busy_percent=None if gpu.busy_percent is None else _nearest(gpu.busy_percent, BUSY_STEP_PERCENT, most=100),
         containers=tuple(
             ContainerUse(
                 pod=PodUid(_cut(part.holder.pod)),
@@ -231,16 +231,8 @@ def _use(gpu: inventory.Gpu, uses: Uses) -> Use:
     )
 
 
-@overload
-def _nearest(amount: int, step: int, *, most: int) -> int: ...
-
-
-@overload
-def _nearest(amount: int | None, step: int, *, most: int) -> int | None: ...
-
-
-def _nearest(amount: int | None, step: int, *, most: int) -> int | None:
-    return None if amount is None else min(most, (amount + step // 2) // step * step)
+def _nearest(amount: int, step: int, *, most: int) -> int:
+    return min(most, (amount + step // 2) // step * step)
 
 
 def _problems(problems: tuple[str, ...]) -> tuple[str, ...]:

@@ -210,10 +210,10 @@ class KubeClient:
         query = _query(fieldManager=manager, force="true" if force else "")
         return await self._call("PATCH", path, body=body, query=query, content_type=_APPLY, timeout_s=timeout_s)
 
-    async def delete(self, path: str, *, uid: str = "") -> bytes:
+    async def delete(self, path: str, *, uid: str = "", grace_s: int | None = None) -> bytes:
         """Delete an object. With a uid, raises ConflictError if another object has the name. NotFoundError may mean success,
         because aiohttp may send the call twice."""
-        return await self._call("DELETE", path, body=_delete_options(uid))
+        return await self._call("DELETE", path, body=_delete_options(uid, grace_s))
 
     async def bind(
         self,
@@ -368,10 +368,12 @@ def _parse_event(line: bytes, call: str) -> WatchEvent:
     return event
 
 
-def _delete_options(uid: str) -> dict[str, Any]:
+def _delete_options(uid: str, grace_s: int | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
     if uid:
         options["preconditions"] = {"uid": uid}
+    if grace_s is not None:
+        options["gracePeriodSeconds"] = grace_s
     return options
 
 

@@ -53,7 +53,7 @@ class Relay:
         held_paths: Collection[bytes],
         budget: HoldBudget,
         clock: Callable[[], float],
-        changed: Callable[[], None] = lambda: None,
+        changed: Callable[[], object] = lambda: None,
         max_message: int = MAX_MESSAGE,
     ) -> None:
         self.held_paths = held_paths  # replaced when registrations change; open calls are not affected

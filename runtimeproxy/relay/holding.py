@@ -25,7 +25,7 @@ class Holding:
     flow: Flow
     budget: HoldBudget
     clock: Callable[[], float]
-    changed: Callable[[], None]  # called when memory for a message was reserved, and credit was given to its client
+    changed: Callable[[], object]  # called when memory for a message was reserved, and credit was given to its client
     max_message: int  # bytes
 
     def begin(self, stream_id: int, path: bytes, headers: Fields) -> Stream:
