@@ -8,6 +8,7 @@ Source: prometheus.io/docs/practices/naming.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from prometheus_client import Counter, Histogram
@@ -38,40 +39,36 @@ class Gauges:
 class Metrics:
     def __init__(self) -> None:
         self.registry = open_registry()
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
         self.from_client = 0  # bytes
         self.from_runtime = 0
         self._hooks: set[str] = set()  # hooks that have metric series
-        self._calls = Counter(
+        self._calls = counter(
             "lading_proxy_calls",
             "Held calls that were forwarded unchanged, adjusted, refused, or cancelled by their caller.",
             ["method", "outcome"],
-            registry=self.registry,
         )
-        self._refusals = Counter(
+        self._refusals = counter(
             "lading_proxy_refusals",
             "Refused calls by reason code; codes that only a hook server defines count as other.",
             ["reason"],
-            registry=self.registry,
         )
-        self._held = Histogram(
+        self._held = histogram(
             "lading_proxy_held_seconds",
             "Seconds from the arrival of the complete request until it is forwarded, refused, or cancelled by its caller.",
             ["method"],
             buckets=_BUCKETS,
-            registry=self.registry,
         )
-        self._hook = Histogram(
+        self._hook = histogram(
             "lading_proxy_hook_seconds",
             "Seconds of one question to a hook server, by registration.",
             ["hook"],
             buckets=_BUCKETS,
-            registry=self.registry,
         )
-        self._hook_failures = Counter(
+        self._hook_failures = counter(
             "lading_proxy_hook_failures",
             "Questions to a hook server without a usable answer, under any failure policy.",
             ["hook", "reason"],
-            registry=self.registry,
         )
 
     def show(self, gauges: Callable[[], Gauges]) -> None:

@@ -10,6 +10,7 @@ Source: prometheus.io/docs/practices/naming.
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -47,49 +48,43 @@ class Metrics:
     def __init__(self, node: Node, reporter: Reporter | None = None) -> None:
         """Register the metrics. `reporter`: None on a node that does not report to the API server."""
         self.registry = open_registry()
-        self._outcomes = Counter(
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        self._outcomes = counter(
             "lading_hooks_containers",
             "Containers by the hook server's answer: created, reused, refused, no-devices. "
             "Each refused one is a grant.refused in the journal.",
             ["outcome", "reason"],
-            registry=self.registry,
         )
-        self._decision = Histogram(
+        self._decision = histogram(
             "lading_hooks_decision_seconds",
             "Seconds to decide about a container and record it.",
             buckets=_BUCKETS,
-            registry=self.registry,
         )
-        self._moves = Histogram(
+        self._moves = histogram(
             "lading_hooks_vf_move_seconds",
             "Seconds to move a container's VFs into its pod (attach), or a sandbox's VFs back before it is stopped (release).",
             ["operation"],
             buckets=_MOVE_BUCKETS,
-            registry=self.registry,
         )
-        self._failed_moves = Counter(
+        self._failed_moves = counter(
             "lading_hooks_vf_move_failures",
             "Moves of VFs that failed or were not done in time.",
             ["operation"],
-            registry=self.registry,
         )
-        self._release = Histogram(
+        self._release = histogram(
             "lading_hooks_release_seconds",
             "Seconds from the stop of a pod's sandbox until the devices of its containers are free.",
             buckets=_RELEASE_BUCKETS,
-            registry=self.registry,
         )
-        self._asked = Histogram(
+        self._asked = histogram(
             "lading_hooks_nri_call_seconds",
             "Seconds of a call of the runtime by NRI, until it was answered. The runtime makes one at a time.",
             ["method"],
             buckets=_BUCKETS,
-            registry=self.registry,
         )
-        self._bypassed_stopped = Counter(
+        self._bypassed_stopped = counter(
             "lading_hooks_bypassed_stopped",
             "Containers that were stopped because they ran without their pod's devices (front_end nri).",
-            registry=self.registry,
         )
         for operation in Operation:
             self._moves.labels(operation)
