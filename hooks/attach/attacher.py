@@ -317,10 +317,5 @@ def _now() -> float:
 
 
 def _fields(owner: PodOf | Attachment, vf: PciAddress) -> dict[str, Any]:
-    return {
-        "pod_uid": owner.pod,
-        "namespace": owner.namespace,
-        "pod": owner.pod_name,
-        "sandbox": owner.sandbox,
-        "device": vf,
-    }
+    pod = {"pod_uid": owner.pod, "namespace": owner.namespace, "pod": owner.pod_name}
+    return {**pod, "sandbox": owner.sandbox, "device": vf}

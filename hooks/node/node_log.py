@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from hooks.inventory.changes import Change, ChangeKind, decide_changes
+from hooks.ledger.share_bypass import ShareBypass
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
 from hooks.node.bypass import Bypassed
@@ -61,10 +62,7 @@ class NodeLog:
                 Event.CONTAINER_BYPASSED,
                 f"container {one.id[:12]} bypassed Lading: it runs without the devices of its pod's annotations. Proxy: check "
                 "kubelet's --container-runtime-endpoint. NRI: check that a guard is connected",
-                pod_uid=one.pod,
-                namespace=one.namespace,
-                pod=one.pod_name,
-                container=one.container,
+                **owner_fields(one),
             )
 
     def missing(self, devices: Mapping[str, str]) -> None:
@@ -76,10 +74,5 @@ class NodeLog:
             self.once(Event.VF_UNKNOWN_HOLDER, message, device=device)
 
 
-def owner_fields(grant: Grant) -> dict[str, Any]:
-    return {
-        "pod_uid": grant.pod,
-        "namespace": grant.namespace,
-        "pod": grant.pod_name,
-        "container": grant.container,
-    }
+def owner_fields(one: Grant | Bypassed | ShareBypass) -> dict[str, Any]:
+    return {"pod_uid": one.pod, "namespace": one.namespace, "pod": one.pod_name, "container": one.container}

@@ -17,6 +17,7 @@ from hooks.ledger.share_bypass import How, ShareBypass, Suspicions, find_share_b
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, GpuProcess
 from hooks.node.node import Node
+from hooks.node.node_log import owner_fields
 from hooks.ports import Vendor
 from lading.cgroups import read_cgroups
 from lading.log import Event, Log
@@ -93,15 +94,7 @@ class ShareWatch:
         before = {one.key for one in self.node.share_bypasses}
         for one in bypasses:
             if one.key not in before:
-                self.log.error(
-                    Event.SHARE_BYPASSED,
-                    one.text,
-                    pod_uid=one.pod,
-                    namespace=one.namespace,
-                    pod=one.pod_name,
-                    container=one.container,
-                    device=one.card,
-                )
+                self.log.error(Event.SHARE_BYPASSED, one.text, **owner_fields(one), device=one.card)
         self.node.share_bypasses = bypasses
 
     def _log_problem(self, problem: str) -> None:
