@@ -243,14 +243,14 @@ class KubeClient:
         }
         return await self._call("POST", PODS.path(namespace, name, "binding"), body=body, timeout_s=timeout_s)
 
-    async def evict(self, *, namespace: str, name: str, uid: str, dry_run: bool = False) -> bytes:
+    async def evict(self, *, namespace: str, name: str, uid: str, grace_s: int | None = None, dry_run: bool = False) -> bytes:
         """Evict a pod, or with `dry_run` check whether it could be evicted now. Raises TooManyRequestsError if a disruption
         budget does not allow it now, UnclearError if several budgets cover the pod."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"namespace": namespace, "name": name},
-            "deleteOptions": _delete_options(uid),
+            "deleteOptions": _delete_options(uid, grace_s),
         }
         path = PODS.path(namespace, name, "eviction")
         # Admission reads `dryRun` in the query, and the API server copies it into the eviction's own options.
@@ -368,7 +368,7 @@ def _parse_event(line: bytes, call: str) -> WatchEvent:
     return event
 
 
-def _delete_options(uid: str, grace_s: int | None = None) -> dict[str, Any]:
+def _delete_options(uid: str, grace_s: int | None) -> dict[str, Any]:
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
     if uid:
         options["preconditions"] = {"uid": uid}
