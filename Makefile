@@ -91,8 +91,8 @@ $(VENV)/.compiler: requirements-library.txt $(VENV)/.commands
 $(LIBRARY): $(wildcard shares/library/*.[ch]) shares/library/build.py lading/compiling.py $(VENV)/.compiler
 	@$(PY) -m shares.library.build
 # Its rule, texts and version come from Python.
-$(GUARD): $(wildcard $(NRI)/guard/*.[chp]* lading/native/*.[ch] hooks/forms/*.py) $(NRI)/ttrpc.py \
-    $(addprefix lading/,__init__.py annotations.py compiling.py log.py refusals.py vocabulary.py) $(VENV)/.compiler
+$(GUARD): $(wildcard $(NRI)/guard/*.[chp]* lading/native/*.[ch] hooks/forms/*.py) $(NRI)/wire.py \
+    $(addprefix lading/,__init__.py annotations.py compiling.py log.py reasons.py vocabulary.py) $(VENV)/.compiler
 	@$(PY) -m hooks.frontends.nri.guard.build
 $(LDCACHE): $(wildcard hooks/vendors/nvidia/ldcache/*.[chp]* lading/native/*.[ch]) lading/compiling.py $(VENV)/.compiler
 	@$(PY) -m hooks.vendors.nvidia.ldcache.build
