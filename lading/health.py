@@ -12,7 +12,7 @@ hangs. An HTTP framework is not needed: a page of HTTP/1.1 is enough for one req
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, NamedTuple, Self
 
@@ -77,32 +77,23 @@ def parse_address(text: str) -> Address | None:
     return Address(host, int(port))
 
 
+@dataclass(slots=True)
 class HealthServer:
     """Serve health and metrics on the same event loop whose health is reported."""
 
-    def __init__(
-        self,
-        address: Address | None,
-        *,
-        registry: CollectorRegistry | None,
-        silence: Callable[[], Awaitable[str]],
-        conditions: Callable[[], Sequence[Condition]],
-        log: Log,
-    ) -> None:
-        """Create a server. Without a registry there is no `/metrics`: the server is then for probes only."""
-        self._address = address
-        self._registry = registry
-        self._silence = silence
-        self._conditions = conditions
-        self._log = log
-        self._open: dict[asyncio.StreamWriter, None] = {}  # open connections, the longest waiting first
-        self._server: asyncio.Server | None = None
-        self._binding: asyncio.Task[None] | None = None
+    address: Address | None
+    registry: CollectorRegistry | None  # None: there is no `/metrics`, the server is for probes only
+    silence: Callable[[], Awaitable[str]]
+    conditions: Callable[[], Sequence[Condition]]
+    log: Log
+    _open: dict[asyncio.StreamWriter, None] = field(default_factory=dict)  # open connections, the longest waiting first
+    _server: asyncio.Server | None = None
+    _binding: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the server. Returns once it listens, or once the first attempt failed."""
-        if self._address is not None and not await self._listens(self._address):
-            self._binding = asyncio.create_task(self._listen(self._address))
+        if self.address is not None and not await self._listens(self.address):
+            self._binding = asyncio.create_task(self._listen(self.address))
 
     async def close(self) -> None:
         if self._binding is not None:
@@ -121,7 +112,7 @@ class HealthServer:
             self._server = await asyncio.start_server(self._serve, *address, limit=MAX_HEAD, backlog=MAX_CONNECTIONS)
         except OSError as e:
             if not again:
-                self._log.error(
+                self.log.error(
                     Event.METRICS_FAILED,
                     f"cannot listen: {e.strerror}; retrying every {BIND_RETRY_S:g} s",
                     address=address.host,
@@ -129,7 +120,7 @@ class HealthServer:
                 )
             return False
         host, port = self._server.sockets[0].getsockname()[:2]
-        self._log.info(Event.METRICS_LISTENING, address=host, port=port)
+        self.log.info(Event.METRICS_LISTENING, address=host, port=port)
         return True
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -168,19 +159,19 @@ class HealthServer:
         try:
             response = await self._answer(target.partition(b"?")[0])
         except Exception as e:  # noqa: BLE001  the source of a metric or a condition may fail; the daemon continues
-            self._log.error(Event.METRICS_FAILED, f"cannot answer {target[:80]!r}: {type(e).__name__}")
+            self.log.error(Event.METRICS_FAILED, f"cannot answer {target[:80]!r}: {type(e).__name__}")
             return _response(HTTPStatus.INTERNAL_SERVER_ERROR)
         return response if method == b"GET" else response.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
 
     async def _answer(self, path: bytes) -> bytes:
         match path:
-            case b"/metrics" if self._registry is not None:
-                return _response(HTTPStatus.OK, generate_latest(self._registry), CONTENT_TYPE_LATEST)
+            case b"/metrics" if self.registry is not None:
+                return _response(HTTPStatus.OK, generate_latest(self.registry), CONTENT_TYPE_LATEST)
             case b"/healthz":
-                silence = await self._silence()
+                silence = await self.silence()
                 return _json(not silence, _Health(alive=not silence, why=silence))
             case b"/readyz":
-                conditions = self._conditions()
+                conditions = self.conditions()
                 ready = all(condition.ok for condition in conditions if condition.required)
                 return _json(ready, _Readiness(ready=ready, conditions=conditions))
             case _:

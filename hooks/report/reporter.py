@@ -17,6 +17,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -90,57 +91,49 @@ class _Observed(NamedTuple):
     reconciled: bool
 
 
+@dataclass(slots=True)
 class Reporter:
-    """Create the reporter, on the loop's thread. `use_interval_s` 0: the use of the cards is not reported. `sleep` and `chance`
-    (0 to 1) are replaced in tests."""
+    """Create the reporter, on the loop's thread. `sleep` and `chance` (0 to 1) are replaced in tests."""
 
-    def __init__(
-        self,
-        node: Node,
-        *,
-        node_name: str,
-        connect: Connect,
-        log: Log,
-        use_interval_s: float = 0.0,
-        sleep: Callable[[float], Any] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
-        self.failures = 0  # since the start
-        self.failure = ""  # error of the last attempt, or empty
-        self._node = node
-        self._node_name = node_name
-        self._connect = connect
-        self._log = log
-        self._sleep = sleep
-        self._clock = clock
-        self._chance = chance
-        self._backoff = Backoff(limit_s=BACKOFF_LIMIT_S, chance=chance)
-        self._observed: _Observed | None = None
-        self._built = Status()  # status built from `_observed`
-        self._use_interval_s = use_interval_s
-        self._use: tuple[Use, ...] = ()  # the use to report
-        self._used_at = 0
-        self._use_due_at = float("-inf")
-        self._applied: Status | None = None  # last applied status; None: unknown
-        self._applied_at = float("-inf")
-        self._renew_at = float("-inf")
-        self._behind_since: float | None = clock()
+    node: Node
+    node_name: str
+    connect: Connect
+    log: Log
+    use_interval_s: float = 0.0  # 0: the use of the cards is not reported
+    sleep: Callable[[float], Any] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic
+    chance: Callable[[], float] = random.random
+    failures: int = 0  # since the start
+    failure: str = ""  # error of the last attempt, or empty
+    _backoff: Backoff = field(init=False)
+    _observed: _Observed | None = None
+    _built: Status = field(default_factory=Status)  # status built from `_observed`
+    _use: tuple[Use, ...] = ()  # the use to report
+    _used_at: int = 0
+    _use_due_at: float = float("-inf")
+    _applied: Status | None = None  # last applied status; None: unknown
+    _applied_at: float = float("-inf")
+    _renew_at: float = float("-inf")
+    _behind_since: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._backoff = Backoff(limit_s=BACKOFF_LIMIT_S, chance=self.chance)
+        self._behind_since = self.clock()
 
     @property
     def age_s(self) -> float:
         """Return the seconds since the API server last took a report, infinite before the first; a quiet node reports every
         RENEW_S."""
-        return self._clock() - self._applied_at
+        return self.clock() - self._applied_at
 
     @property
     def stale_s(self) -> float:
         """Return the seconds since the API server's status may differ from the node's; 0 while both are equal."""
-        return 0.0 if self._behind_since is None else self._clock() - self._behind_since
+        return 0.0 if self._behind_since is None else self.clock() - self._behind_since
 
     async def keep_reporting(self) -> None:
         """Report until cancelled. Never returns."""
-        await keep_scanning(self._connect, self.scan, self._failed, self._sleep)
+        await keep_scanning(self.connect, self.scan, self._failed, self.sleep)
 
     async def scan(self, api: Api) -> float:
         """Report changes, and repeat a report that is older than RENEW_S. Return the seconds until the next check."""
@@ -151,11 +144,11 @@ class Reporter:
         return SCAN_S
 
     async def _report(self, api: Api) -> None:
-        node = self._node
+        node = self.node
         inventory = node.inventory
         if inventory is None:
             return
-        due = self._clock() >= self._renew_at
+        due = self.clock() >= self._renew_at
         ledger = node.ledger
         dirty = node.hand_over.not_given()
         observed = _Observed(inventory, ledger.grants(), ledger.history.past(), node.share_bypasses, dirty, node.reconciled)
@@ -170,29 +163,29 @@ class Reporter:
         self._succeeded(status)
 
     def _read_use(self, inventory: Inventory) -> None:
-        if not self._use_interval_s or self._clock() < self._use_due_at:
+        if not self.use_interval_s or self.clock() < self._use_due_at:
             return
-        self._use_due_at = self._clock() + self._use_interval_s * (1 + 0.2 * self._chance())
-        self._use = coarse_use(inventory, find_use(self._node.host_root, inventory, self._node.ledger.grants()))
-        age_s = self._node.watch.age_s if self._node.watch else 0.0
-        self._used_at = max(0, int(self._node.clock() - age_s)) if self._use else 0
+        self._use_due_at = self.clock() + self.use_interval_s * (1 + 0.2 * self.chance())
+        self._use = coarse_use(inventory, find_use(self.node.host_root, inventory, self.node.ledger.grants()))
+        age_s = self.node.watch.age_s if self.node.watch else 0.0
+        self._used_at = max(0, int(self.node.clock() - age_s)) if self._use else 0
 
     def _build(self, observed: _Observed) -> Status:
         return build_status(
             observed.inventory,
             observed.grants,
             observed.past,
-            unmanaged=find_unmanaged(self._node.host_root, observed.inventory, observed.grants).held,
+            unmanaged=find_unmanaged(self.node.host_root, observed.inventory, observed.grants).held,
             share_bypasses=observed.share_bypasses,
             dirty=observed.dirty,
             reconciled=observed.reconciled,
-            boot_id=self._node.boot_id,
+            boot_id=self.node.boot_id,
             reporter=__version__,
         )
 
     async def _apply(self, api: Api, status: Status) -> None:
-        path = NODE_DEVICES.path(name=self._node_name, subresource="status")
-        body = {**_identity(self._node_name), "status": status}
+        path = NODE_DEVICES.path(name=self.node_name, subresource="status")
+        body = {**_identity(self.node_name), "status": status}
         try:
             await api.apply(path, body, manager=FIELD_MANAGER, force=True)
         except NotFoundError:
@@ -202,11 +195,11 @@ class Reporter:
     async def _create(self, api: Api) -> None:
         """Create the NodeDevices object, because a request to its subresource `status` cannot create it."""
         try:
-            owner = msgspec.json.decode(await api.get(NODES.path(name=self._node_name)), type=Object)
+            owner = msgspec.json.decode(await api.get(NODES.path(name=self.node_name)), type=Object)
         except NotFoundError as e:
             raise LadingError(f"cannot report: {e}", hint="is node_name the name that `kubectl get nodes` shows?") from e
-        body = _identity(self._node_name)
-        reference = {"apiVersion": "v1", "kind": "Node", "name": self._node_name, "uid": owner.metadata.uid}
+        body = _identity(self.node_name)
+        reference = {"apiVersion": "v1", "kind": "Node", "name": self.node_name, "uid": owner.metadata.uid}
         body["metadata"]["ownerReferences"] = [reference]
         try:
             await api.create(NODE_DEVICES.path(), body)
@@ -216,23 +209,23 @@ class Reporter:
             raise LadingError(f"cannot report: {e}", hint="kubectl apply -f deploy/crds/nodedevices.yaml") from e
 
     def _succeeded(self, status: Status) -> None:
-        now = self._clock()
+        now = self.clock()
         first = self._applied is None
         self._applied, self._applied_at, self._behind_since, self.failure = status, now, None, ""
-        self._renew_at = now + RENEW_S * (0.9 + 0.2 * self._chance())  # nodes that came up together do not stay together
+        self._renew_at = now + RENEW_S * (0.9 + 0.2 * self.chance())  # nodes that came up together do not stay together
         self._backoff.succeeded()
-        (self._log.info if first else self._log.debug)(Event.REPORT_APPLIED, node=self._node_name, grants=len(status.grants))
+        (self.log.info if first else self.log.debug)(Event.REPORT_APPLIED, node=self.node_name, grants=len(status.grants))
 
     def _failed(self, error: Exception) -> float:
         """Return the seconds to wait. The API server's state is unknown after an error, so the next report is complete."""
         self.failures += 1
         self._applied, self._renew_at = None, float("-inf")
         if self._behind_since is None:
-            self._behind_since = self._clock()
+            self._behind_since = self.clock()
         reason = describe(error)
         if reason != self.failure:
             passing = isinstance(error, (UnreachableError, UnclearError))
-            (self._log.warning if passing else self._log.error)(Event.REPORT_FAILED, reason, node=self._node_name)
+            (self.log.warning if passing else self.log.error)(Event.REPORT_FAILED, reason, node=self.node_name)
         self.failure = reason
         return wait_after(error, self._backoff)
 

@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -50,46 +51,35 @@ class _Node(Object, frozen=True):
     spec: _Spec = _Spec()
 
 
+@dataclass(slots=True)
 class Tainter:
-    """Set and remove the taint. Use it on the loop's thread. `find_problem` returns why the node is not ready, or an empty
-    text. `mark`: a file on a tmpfs, which is created when the node is ready. `sleep` and `chance` (0 to 1) are replaced in
-    tests."""
+    """Set and remove the taint. Use it on the loop's thread. `sleep` and `chance` (0 to 1) are replaced in tests."""
 
-    def __init__(
-        self,
-        find_problem: Callable[[], str],
-        *,
-        node_name: str,
-        mark: Path,
-        connect: Callable[[], AbstractAsyncContextManager[TaintApi]],
-        log: Log,
-        sleep: Callable[[float], Any] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
-        self.failure = "the API server has not been asked yet"  # error of the last attempt, or empty
-        self._find_problem = find_problem
-        self._path = NODES.path(name=node_name)
-        self._node_name = node_name
-        self._mark = mark
-        self._connect = connect
-        self._log = log
-        self._sleep = sleep
-        self._clock = clock
-        self._chance = chance
-        self._backoff = Backoff(limit_s=BACKOFF_LIMIT_S, chance=chance)
-        self._is: bool | None = None  # whether the Node has the taint; None: unknown
-        self._renew_at = float("-inf")
-        self._since: float | None = None  # when the problem began
+    find_problem: Callable[[], str]  # returns why the node is not ready, or an empty text
+    node_name: str
+    mark: Path  # file on a tmpfs, which is created when the node is ready
+    connect: Callable[[], AbstractAsyncContextManager[TaintApi]]
+    log: Log
+    sleep: Callable[[float], Any] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic
+    chance: Callable[[], float] = random.random
+    failure: str = "the API server has not been asked yet"  # error of the last attempt, or empty
+    _backoff: Backoff = field(init=False)
+    _is: bool | None = None  # whether the Node has the taint; None: unknown
+    _renew_at: float = float("-inf")
+    _since: float | None = None  # when the problem began
+
+    def __post_init__(self) -> None:
+        self._backoff = Backoff(limit_s=BACKOFF_LIMIT_S, chance=self.chance)
 
     async def keep_tainted(self) -> None:
         """Compare until cancelled. Never returns."""
-        await keep_scanning(self._connect, self.scan, self._failed, self._sleep)
+        await keep_scanning(self.connect, self.scan, self._failed, self.sleep)
 
     async def scan(self, api: TaintApi) -> float:
         """Set or remove the taint, if necessary. Return the seconds until the next check."""
-        problem = self._find_problem()
-        if self._may_pass(problem) or (bool(problem) is self._is and self._clock() < self._renew_at):
+        problem = self.find_problem()
+        if self._may_pass(problem) or (bool(problem) is self._is and self.clock() < self._renew_at):
             return SCAN_S
         try:
             await self._set(api, bool(problem))
@@ -97,14 +87,14 @@ class Tainter:
             return self._failed(e)
         if self._is is not bool(problem):
             if problem:
-                self._log.warning(Event.NODE_TAINTED, problem, node=self._node_name)
+                self.log.warning(Event.NODE_TAINTED, problem, node=self.node_name)
             else:
-                self._log.info(Event.NODE_UNTAINTED, node=self._node_name)
+                self.log.info(Event.NODE_UNTAINTED, node=self.node_name)
         if not problem:
             with contextlib.suppress(OSError):  # without it the next start taints the node for a moment
-                self._mark.touch()
+                self.mark.touch()
         self._is, self.failure = bool(problem), ""
-        self._renew_at = self._clock() + RENEW_S * (0.9 + 0.2 * self._chance())
+        self._renew_at = self.clock() + RENEW_S * (0.9 + 0.2 * self.chance())
         self._backoff.succeeded()
         return SCAN_S
 
@@ -114,18 +104,19 @@ class Tainter:
             self._since = None
             return False
         if self._since is None:
-            self._since = self._clock()
-        return not self._is and self._clock() - self._since < PATIENCE_S and self._mark.exists()
+            self._since = self.clock()
+        return not self._is and self.clock() - self._since < PATIENCE_S and self.mark.exists()
 
     async def _set(self, api: TaintApi, wanted: bool) -> None:
+        path = NODES.path(name=self.node_name)
         for left in reversed(range(_TRIES)):
-            node = msgspec.json.decode(await api.get(self._path), type=_Node)
+            node = msgspec.json.decode(await api.get(path), type=_Node)
             taints = change(node.spec.taints, wanted)
             if taints is None:
                 return
             version = {"resourceVersion": node.metadata.resource_version}
             try:
-                await api.merge(self._path, {"metadata": version, "spec": {"taints": taints}})
+                await api.merge(path, {"metadata": version, "spec": {"taints": taints}})
             except ConflictError:
                 if not left:
                     raise
@@ -137,7 +128,7 @@ class Tainter:
         self._is = None
         reason = describe(error)
         if reason != self.failure:
-            self._log.warning(Event.NODE_TAINT_FAILED, reason, node=self._node_name)
+            self.log.warning(Event.NODE_TAINT_FAILED, reason, node=self.node_name)
         self.failure = reason
         return wait_after(error, self._backoff)
 
