@@ -28,7 +28,11 @@ from lint.tracked import ROOT
 
 _TABLE: Final = re.compile(r"(?<=^<!-- table: )([\w -]+)( -->\n)(.*?)(?=^<!-- end -->$)", re.MULTILINE | re.DOTALL)
 _SUFFIXES: Final = {"Counter": "_total", "Gauge": "", "Histogram": ""}  # suffix that Prometheus adds to the metric's name
-_MAKERS: Final = {f"{kind}{ending}": kind for kind in _SUFFIXES for ending in ("", "MetricFamily")} | {"_by_state": "Gauge"}
+_MAKERS: Final = {
+    **{name: kind for kind in _SUFFIXES for name in (kind, kind.lower(), f"{kind}MetricFamily")},
+    "_by_state": "Gauge",
+}
+_COMMON: Final = "lading/scrape.py"  # metrics of every daemon
 
 
 class DeclaredMetric(NamedTuple):
@@ -46,8 +50,8 @@ def _default(value: object) -> str:
     return "none" if value is None else msgspec.json.encode(msgspec.to_builtins(value)).decode()
 
 
-def render_metrics(file: str) -> str:
-    metrics = find_metrics((ROOT / file).read_text())
+def render_metrics(*files: str) -> str:
+    metrics = (metric for file in files for metric in find_metrics((ROOT / file).read_text()))
     rows = ((f"`{one.name}`", ", ".join(f"`{label}`" for label in one.labels), one.help) for one in metrics)
     return _render(("metric", "labels", ""), rows)
 
@@ -122,9 +126,9 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "settings of lading-runtimeproxy": partial(render_settings, runtimeproxy.settings.Settings),
     "settings of lading-shares": partial(render_settings, shares.settings.Settings),
     "metrics of lading-central": partial(render_metrics, "central/daemon/metrics.py"),
-    "metrics of lading-hooks": partial(render_metrics, "hooks/daemon/metrics.py"),
-    "metrics of lading-runtimeproxy": partial(render_metrics, "runtimeproxy/metrics.py"),
-    "metrics of lading-shares": partial(render_metrics, "shares/status.py"),
+    "metrics of lading-hooks": partial(render_metrics, _COMMON, "hooks/daemon/metrics.py"),
+    "metrics of lading-runtimeproxy": partial(render_metrics, _COMMON, "runtimeproxy/metrics.py"),
+    "metrics of lading-shares": partial(render_metrics, _COMMON, "shares/status.py"),
     "reasons of the annotation": partial(render_reasons, _between(Reason.ANNOTATION_MALFORMED, Reason.SIGNATURE_KEY_UNKNOWN)),
     "reasons of the device": partial(render_reasons, _between(Reason.DEVICE_UNKNOWN, Reason.ISOLATION_CONFLICT)),
     "reasons of the pod": partial(render_reasons, _between(Reason.CONTAINER_UNNAMED, Reason.ATTACH_FAILED)),

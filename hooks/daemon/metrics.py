@@ -287,8 +287,12 @@ def _use(inventory: Inventory) -> Iterator[Metric]:
 
 def _attachments(rows: Iterable[Attachment]) -> Metric:
     tally = Tally(row.step for row in rows)
-    what = "VFs in pods' network namespaces, or on the way there or back, by step."
-    return gauge("lading_hooks_vfs_attached", what, ["step"], {(step,): tally[step] for step in Step})
+    return gauge(
+        "lading_hooks_vfs_attached",
+        "VFs in pods' network namespaces, or on the way there or back, by step.",
+        ["step"],
+        {(step,): tally[step] for step in Step},
+    )
 
 
 def _devices(inventory: Inventory) -> Metric:
