@@ -21,6 +21,7 @@ from doctor.nri import decide_nri, decide_plugins, read_plugins
 from doctor.nvidia import gpus
 from doctor.ready import decide_ready
 from doctor.runtime import decide_cgroup_driver, decide_runtime
+from doctor.selinux import decide_selinux
 from doctor.sockets import decide_socket
 from doctor.units import decide_units
 from doctor.versions import decide_versions
@@ -341,10 +342,10 @@ CHECKS: Final[tuple[NodeCheck, ...]] = (
     ),
     _node(
         name="selinux",
-        what="SELinux, and its boolean container_use_devices",
-        why="it can deny a container the device that it was given",
-        read=_blocking(lambda host: read_node.read_selinux(host.root)),
-        decide=kernel.decide_selinux,
+        what="SELinux: its boolean container_use_devices; labels of what shares use, and the domain of lading-shares",
+        why="it can deny a container the device that it was given, Lading's library, and the connection to lading-shares",
+        read=Host.selinux,
+        decide=decide_selinux,
     ),
     _node(
         name="clock",

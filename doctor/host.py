@@ -30,7 +30,8 @@ from doctor.nvidia.gpus import InjectionReading, LoaderCacheReading, ReloadReadi
 from doctor.nvidia.specs import read_own_specs
 from doctor.read import ANSWER_S, read_listener, read_reply, read_runtime, read_socket
 from doctor.ready import DaemonReply
-from doctor.runtime import CgroupDrivers, RuntimeReading, systemd_cgroups
+from doctor.runtime import CgroupDrivers, RuntimeReading, is_selinux_used, systemd_cgroups
+from doctor.selinux import SelinuxReading, read_selinux
 from doctor.sockets import SocketReading
 from doctor.systemctl import show_units
 from doctor.units import PROPERTIES
@@ -45,6 +46,7 @@ from hooks.daemon.settings import (
     ldcache_program,
     ledger_path,
     mps_folders,
+    share_libraries,
     taints_node,
 )
 from hooks.host.attributes import read_attribute
@@ -284,6 +286,22 @@ class Host(Readings):
             ipc_lock=self.hooks.rdma_ipc_lock,
             memlock=self.hooks.rdma_memlock,
             problem=problem,
+        )
+
+    async def selinux(self) -> SelinuxReading:
+        settings = self.hooks
+        shares = IsolationName.TOKENS in settings.isolations
+        runtime = await read_shared("runtime", self.runtime())
+        return await in_thread(
+            lambda: read_selinux(
+                self.root,
+                settings.view(self.root),
+                confines=is_selinux_used(runtime.status),
+                libraries=share_libraries(settings),
+                shares=Path(settings.shares_dir),
+                server=parse_endpoint(settings.shares_socket) if shares else None,
+                answer_s=self._answer_s,
+            )
         )
 
     async def versions(self) -> VersionsReading:

@@ -51,6 +51,7 @@ from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
 from lading.log import Log
 from lading.runtime import RuntimeClient
+from lading.selinux import Label, make_label
 from lading.sockets import Listener, parse_endpoint
 from lading.tracing import Tracing
 from lading.vocabulary import SandboxId
@@ -124,8 +125,17 @@ def _memory_limits(host: Host) -> Preparer:
     return MemoryLimits(host_root=Path(host.settings.host_root), limit=limit, grants=host.ledger.grants)
 
 
+def _label(settings: Settings) -> Label:
+    host_root = Path(settings.host_root)
+    return make_label(host_root, settings.view(host_root))
+
+
 def _share_folders(host: Host) -> Preparer:
-    return ShareFolders(root=Path(host.settings.shares_dir), isolation=IsolationName.TOKENS, fill=write_grant)
+    return ShareFolders(
+        root=Path(host.settings.shares_dir),
+        isolation=IsolationName.TOKENS,
+        fill=partial(write_grant, label=_label(host.settings)),
+    )
 
 
 def _mps(settings: Settings) -> Isolation:
@@ -136,7 +146,7 @@ def _mps_daemons(host: Host) -> Preparer:
     settings, folders = host.settings, mps_folders(host.settings)
     return MpsDaemons(
         folders=folders,
-        control=lambda uuid: Control(uuid=uuid, folders=folders, command=settings.mps_control),
+        control=lambda uuid: Control(uuid=uuid, folders=folders, command=settings.mps_control, label=_label(host.settings)),
         set_exclusive=_nvidia_of(host).set_exclusive,
         grants=host.ledger.grants,
         log=host.log,
@@ -149,7 +159,10 @@ def _hami_core(settings: Settings) -> Isolation:
 
 def _hami_folders(host: Host) -> Preparer:
     return ShareFolders(
-        root=Path(host.settings.hami_dir), isolation=IsolationName.HAMI_CORE, fill=make_hami_folder, renewed=True
+        root=Path(host.settings.hami_dir),
+        isolation=IsolationName.HAMI_CORE,
+        fill=partial(make_hami_folder, label=_label(host.settings)),
+        renewed=True,
     )
 
 
