@@ -41,8 +41,8 @@ def read_mode(roots: Iterable[Path]) -> SelinuxMode:
 def make_label(*roots: Path) -> Label:
     """Return the function that labels a file or folder for containers, if one of these roots has an enabled SELinux.
 
-    A label that cannot be set is no error: the file system may have a fixed one (mount option `context=`), and a runtime without
-    SELinux for its containers needs none. `lading-doctor` compares the labels.
+    A label that cannot be set is no error: the file system may have a fixed label (mount option `context=`), and a runtime that
+    gives containers no domain needs none. `lading-doctor` compares the labels.
     """
 
     def label(path: Path) -> None:
@@ -51,6 +51,10 @@ def make_label(*roots: Path) -> Label:
                 os.setxattr(path, _XATTR, FOR_CONTAINERS.encode() + b"\0", follow_symlinks=False)
 
     return label
+
+
+def no_label(_: Path) -> None:
+    """Label nothing."""
 
 
 def read_label(path: Path) -> str:

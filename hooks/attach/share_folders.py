@@ -1,8 +1,8 @@
 """Keep a folder for each container with a share (port `Preparer`): fill it before the container is created.
 
-On a host with SELinux, the folder has the label of files for containers before anything is in it: the share server's socket gets
-the folder's label. A folder is removed when its grant has ended. The isolation decides the content. The content follows from the ledger, and the
-folder's name from its pod and container, so that no journal is needed.
+On a host with SELinux, the folder has the label of files for containers before anything is in it, because the share server's
+socket gets the folder's label. A folder is removed when its grant has ended. The isolation decides the content. The content
+follows from the ledger, and the folder's name from its pod and container, so that no journal is needed.
 """
 
 import contextlib

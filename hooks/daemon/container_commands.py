@@ -1,8 +1,9 @@
 """Prepare and clean a node where lading-hooks runs in a container (deploy/node): `copy-libraries` and `remove-state`.
 
 The libraries of the isolation tokens are mounted into other pods' containers, and the runtime runs the hook for the loader's
-cache, so both have to be files of the host. On a host with SELinux they get the label of files for containers. Only files that Lading wrote are removed, by their names, with the launched guard,
-the runtime handler's program and CDI specs. A file of others stays, and its folder too.
+cache, so both have to be files of the host. On a host with SELinux they get the label of files for containers. Only files that
+Lading wrote are removed, by their names, with the launched guard, the runtime handler's program and CDI specs. A file of others
+stays, and its folder too.
 """
 
 import argparse

@@ -32,7 +32,7 @@ from hooks.host.commands import bare_env, run_command
 from hooks.host.open_folders import make_folder, remove_folder
 from hooks.isolation.mps import PIPE, Limits, MpsFolders
 from lading.errors import HostError
-from lading.selinux import Label, make_label
+from lading.selinux import Label, no_label
 from lading.vocabulary import GpuUuid
 
 ANSWER_S: Final = 3.0  # for one question; an idle daemon answers in milliseconds
@@ -55,7 +55,7 @@ class Control:
     command: str  # nvidia-cuda-mps-control
     systemd_run: str = "systemd-run"
     answer_s: float = ANSWER_S
-    label: Label = make_label()  # by default no root, and so no SELinux
+    label: Label = no_label  # labels the folders for containers, on a host with SELinux
 
     @property
     def _env(self) -> dict[str, str]:
