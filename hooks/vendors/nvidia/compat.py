@@ -1,7 +1,7 @@
 """Decide by a container's cards whether its libcuda may be newer than the node's driver.
 
-On cards of data centres CUDA works with such a libcuda of the image; on others it ends with error 804. A container with cards of
-both kinds gets the node's libcuda, as each process may use any of its cards.
+On cards of data centres CUDA works with such a libcuda of the image; on others it ends with error 804. A container with cards
+of both kinds gets the node's libcuda, as each process may use any of its cards.
 
 Source: NVIDIA, CUDA Compatibility, "Forward Compatibility" and "Frequently Asked Questions" (error 804).
 

@@ -340,7 +340,9 @@ def test_a_card_that_does_not_allow_it_goes_before_one_that_does(image: Image) -
     """By CDI the hook of a GeForce card runs after that of all cards."""
     image.add_compat("cuda-12.9", "575.51.03")
     hook = f"{image.program} --driver {DRIVER}"
-    script = f'cat >{image.folder}/state; for more in "" --no-compat; do {hook} $more {CUDA} <{image.folder}/state || exit; done'
+    script = (
+        f'cat >{image.folder}/state; for more in "" --no-compat; do {hook} $more {CUDA} <{image.folder}/state || exit; done'
+    )
     find = f'find {image.root}/usr/local -type f -name "libcuda*"'
     done = image.run(before=["unshare", "-m", "sh", "-c", f"{script}; {find}", "sh"])
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
