@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from doctor import cluster, kernel, rdma, read_node, state
 from doctor.config import decide_config
+from doctor.crun import decide_crun
 from doctor.handler import decide_handler
 from doctor.hooks_dir import decide_connections, decide_folder, decide_registration, decide_servers
 from doctor.host import HOOKS, PROXY, CdiReading, Host
@@ -199,6 +200,13 @@ CHECKS: Final[tuple[NodeCheck, ...]] = (
         why="containerd before 1.7.2 ignores them silently, so the node refuses instead",
         read=Host.cdi,
         decide=decide_cdi,
+    ),
+    _runtime(
+        name="crun",
+        what="whether libraries for containers are on a file system mounted noexec, which crun 1.27 to 1.29.1 keeps",
+        why="the loader of a container then cannot map libcuda",
+        read=Host.crun,
+        decide=decide_crun,
     ),
     _runtime(
         name="nri",

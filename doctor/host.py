@@ -18,6 +18,7 @@ from typing import Final
 from doctor import cluster, rdma, read_node
 from doctor.api import read_api, read_configz
 from doctor.config import ConfigReading
+from doctor.crun import CrunReading, read_crun
 from doctor.handler import HandlerReading, read_handler
 from doctor.hooks_dir import FolderReading, LoadReading, RegistrationReading, ServerReading
 from doctor.keys import KeysReading
@@ -207,6 +208,21 @@ class Host(Readings):
         support = decide_cdi_support(runtime.version, runtime.status)
         folder = self.hooks.cdi_dir if self.hooks.writes_specs else ""
         return CdiReading(needed=self.hooks.by_cdi, support=support, folder=folder)
+
+    async def crun(self) -> CrunReading:
+        settings, runtime = self.hooks, await read_shared("runtime", self.runtime())
+        view, version = settings.view(self.root), (await read_shared("driver", self.nvidia())).version
+
+        def read() -> CrunReading:
+            found = find_driver(view, version, settings.driver_libraries) if version else None
+            folders = [folder.path for folder in found.folders[:1]] if found else []
+            if IsolationName.TOKENS in settings.isolations:
+                folders.append(share_libraries(settings))
+            if settings.hami_library:
+                folders.append(Path(settings.hami_library).parent)
+            return read_crun(runtime, folders)
+
+        return await in_thread(read)
 
     async def nri(self) -> NriReading:
         runtime = await read_shared("runtime", self.runtime())

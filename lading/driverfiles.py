@@ -141,7 +141,9 @@ def find_outdated_nvml(host_root: Path, find_installed: Callable[[], Path | None
         return ""
     named = find_installed() or Path(NVML)
     installed = named if len(named.parts) > 1 else find_by_loader(named.name)
-    if installed is None or installed.resolve().name != f"libnvidia-ml.so.{module}":  # an upgrade is under way: a new process would be no better
+    if (
+        installed is None or installed.resolve().name != f"libnvidia-ml.so.{module}"
+    ):  # an upgrade is under way: a new process would be no better
         return ""
     return f"the driver was exchanged: its kernel module is {module}, and this process has NVML {loaded}"
 
