@@ -49,7 +49,7 @@ def _is_noexec(folder: Path) -> bool:
 
 
 def _list_programs(runtime: RuntimeReading) -> Iterator[str]:
-    if runtime.version.runtime_name == "cri-o":  # its status does not name the programs of its runtime handlers
+    if runtime.version.runtime_name == "cri-o":  # CRI-O's status does not name the programs of runtime handlers
         yield from (program for program in _OF_CRIO if Path(program).exists())
     for table in runtimes_of(runtime.status).values():
         options = table.get("options") if isinstance(table, dict) else None

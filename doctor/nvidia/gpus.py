@@ -202,7 +202,7 @@ def decide_loader_cache(reading: LoaderCacheReading) -> Iterator[Finding]:
         yield ok(
             "the loader's cache of containers does not list libcuda.so.1, because CRI has no hooks: gpu_mode = cdi or "
             "front_end = nri has one. Triton finds it by TRITON_LIBCUDA_PATH; ctypes.util.find_library does not, nor a Triton "
-            "before 3.0"
+            "before 2.2"
         )
     elif not reading.usable:
         what = f"no {reading.program or 'lading-ldcache'} that may be run: containers have no cache that lists libcuda.so.1"

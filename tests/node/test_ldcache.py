@@ -136,7 +136,7 @@ def test_triton_and_find_library_find_libcuda(
 def test_by_cri_alone_triton_finds_libcuda_by_its_variable_and_find_library_does_not(
     newer: PrivateContainerd, start_lading: StartLading, ldcache_hook: Path, tmp_path: Path
 ) -> None:
-    """Test an image with a cache, and one without. Triton before 3.0 does not know the variable."""
+    """Test an image with a cache, and one without. Triton before 2.2 does not know the variable."""
     need(bool(LDCONFIG), "ldconfig")
     lading, folder = start_for_lookups(start_lading, newer, ldcache_hook, tmp_path, "cri"), str(Path(CUDA).parent)
     python, cache = mount_python(tmp_path / "python"), make_cache(tmp_path / "cache")

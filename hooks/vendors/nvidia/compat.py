@@ -5,7 +5,7 @@ of both kinds gets the node's libcuda, as each process may use any of its cards.
 
 Source: NVIDIA, CUDA Compatibility, "Forward Compatibility" and "Frequently Asked Questions" (error 804).
 
-Tests: tests/unit/hooks/vendors/nvidia/test_inject.py, tests/unit/hooks/vendors/nvidia/test_cdi.py
+Tests: tests/unit/hooks/vendors/nvidia/test_inject.py
 """
 
 from collections.abc import Iterable

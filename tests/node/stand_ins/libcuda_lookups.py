@@ -1,6 +1,6 @@
 """Print how programs find libcuda in this container, as JSON: Triton's lookup, and find_library of this Python's own library.
 
-Triton's steps, in this order: the folder in TRITON_LIBCUDA_PATH (3.0 and newer); the folders of libcuda.so.1 that `ldconfig -p`
+Triton's steps, in this order: the folder in TRITON_LIBCUDA_PATH (2.2 and newer); the folders of libcuda.so.1 that `ldconfig -p`
 lists; the folders of LD_LIBRARY_PATH that have it. Triton stops if none of the folders has the file, or if ldconfig fails, as
 in an image without a cache.
 

@@ -25,7 +25,7 @@ def test_a_folder_and_a_socket_are_labelled_where_selinux_is_enabled(tmp_path: P
         for one in (tmp_path, path):
             label(one)
             assert read_label(one) == FOR_CONTAINERS
-    assert os.getxattr(path, "security.selinux", follow_symlinks=False).endswith(b"\0")  # as libselinux writes it
+    assert os.getxattr(path, "security.selinux", follow_symlinks=False).endswith(b"\0")  # libselinux writes labels so too
 
 
 def test_nothing_is_labelled_without_selinux(tmp_path: Path) -> None:

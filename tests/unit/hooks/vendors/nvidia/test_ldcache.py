@@ -337,7 +337,7 @@ def test_where_the_cards_or_a_share_do_not_allow_it_each_is_hidden(image: Image)
 
 
 def test_a_card_that_does_not_allow_it_goes_before_one_that_does(image: Image) -> None:
-    """By CDI the hook of a GeForce card runs after that of all cards."""
+    """Run the hook of a GeForce card after that of all cards, as runtimes do by CDI."""
     image.add_compat("cuda-12.9", "575.51.03")
     hook = f"{image.program} --driver {DRIVER}"
     script = (
