@@ -12,8 +12,8 @@ from hooks.daemon.handler_command import handler_program
 from hooks.daemon.settings import Settings
 from lading.driverfiles import DRIVER_CONTAINER
 from lading.health import parse_address
-from lading.settings import convert
 from lading.selinux import SERVER_TYPE
+from lading.settings import convert
 from lading.sockets import parse_endpoint
 from shares.settings import Settings as SharesSettings
 
