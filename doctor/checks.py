@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from doctor import cluster, kernel, rdma, read_node, state
 from doctor.config import decide_config
+from doctor.crun import decide_crun
 from doctor.handler import decide_handler
 from doctor.hooks_dir import decide_connections, decide_folder, decide_registration, decide_servers
 from doctor.host import HOOKS, PROXY, CdiReading, Host
@@ -21,6 +22,7 @@ from doctor.nri import decide_nri, decide_plugins, read_plugins
 from doctor.nvidia import gpus
 from doctor.ready import decide_ready, decide_versions
 from doctor.runtime import decide_cgroup_driver, decide_runtime
+from doctor.selinux import decide_selinux
 from doctor.sockets import decide_socket
 from doctor.units import decide_units
 from hooks.daemon.settings import FrontEndName, ledger_path
@@ -199,6 +201,13 @@ CHECKS: Final[tuple[NodeCheck, ...]] = (
         decide=decide_cdi,
     ),
     _runtime(
+        name="crun",
+        what="whether libraries for containers are on a file system mounted noexec, which crun 1.27 to 1.29.1 keeps",
+        why="the loader of a container then cannot map libcuda",
+        read=Host.crun,
+        decide=decide_crun,
+    ),
+    _runtime(
         name="nri",
         what="whether the runtime's NRI is on; with the proxy, whether containerd's default validator is",
         why="front_end nri needs it; otherwise plugins change containers after the proxy did, and the validator rejects pods",
@@ -340,10 +349,10 @@ CHECKS: Final[tuple[NodeCheck, ...]] = (
     ),
     _node(
         name="selinux",
-        what="SELinux, and its boolean container_use_devices",
-        why="it can deny a container the device that it was given",
-        read=_blocking(lambda host: read_node.read_selinux(host.root)),
-        decide=kernel.decide_selinux,
+        what="SELinux: its boolean container_use_devices; labels of what shares use, and the domain of lading-shares",
+        why="it can deny a container the device that it was given, Lading's library, and the connection to lading-shares",
+        read=Host.selinux,
+        decide=decide_selinux,
     ),
     _node(
         name="clock",

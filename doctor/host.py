@@ -18,6 +18,7 @@ from typing import Final
 from doctor import cluster, rdma, read_node
 from doctor.api import read_api, read_configz
 from doctor.config import ConfigReading
+from doctor.crun import CrunReading, read_crun
 from doctor.handler import HandlerReading, read_handler
 from doctor.hooks_dir import FolderReading, LoadReading, RegistrationReading, ServerReading
 from doctor.keys import KeysReading
@@ -30,7 +31,8 @@ from doctor.nvidia.gpus import InjectionReading, LoaderCacheReading, ReloadReadi
 from doctor.read import ANSWER_S, read_listener, read_reply, read_runtime, read_socket, show_units
 from doctor.read_node import read_own_specs
 from doctor.ready import DaemonReply, VersionsReading
-from doctor.runtime import CgroupDrivers, RuntimeReading, systemd_cgroups
+from doctor.runtime import CgroupDrivers, RuntimeReading, is_selinux_used, systemd_cgroups
+from doctor.selinux import SelinuxReading, read_selinux
 from doctor.sockets import SocketReading
 from doctor.units import PROPERTIES
 from hooks.attach.netlink import HostKernel
@@ -43,6 +45,7 @@ from hooks.daemon.settings import (
     ldcache_program,
     ledger_path,
     mps_folders,
+    share_libraries,
     taints_node,
 )
 from hooks.host.attributes import read_attribute
@@ -204,6 +207,21 @@ class Host(Readings):
         folder = self.hooks.cdi_dir if self.hooks.writes_specs else ""
         return CdiReading(needed=self.hooks.by_cdi, support=support, folder=folder)
 
+    async def crun(self) -> CrunReading:
+        settings, runtime = self.hooks, await read_shared("runtime", self.runtime())
+        view, version = settings.view(self.root), (await read_shared("driver", self.nvidia())).version
+
+        def read() -> CrunReading:
+            found = find_driver(view, version, settings.driver_libraries) if version else None
+            folders = [folder.path for folder in found.folders[:1]] if found else []
+            if IsolationName.TOKENS in settings.isolations:
+                folders.append(share_libraries(settings))
+            if settings.hami_library:
+                folders.append(Path(settings.hami_library).parent)
+            return read_crun(runtime, folders)
+
+        return await in_thread(read)
+
     async def nri(self) -> NriReading:
         runtime = await read_shared("runtime", self.runtime())
         path = parse_endpoint(self.hooks.nri_socket)
@@ -282,6 +300,22 @@ class Host(Readings):
             ipc_lock=self.hooks.rdma_ipc_lock,
             memlock=self.hooks.rdma_memlock,
             problem=problem,
+        )
+
+    async def selinux(self) -> SelinuxReading:
+        settings = self.hooks
+        shares = IsolationName.TOKENS in settings.isolations
+        runtime = await read_shared("runtime", self.runtime())
+        return await in_thread(
+            lambda: read_selinux(
+                self.root,
+                settings.view(self.root),
+                confines=is_selinux_used(runtime.status),
+                libraries=share_libraries(settings),
+                shares=Path(settings.shares_dir),
+                server=parse_endpoint(settings.shares_socket) if shares else None,
+                answer_s=self._answer_s,
+            )
         )
 
     async def versions(self) -> VersionsReading:

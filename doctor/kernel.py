@@ -1,9 +1,9 @@
-"""Check the parts of a node's kernel on which the devices of containers depend: cgroups, SELinux, the clock.
+"""Check the parts of a node's kernel on which the devices of containers depend: cgroups, the clock.
 
 Take readings of a few files below the host root, and the state of the kernel's clock. Return verdicts. A check without a
 reading is skipped; for example, a simulated node has no cgroups.
 
-Source: cgroups(7), kernel's admin-guide/cgroup-v2 ("Device controller": eBPF), adjtimex(2), container_selinux(8).
+Source: cgroups(7), kernel's admin-guide/cgroup-v2 ("Device controller": eBPF), adjtimex(2).
 """
 
 from collections.abc import Iterator
@@ -42,24 +42,6 @@ def decide_cgroups(reading: CgroupsReading) -> Iterator[Finding]:
             yield ok("cgroup v2: devices are allowed by BPF programs")
         case CgroupMode.V1:
             yield ok("cgroup v1 with the devices controller (kubelet 1.35 and newer wants failCgroupV1: false for it)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelinuxReading:
-    enforcing: bool | None = None  # None: there is no SELinux
-    use_devices: bool | None = None  # SELinux boolean container_use_devices; None: the policy does not have it
-
-
-def decide_selinux(reading: SelinuxReading) -> Iterator[Finding]:
-    if not reading.enforcing:
-        yield ok("SELinux is not enforcing" if reading.enforcing is False else "no SELinux")
-    elif reading.use_devices is False:
-        what = (
-            "SELinux is enforcing, and container_use_devices is off: containers may be denied the devices that they were given"
-        )
-        yield warning(what, mend="setsebool -P container_use_devices on; ausearch -m avc -ts recent")
-    else:
-        yield ok("SELinux is enforcing, and lets containers use devices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

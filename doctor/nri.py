@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from doctor.runtime import RuntimeReading
-from hooks.frontends.nri.guard.launched import GUARD, PROGRAM, find_strays
+from hooks.frontends.nri.guard.launched import GUARD, IGNORED, PROGRAM, find_strays
+from hooks.host.attributes import read_attribute
 from lading.checks.model import Finding, failed, ok, skipped, warning
 
 _INSTALL = "lading-hooks install-guard"
 _RESTART = "systemctl restart containerd"
 _CONFIG = "etc/containerd/config.toml"
+_NRI_SECTION = 'below [plugins."io.containerd.nri.v1.nri"] in containerd\'s configuration'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,33 +99,36 @@ class NriPluginsReading:
     version: str  # version of the file; empty: it is no guard of Lading
     strays: tuple[str, ...]  # names of executables that are not named as plugins
     runs: bool | None  # whether a process runs this file; None: processes are not visible
+    ignored: bool = False  # whether that process shows that the runtime ignores it
 
 
 def read_plugins(folder: Path, *, proc: Path, installed: str) -> NriPluginsReading:
     """Read the folder of plugins, and check whether a process runs the guard in it. Blocks."""
     path = folder / PROGRAM
+    runs, ignored = _find_process(path, proc)
     return NriPluginsReading(
         folder=folder,
         installed=installed,
         there=path.exists() or path.is_symlink(),
         version=GUARD.find_version(path),
         strays=find_strays(folder),
-        runs=_runs(path, proc),
+        runs=runs,
+        ignored=ignored,
     )
 
 
-def _runs(path: Path, proc: Path) -> bool | None:
-    """Return whether a process runs this file; None if no process is visible. A process of a replaced file does not count:
-    /proc shows another name."""
+def _find_process(path: Path, proc: Path) -> tuple[bool | None, bool]:
+    """Return whether a process runs this file, None if no process is visible, and whether its name says that it is ignored. A
+    process of a replaced file does not count: /proc shows another name."""
     reading = False
     for folder in proc.glob("[0-9]*"):
         try:
             if (folder / "exe").readlink() == path:
-                return True
+                return True, read_attribute(folder / "comm") == IGNORED
             reading = True
         except OSError:  # a kernel thread, an ended process, or a process of another user
             continue
-    return False if reading else None
+    return False if reading else None, False
 
 
 def decide_plugins(reading: NriPluginsReading) -> Iterator[Finding]:
@@ -148,5 +153,8 @@ def decide_plugins(reading: NriPluginsReading) -> Iterator[Finding]:
             f"{path} does not run: it was installed, or ended, since containerd's start, and is launched by its next start only"
         )
         yield warning(what, mend=f"{_RESTART}, when it suits")
+    elif reading.ignored:
+        what = f"{path} runs, and the runtime ignores it: its answer to the list of pods came after plugin_request_timeout"
+        yield warning(what, mend=f'plugin_request_timeout = "10s" {_NRI_SECTION}; {_RESTART}, when it suits')
     else:
         yield ok(f"{path} {reading.version} runs")

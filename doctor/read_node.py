@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from doctor.cluster import PLUGINS, PluginsReading
-from doctor.kernel import CgroupMode, CgroupsReading, ClockReading, SelinuxReading
+from doctor.kernel import CgroupMode, CgroupsReading, ClockReading
 from doctor.keys import FileReading, KeysReading
 from doctor.nvidia.gpus import OwnSpecs
 from doctor.rdma import MELLANOX, PEER_MEMORY, ModulesReading
@@ -123,15 +123,6 @@ def read_cgroups(host_root: Path) -> CgroupsReading:
     if not rows:
         return CgroupsReading(mode=CgroupMode.UNKNOWN)
     return CgroupsReading(mode=CgroupMode.V1, devices=any(row[0] == "devices" and row[-1] == "1" for row in rows))
-
-
-def read_selinux(host_root: Path) -> SelinuxReading:
-    folder = host_root / "sys/fs/selinux"
-    enforce, boolean = read_attribute(folder / "enforce"), read_attribute(folder / "booleans/container_use_devices")
-    return SelinuxReading(
-        enforcing=None if enforce is None else enforce == "1",
-        use_devices=None if boolean is None else boolean.startswith("1"),
-    )
 
 
 def read_clock() -> ClockReading:

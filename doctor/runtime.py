@@ -114,9 +114,20 @@ def runtimes_of(status: cri.StatusResponse) -> dict[str, Any]:
     return result if isinstance(result, dict) else {}
 
 
+def is_selinux_used(status: cri.StatusResponse) -> bool | None:
+    """Return whether containerd gives containers domains of SELinux (`enable_selinux`); None if it is not reported."""
+    used = _config(status).get("enableSelinux")
+    return used if isinstance(used, bool) else None
+
+
 def _containerd(status: cri.StatusResponse) -> dict[str, Any]:
+    result = _config(status).get("containerd")
+    return result if isinstance(result, dict) else {}
+
+
+def _config(status: cri.StatusResponse) -> dict[str, Any]:
     try:
-        result = json.loads(status.info.get("config", "{}")).get("containerd", {})
-    except (ValueError, AttributeError):
+        result = json.loads(status.info.get("config", "{}"))
+    except ValueError:
         return {}
     return result if isinstance(result, dict) else {}

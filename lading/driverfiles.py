@@ -42,6 +42,8 @@ KNOWN_FOLDERS: Final = (
     ("usr/local/glibc/usr/lib64", "Talos"),
     ("run/opengl-driver/lib", "NixOS"),
 )
+_OWN_CACHE: Final = Path("/etc/ld.so.cache")
+_LOADER_FOLDERS: Final = (f"/{MULTIARCH}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
 _CACHED: Final = ("libcuda.so.", "libnvidia-")
 _MAPPED: Final = re.compile(r"/libnvidia-ml\.so\.([0-9.]+)(?: \(deleted\))?$", re.MULTILINE)
 _VERSION: Final = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+[.\d]*)")
@@ -133,13 +135,25 @@ def read_loaded_nvml() -> str:
 def find_outdated_nvml(host_root: Path, find_installed: Callable[[], Path | None]) -> str:
     """Return why this process has to be started anew; empty if it need not. A process never loads NVML twice. So a new process
     is needed if the loaded NVML has another version than the kernel module, and the NVML that a new process would load
-    (`find_installed`) has the module's version."""
+    (`find_installed`; None or a bare name: as the dynamic loader finds it) has the module's version."""
     loaded, module = read_loaded_nvml(), read_module_version(host_root)
-    if "." not in loaded or not module or loaded == module or (installed := find_installed()) is None:
+    if "." not in loaded or not module or loaded == module:
         return ""
-    if installed.resolve().name != f"libnvidia-ml.so.{module}":  # an upgrade is under way: a new process would be no better
+    named = find_installed() or Path(NVML)
+    installed = named if len(named.parts) > 1 else find_by_loader(named.name)
+    if (
+        installed is None or installed.resolve().name != f"libnvidia-ml.so.{module}"
+    ):  # an upgrade is under way: a new process would be no better
         return ""
     return f"the driver was exchanged: its kernel module is {module}, and this process has NVML {loaded}"
+
+
+def find_by_loader(name: str) -> Path | None:
+    """Return the library that glibc's loader finds by this SONAME in a new process with this environment; None without one.
+    Source: ld.so(8)."""
+    variable = [Path(folder, name) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    cached = [Path(library.path) for library in read_cache(_OWN_CACHE) if library.name == name]
+    return next(filter(is_library, (*variable, *cached, *(Path(folder, name) for folder in _LOADER_FOLDERS))), None)
 
 
 def list_folders(root: Path, configured: Sequence[str] = ()) -> Iterator[LibraryFolder]:

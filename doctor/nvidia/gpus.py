@@ -201,7 +201,8 @@ def decide_loader_cache(reading: LoaderCacheReading) -> Iterator[Finding]:
     elif not reading.by_hook:
         yield ok(
             "the loader's cache of containers does not list libcuda.so.1, because CRI has no hooks: gpu_mode = cdi or "
-            "front_end = nri has one; Triton gets TRITON_LIBCUDA_PATH"
+            "front_end = nri has one. Triton finds it by TRITON_LIBCUDA_PATH; ctypes.util.find_library does not, nor a Triton "
+            "before 2.2"
         )
     elif not reading.usable:
         what = f"no {reading.program or 'lading-ldcache'} that may be run: containers have no cache that lists libcuda.so.1"

@@ -1,9 +1,11 @@
 """Keep a folder for each container with a share (port `Preparer`): fill it before the container is created.
 
-A folder is removed when its grant has ended. The isolation decides the content. The content follows from the ledger, and the
-folder's name from its pod and container, so that no journal is needed.
+On a host with SELinux, the folder has the label of files for containers before anything is in it, because the share server's
+socket gets the folder's label. A folder is removed when its grant has ended. The isolation decides the content. The content
+follows from the ledger, and the folder's name from its pod and container, so that no journal is needed.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,8 @@ from lading.devices.isolation import IsolationName
 from lading.errors import HostError
 from lading.files import replace_file
 from lading.reasons import Reason
-from lading.sharegrant import FILE, folder_name, render_grant
+from lading.selinux import Label
+from lading.sharegrant import FILE, SOCKET, folder_name, render_grant
 from lading.vocabulary import SandboxId
 
 
@@ -71,21 +74,27 @@ class ShareFolders(Preparer):
         return [folder for folder in folders if folder.name not in held]
 
 
-def write_grant(folder: Path, answer: Answer) -> None:
+def write_grant(folder: Path, answer: Answer, *, label: Label) -> None:
     """Write the container's grant file for the share server, whose socket is beside it. Write none if the container's MIG
     instances are still to be made: the node then decides about the container again."""
     if answer.share is None:
         return
     path, content = folder / FILE, render_grant(answer.share)
+    with contextlib.suppress(OSError):  # replace_file makes the folder too, and reports why that fails
+        folder.mkdir(mode=0o755, parents=True)
+    for one in (folder, path, folder / SOCKET):
+        label(one)
     if not path.is_file() or path.read_bytes() != content:  # an equal file stays: the server keeps its state of the grant
         replace_file(path, content)
     folder.chmod(0o755)  # the container's processes may run as any user
 
 
-def make_hami_folder(folder: Path, _: Answer) -> None:
+def make_hami_folder(folder: Path, _: Answer, *, label: Label) -> None:
     """Make the folder, writable for any user of the container, and the list of preloads beside it."""
     make_folder(folder.parent, 0o700)
     preloads = Path(preloads_path(str(folder.parent)))
     if not preloads.is_file():
         replace_file(preloads, f"{LIBRARY}\n".encode())
     make_folder(folder, 0o777)
+    for one in (preloads, folder):
+        label(one)

@@ -1,8 +1,9 @@
 """Prepare and clean a node where lading-hooks runs in a container (deploy/node): `copy-libraries` and `remove-state`.
 
 The libraries of the isolation tokens are mounted into other pods' containers, and the runtime runs the hook for the loader's
-cache, so both have to be files of the host. Only files that Lading wrote are removed, by their names, with the launched guard,
-the runtime handler's program and CDI specs. A file of others stays, and its folder too.
+cache, so both have to be files of the host. On a host with SELinux they get the label of files for containers. Only files that
+Lading wrote are removed, by their names, with the launched guard, the runtime handler's program and CDI specs. A file of others
+stays, and its folder too.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from hooks.ledger.store import read_journal, read_ledger
 from lading.amounts import first_few
 from lading.errors import HostError
 from lading.files import replace_file
+from lading.selinux import make_label
 from lading.sockets import parse_endpoint
 
 _NAMED = 5  # maximum number of holders that a refusal names
@@ -34,12 +36,16 @@ def copy_libraries(argv: Sequence[str]) -> None:
         "folder of the host, which share_libraries then names. Containers that have the ones before keep them.",
     )
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--host-root", type=Path, default=Path("/"), help="the host's root, which shows whether it has SELinux")
     args = parser.parse_args(argv)
-    ours = share_libraries(Settings())
+    ours, label = share_libraries(Settings()), make_label(args.host_root)
+    args.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    label(args.folder)
     for file in filter(Path.is_file, (*(ours / name for name in LIBRARIES), built_program())):
         content, there = file.read_bytes(), args.folder / file.name
         if not there.is_file() or there.read_bytes() != content:
             replace_file(there, content, mode=0o755)
+        label(there)
 
 
 def remove_state(argv: Sequence[str]) -> None:

@@ -51,6 +51,7 @@ from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
 from lading.log import Log
 from lading.runtime import RuntimeClient
+from lading.selinux import Label, make_label
 from lading.sockets import Listener, parse_endpoint
 from lading.tracing import Tracing
 from lading.vocabulary import SandboxId
@@ -112,11 +113,16 @@ def _memory_limits(host: Host) -> Preparer:
     return MemoryLimits(host_root=Path(host.settings.host_root), limit=limit, grants=host.ledger.grants)
 
 
+def _label(settings: Settings) -> Label:
+    host_root = Path(settings.host_root)
+    return make_label(host_root, settings.view(host_root))
+
+
 def _mps_daemons(host: Host) -> Preparer:
     settings, folders = host.settings, mps_folders(host.settings)
     return MpsDaemons(
         folders=folders,
-        control=lambda uuid: Control(uuid=uuid, folders=folders, command=settings.mps_control),
+        control=lambda uuid: Control(uuid=uuid, folders=folders, command=settings.mps_control, label=_label(host.settings)),
         set_exclusive=_nvidia_of(host).set_exclusive,
         grants=host.ledger.grants,
         log=host.log,
@@ -171,12 +177,19 @@ PREPARERS: Final = (
         make=_memory_limits, wait_s=lambda of: LIMIT_S if _has(of, IsolationName.TOKENS) and of.limits_by_driver else 0.0
     ),
     PreparerKind(
-        make=lambda host: ShareFolders(root=Path(host.settings.shares_dir), isolation=IsolationName.TOKENS, fill=write_grant),
+        make=lambda host: ShareFolders(
+            root=Path(host.settings.shares_dir),
+            isolation=IsolationName.TOKENS,
+            fill=partial(write_grant, label=_label(host.settings)),
+        ),
         wait_s=lambda of: 0.0,
     ),
     PreparerKind(
         make=lambda host: ShareFolders(
-            root=Path(host.settings.hami_dir), isolation=IsolationName.HAMI_CORE, fill=make_hami_folder, renewed=True
+            root=Path(host.settings.hami_dir),
+            isolation=IsolationName.HAMI_CORE,
+            fill=partial(make_hami_folder, label=_label(host.settings)),
+            renewed=True,
         ),
         wait_s=lambda of: REMOVE_S if _has(of, IsolationName.HAMI_CORE) else 0.0,
     ),

@@ -24,8 +24,8 @@ CUDA: Final = "libcuda.so.1"
 LIBRARIES: Final = (CUDA, "libnvidia-ml.so.1")
 # Where images have a newer libcuda that goes before the driver's: CUDA Compatibility, "Forward Compatibility".
 _OF_IMAGES: Final = "/usr/local/cuda/compat"
-# Julia's CUDA_Driver_jll then loads the libcuda of the container, and not its own copy, which knows no share.
-_NO_JULIA_COPY: Final = Adjustment(env=(EnvVar("JULIA_CUDA_USE_COMPAT", "false"),))
+# Julia's CUDA_Driver_jll and vLLM (env_override.py) then load the libcuda of the container, and no copy, which knows no share.
+_NO_COPY: Final = Adjustment(env=(EnvVar("JULIA_CUDA_USE_COMPAT", "false"), EnvVar("VLLM_ENABLE_CUDA_COMPATIBILITY", "0")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +72,7 @@ class Tokens:
         over = () if given.hooks else (Mount(_OF_IMAGES, self.libraries),)
         mounts = (*replaced, *over, *behind, Mount(IN_CONTAINER, folder))
         return Enforced(
-            adjustment=merge(
-                (replace(given, mounts=mounts, hooks=without_compat(given.hooks)), list_shares(cards), _NO_JULIA_COPY)
-            ),
+            adjustment=merge((replace(given, mounts=mounts, hooks=without_compat(given.hooks)), list_shares(cards), _NO_COPY)),
             share=share,
         )
 

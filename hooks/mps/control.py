@@ -32,6 +32,7 @@ from hooks.host.commands import bare_env, run_command
 from hooks.host.open_folders import make_folder, remove_folder
 from hooks.isolation.mps import PIPE, Limits, MpsFolders
 from lading.errors import HostError
+from lading.selinux import Label, no_label
 from lading.vocabulary import GpuUuid
 
 ANSWER_S: Final = 3.0  # for one question; an idle daemon answers in milliseconds
@@ -54,6 +55,7 @@ class Control:
     command: str  # nvidia-cuda-mps-control
     systemd_run: str = "systemd-run"
     answer_s: float = ANSWER_S
+    label: Label = no_label  # labels the folders for containers, on a host with SELinux
 
     @property
     def _env(self) -> dict[str, str]:
@@ -78,6 +80,7 @@ class Control:
                 (self.folders.shm(self.uuid), 0o1777),
             ):
                 make_folder(Path(name), mode)
+                self.label(Path(name))
         except OSError as e:
             raise HostError(f"cannot make the folders of the MPS daemon: {e}") from e
 

@@ -98,6 +98,14 @@ def newer(request: pytest.FixtureRequest, binaries: Binaries, runtimes: Runtimes
     return runtimes(request.param)
 
 
+@pytest.fixture
+def own_specs(newer: PrivateContainerd) -> Iterator[None]:
+    """Remove the CDI specs after the test: the runtime belongs to the module, and the next node has other cards."""
+    yield
+    for path in newer.layout.cdi.iterdir():
+        path.unlink()
+
+
 @pytest.fixture(scope="session")
 def launched_guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the guard, which containerd launches, or starts as the program of the runtime handler. Return its path."""

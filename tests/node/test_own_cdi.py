@@ -3,7 +3,7 @@
 import json
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,7 +26,7 @@ from tests.node.test_doctor import found, states
 from tests.node.test_ldcache import check_cache
 from tests.node.test_ldcache import run as run_with_glibc
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.usefixtures("own_specs")]
 
 GPU = "lading.dev/gpus"
 CONTROL = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
@@ -61,14 +61,6 @@ def start(
 def _started(lading: LadingNode, times: int) -> None:
     """Wait until the daemon has read its devices: its socket exists earlier."""
     assert lading.hooks.log.read_text().count(f"event={Event.DAEMON_STARTED}") == times
-
-
-@pytest.fixture(autouse=True)
-def no_spec_is_left(newer: PrivateContainerd) -> Iterator[None]:
-    """Check that no spec is left: the runtime belongs to the module, and the next node has other cards."""
-    yield
-    for path in newer.layout.cdi.iterdir():
-        path.unlink()
 
 
 def spec_file(runtime: PrivateContainerd, kind: str = "gpu") -> Path:

@@ -24,6 +24,9 @@ from protos.nri.v1alpha1 import nri_pb2 as nri
 # Maximum seconds of a call: the runtime creates no other container of the node during a call.
 BUDGET_S: Final = 0.05
 _RETRY_S: Final = 0.2  # seconds between two attempts, so that a restarted runtime is reached within a second
+# Seconds between two attempts at most. The wait is doubled while a runtime accepts connections and does not call the plugin:
+# each attempt costs a slow node a list of all pods.
+_LONGEST_RETRY_S: Final = 10.0
 _READ: Final = 1 << 16
 _SPEAKS_S: Final = 10.0  # seconds to wait for the answer to the registration; a socket that is silent for longer is not NRI's
 # Seconds to wait for the list of pods afterwards: a runtime sends it once no pod or container is being created.
@@ -46,10 +49,13 @@ class NriLink:
     take_place: Callable[[], str] = lambda: ""  # returns an error if another process is this plugin, else ""
     problem: str = "it has not connected yet"  # reason why the runtime does not call the plugin; empty while it does
     _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _in_vain: bool = False  # whether the runtime has accepted the last connection, and did not call the plugin
 
     async def keep_connected(self) -> None:
         """Connect to the runtime, and reconnect after each loss, until cancelled. Never returns."""
+        wait_s = _RETRY_S
         while True:
+            self._in_vain = False
             try:
                 if another := self.take_place():
                     self._lost(another)
@@ -60,7 +66,8 @@ class NriLink:
                 self._lost(f"{self.socket}: {e.strerror or 'nothing speaks NRI there'}")
             except (MalformedError, NriCallError) as e:
                 self._lost(str(e))
-            await asyncio.sleep(_RETRY_S)
+            wait_s = min(2 * wait_s, _LONGEST_RETRY_S) if self._in_vain else _RETRY_S
+            await asyncio.sleep(wait_s)
 
     async def drain(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` seconds for the unanswered calls."""
@@ -69,6 +76,7 @@ class NriLink:
 
     async def _be_asked(self) -> None:
         reader, writer = await asyncio.open_unix_connection(self.socket)
+        self._in_vain = True
         connection = _Connection(NriService(self.plugin, self.log), writer, self)
         try:
             connection.register()
@@ -85,7 +93,7 @@ class NriLink:
                 await writer.wait_closed()
 
     def _connected(self, service: NriService) -> None:
-        self.problem = ""
+        self.problem, self._in_vain = "", False
         self.log.info(Event.NRI_CONNECTED, runtime=service.runtime, plugin=f"{self.plugin.index}-{self.plugin.name}")
         self.changed(True)
 
@@ -142,8 +150,8 @@ class _Connection:
         if 0 < call.timeout_s * _IN_TIME < took_s:
             raise NriCallError(
                 GrpcStatus.DEADLINE_EXCEEDED,
-                f"the runtime ignores a plugin that answers to its list of pods after {call.timeout_s:.3g} s, and that took "
-                f"{took_s:.3g} s: set plugin_request_timeout in its configuration",
+                f"the runtime ignores a plugin that answers to its list of pods after {call.timeout_s:.3g} s, and this plugin "
+                "does not answer within nine tenths of that: set plugin_request_timeout in its configuration",
             )
 
     def _asked(self, call: NriCall) -> None:

@@ -18,6 +18,7 @@ from hooks.model.container import Adjustment, EnvVar, Mount, devices_of
 from hooks.model.inventory import Driver, DriverMount, Inventory
 from hooks.ports import Card
 from hooks.vendors.nvidia.cdi import cdi_name
+from hooks.vendors.nvidia.compat import choose_hooks
 from hooks.vendors.nvidia.driver import CUDA_SONAME
 from hooks.vendors.nvidia.hide import CDI_KIND, VISIBLE_DEVICES, VOID
 from hooks.vendors.nvidia.nvml import NAME
@@ -87,7 +88,7 @@ def _inject_devices(cards: Sequence[Card], driver: Driver | None) -> Adjustment:
     nodes += [node for card in cards for node in card.gpu.drm]
     nodes += driver.control if driver else ()
     mounts = (*driver.mounts, *driver.group_mounts) if driver else ()
-    hooks = driver.hooks if driver else ()
+    hooks = choose_hooks(driver.hooks, [card.gpu for card in cards]) if driver else ()
     return Adjustment(
         env=_HIDDEN if hooks else (*_HIDDEN, *_without_cache(mounts)),
         devices=devices_of(nodes),

@@ -15,6 +15,7 @@ from hooks.model.inventory import Driver, Gpu, GpuProcess, Inventory, Partition
 from hooks.ports import Card, VendorInventory
 from hooks.vendors.nvidia.cdi import render_specs
 from hooks.vendors.nvidia.cdi_hook import list_links, make_hooks, read_commands
+from hooks.vendors.nvidia.compat import takes_newer
 from hooks.vendors.nvidia.driver import files_problem, name_on_host, read_driver_files, read_driver_mounts
 from hooks.vendors.nvidia.groups import add_groups
 from hooks.vendors.nvidia.hide import SUPPLIED, VISIBLE_DEVICES, VOID, hide, supplied_by_kubelet
@@ -32,8 +33,6 @@ from lading.vocabulary import GpuUuid
 _DEVICES: Final = ("dev/nvidiactl", "dev/nvidia-uvm", "dev/kmsg")
 _ROOT: Final = Path("/")
 _DEFAULTS: Final = NvidiaSettings()
-# Cards on which a libcuda that is newer than the driver ends with error 804: CUDA Compatibility, "Forward Compatibility".
-_WITHOUT_COMPAT: Final = ("GeForce", "TITAN")
 _NO_LOG: Final = KernelLog(Path("/nonexistent"))
 
 
@@ -131,7 +130,7 @@ class Nvidia:
             (*(mount.container_path for mount in (*driver.mounts, *driver.group_mounts)), *list_links(driver.hooks)),
             driver.version,
         )
-        compat = not any(name in gpu.model for gpu in gpus for name in _WITHOUT_COMPAT)
+        compat = not gpus or any(map(takes_newer, gpus))  # a container's cards may forbid it (compat.py)
         return replace(driver, hooks=(*driver.hooks, make_hook(program, libraries, driver.version, compat=compat)))
 
     def _with_files(self, driver: Driver, found: FoundDriver) -> tuple[Driver, tuple[str, ...]]:

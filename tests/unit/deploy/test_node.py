@@ -12,6 +12,7 @@ from hooks.daemon.handler_command import handler_program
 from hooks.daemon.settings import Settings
 from lading.driverfiles import DRIVER_CONTAINER
 from lading.health import parse_address
+from lading.selinux import SERVER_TYPE
 from lading.settings import convert
 from lading.sockets import parse_endpoint
 from shares.settings import Settings as SharesSettings
@@ -47,6 +48,11 @@ def seen(name: str, container: str) -> dict[str, str]:
     return {mount["mountPath"]: paths[mount["name"]] for mount in containers(name)[container]["volumeMounts"]}
 
 
+def test_selinux_lets_containers_connect_to_the_share_server() -> None:
+    for name in ("shares", "hooks"):
+        assert containers("node")[name]["securityContext"]["seLinuxOptions"] == {"type": SERVER_TYPE, "level": "s0"}
+
+
 def test_what_it_mounts_is_where_the_settings_say() -> None:
     hooks, result = settings(), seen("node", "hooks")
     for path in (hooks.nri_socket, hooks.runtime_endpoint, hooks.listen):
@@ -54,7 +60,9 @@ def test_what_it_mounts_is_where_the_settings_say() -> None:
     assert result[hooks.state_dir] == hooks.state_dir
     assert result[hooks.driver_mount] == seen("node", "shares")[shares().driver_mount] == "/"
     assert result[f"/{DRIVER_CONTAINER}".rpartition("/")[0]] == f"/{DRIVER_CONTAINER}".rpartition("/")[0]
-    assert containers("node")["libraries"]["args"][-1] == hooks.share_libraries
+    libraries = ["copy-libraries", "--host-root", hooks.driver_mount, hooks.share_libraries]
+    assert containers("node")["libraries"]["args"] == libraries
+    assert seen("node", "libraries")[hooks.driver_mount] == "/"
     assert Path("/var/lib/lading") in handler_program(hooks).parents
     assert "/var/lib/lading" in seen("node", "runtime-handler")
     socket = str(parse_endpoint(hooks.runtime_endpoint).parent)

@@ -2,16 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from doctor.kernel import (
-    CgroupMode,
-    CgroupsReading,
-    ClockReading,
-    SelinuxReading,
-    decide_cgroups,
-    decide_clock,
-    decide_selinux,
-)
-from doctor.read_node import read_cgroups, read_clock, read_selinux
+from doctor.kernel import CgroupMode, CgroupsReading, ClockReading, decide_cgroups, decide_clock
+from doctor.read_node import read_cgroups, read_clock
 from lading.checks.model import Verdict
 from tests.unit.doctor.verdicts import only
 
@@ -33,27 +25,6 @@ def test_cgroups(tmp_path: Path, files: dict[str, str], reading: CgroupsReading,
     write(tmp_path, files)
     assert read_cgroups(tmp_path) == reading
     assert only(decide_cgroups(reading)).verdict is state
-
-
-@pytest.mark.parametrize(
-    ("enforce", "boolean", "state"),
-    [
-        ("", "", Verdict.OK),
-        ("0", "0 0", Verdict.OK),
-        ("1", "1 1", Verdict.OK),
-        ("1", "", Verdict.OK),
-        ("1", "0 0", Verdict.WARNING),
-    ],
-)
-def test_selinux(tmp_path: Path, enforce: str, boolean: str, state: Verdict) -> None:
-    folder = "sys/fs/selinux"
-    files = {f"{folder}/enforce": enforce, f"{folder}/booleans/container_use_devices": boolean}
-    write(tmp_path, {name: text for name, text in files.items() if text})
-    assert only(decide_selinux(read_selinux(tmp_path))).verdict is state
-
-
-def test_no_selinux() -> None:
-    assert only(decide_selinux(SelinuxReading())).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from doctor.nri import NriPluginsReading, NriReading, decide_nri, decide_plugins, read_plugins, read_validator
 from doctor.runtime import RuntimeReading
-from hooks.frontends.nri.guard.launched import PROGRAM, VERSION_MARK
+from hooks.frontends.nri.guard.launched import IGNORED, PROGRAM, VERSION_MARK
 from lading.checks.model import Verdict
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.unit.doctor.verdicts import only, states
@@ -93,6 +93,7 @@ def test_the_validator_is_read_from_imported_files_too(tmp_path: Path, files: di
         ({}, [Verdict.OK], "0.1.0 runs"),
         ({"runs": None}, [Verdict.SKIPPED], "cannot be seen"),
         ({"runs": False}, [Verdict.WARNING], "next start"),
+        ({"ignored": True}, [Verdict.WARNING], "ignores it"),
         ({"version": "0.0.9"}, [Verdict.WARNING], "0.0.9"),
         ({"version": ""}, [Verdict.FAILED], "no guard of Lading"),
         ({"there": False, "version": "", "runs": False}, [Verdict.WARNING], "nothing guards"),
@@ -121,4 +122,7 @@ def test_the_folder_is_read_and_its_process_found(tmp_path: Path) -> None:
     (proc / "4").mkdir()
     (proc / "4/exe").symlink_to(folder / PROGRAM)
     assert read_plugins(folder, proc=proc, installed="0.1.0").runs is True
+    for name, ignored in ((PROGRAM, False), (IGNORED, True)):
+        (proc / "4/comm").write_text(f"{name}\n")
+        assert read_plugins(folder, proc=proc, installed="0.1.0").ignored is ignored
     assert read_plugins(folder, proc=tmp_path / "none", installed="0.1.0").runs is None

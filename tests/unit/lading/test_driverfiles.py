@@ -1,6 +1,7 @@
 """Test which process has to be started anew after an upgrade. Where a driver is found is in the vendor's test_hosts.py."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.driverfiles import NVML, find_outdated_nvml, read_loaded_nvml, read_module_version
+from lading.driverfiles import NVML, find_by_loader, find_outdated_nvml, read_loaded_nvml, read_module_version
 from simnode.nvml import NvmlState
 from tests.conftest import BuildNode
 
@@ -35,9 +36,10 @@ for _ in sys.stdin:
 """
 
 
+@pytest.mark.parametrize("bare", [False, True], ids=["path", "bare name"])
 @pytest.mark.parametrize("upgraded", ["files", "module", "both"])
 def test_a_process_with_another_nvml_than_the_module_is_outdated_once_the_right_one_is_installed(
-    build_node: BuildNode, fake_nvml: Path, tmp_path: Path, upgraded: str
+    build_node: BuildNode, fake_nvml: Path, tmp_path: Path, upgraded: str, bare: bool
 ) -> None:
     node = build_node("workstation")
     library = tmp_path / NVML
@@ -45,8 +47,8 @@ def test_a_process_with_another_nvml_than_the_module_is_outdated_once_the_right_
         shutil.copy(fake_nvml, tmp_path / f"libnvidia-ml.so.{version}")
     library.symlink_to(f"libnvidia-ml.so.{OLD}")
     NvmlState(profile=node.profile).write(node.nvml_state)
-    env = {**os.environ, "FAKE_NVML_STATE": str(node.nvml_state)}
-    command = [sys.executable, "-c", PROCESS, str(node.root), str(library)]
+    env = {**os.environ, "FAKE_NVML_STATE": str(node.nvml_state), "LD_LIBRARY_PATH": str(tmp_path)}
+    command = [sys.executable, "-c", PROCESS, str(node.root), NVML if bare else str(library)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdin
         assert process.stdout
@@ -84,3 +86,16 @@ def test_the_version_of_the_module(tmp_path: Path, text: str) -> None:
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text(text)
     assert read_module_version(tmp_path) == OLD
+
+
+def test_a_library_is_found_as_the_loader_of_this_machine_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path}")
+    loaded = subprocess.run(["ldd", sys.executable], check=True, capture_output=True, text=True).stdout
+    path = re.search(r"libc\.so\.6 => (\S+)", loaded)
+    assert path
+    assert find_by_loader("libc.so.6") == Path(path[1])
+    (tmp_path / "libc.so.6").write_text("no library")
+    assert find_by_loader("libc.so.6") == Path(path[1])
+    shutil.copy(path[1], tmp_path / "libc.so.6")
+    assert find_by_loader("libc.so.6") == tmp_path / "libc.so.6"
+    assert find_by_loader("libno-such.so.1") is None

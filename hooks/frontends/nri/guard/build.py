@@ -13,7 +13,7 @@ from typing import Final
 
 from hooks.forms.annotations import prefixes
 from hooks.frontends.nri.guard.handler import PROGRAM, RUNC
-from hooks.frontends.nri.guard.launched import GUARD, INDEX, NAME
+from hooks.frontends.nri.guard.launched import GUARD, IGNORED, INDEX, NAME
 from hooks.frontends.nri.guard.rule import check_container
 from hooks.frontends.nri.wire import MAX_RECEIVED
 from lading import __version__
@@ -52,6 +52,7 @@ def render_texts() -> str:
         "GUARD_MARK": GUARD.mark,
         "NAME": NAME,
         "INDEX": INDEX,
+        "IGNORED": IGNORED,
         "RUNC_MARK": RUNC.mark,
         "RUNC": PROGRAM,
         "GRANTED": 1 << _KEYS.index(GRANT),

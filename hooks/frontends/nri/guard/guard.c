@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -30,6 +31,7 @@
 
 #define SOCKET "NRI_PLUGIN_SOCKET"
 #define RETRY_MS 200      /* between two attempts, so that a restarted runtime is reached within a second */
+#define LONGEST_MS 10000  /* between two attempts at most: doubled while a runtime accepts connections and does not call the guard */
 #define SILENCE_MS 10000  /* until the answer to the registration; a socket that is silent for longer is not NRI's */
 #define LIST_MS 60000     /* from then until the list of pods, which a runtime sends once no container is being created */
 #define FOREVER (-1)
@@ -84,8 +86,16 @@ static uint64_t now_ns(void) {
 }
 
 /* Return whether the runtime has given up the list of pods, or is about to: the answer needs some of the time too. Then it ignores
- * the guard, and leaves the connection open. A launched guard stays all the same, because it would not be launched again. */
-static bool is_late(uint64_t timeout_ns) { return !launched && timeout_ns && now_ns() - began_ns > timeout_ns / 10 * 9; }
+ * the guard, and leaves the connection open. */
+static bool is_late(uint64_t timeout_ns) { return timeout_ns && now_ns() - began_ns > timeout_ns / 10 * 9; }
+
+/* Show by the name of the process whether the runtime ignores a launched guard, which has no log and opens no file. lading-doctor
+ * reads the name. The guard stays, because it would not be launched again; a later call shows that it is not ignored. */
+static void show_ignored(bool ignored) {
+    static bool shown;
+    if (ignored != shown) prctl(PR_SET_NAME, ignored ? IGNORED : INDEX "-" NAME);
+    shown = ignored;
+}
 
 static bool respond(uint32_t stream, const struct reader *reader) {
     uint8_t bytes[2048], status_bytes[1024];
@@ -99,7 +109,9 @@ static bool respond(uint32_t stream, const struct reader *reader) {
         put_bytes(&out, 2, answer.payload);
     }
     if (!send_message(runtime, TO_PLUGIN, stream, RESPONSE, (struct bytes){out.at, out.size})) return lose("%s", strerror(errno));
-    if (answer.synchronized && is_late(answer.timeout_ns))
+    bool late = answer.synchronized && is_late(answer.timeout_ns);
+    if (launched) show_ignored(late);
+    else if (late)
         return lose("the list of pods took longer than the runtime waits: set plugin_request_timeout in its configuration");
     if (answer.synchronized) begin_guarding();
     began_ns = now_ns();
@@ -220,12 +232,15 @@ static bool connect_to(const char *path) {
 }
 
 _Noreturn static void guard_connected(const char *path) {
+    int wait_ms = RETRY_MS;
     write_record(INFO, DAEMON_STARTED, "");
     for (;;) {
-        if (connect_to(path)) converse();
+        bool connected = connect_to(path);
+        if (connected) converse();
         if (runtime >= 0) close(runtime);
+        wait_ms = !connected || guarding ? RETRY_MS : 2 * wait_ms < LONGEST_MS ? 2 * wait_ms : LONGEST_MS;
         end_guarding();
-        wait_for(-1, RETRY_MS);
+        wait_for(-1, wait_ms);
     }
 }
 

@@ -21,6 +21,7 @@ from lading.files import replace_file
 NAME: Final = "ladingguard"  # name of the built file, and of the plugin
 INDEX: Final = "99"
 PROGRAM: Final = f"{INDEX}-{NAME}"
+IGNORED: Final = "lading-ignored"  # name of the process while the runtime ignores the guard; 15 characters at most (prctl(2))
 VERSION_MARK: Final = "lading-launched-guard "
 GUARD: Final = Program(what="guard", mark=VERSION_MARK)
 _PLUGIN: Final = re.compile(r"[0-9]{2}-.*", re.DOTALL)

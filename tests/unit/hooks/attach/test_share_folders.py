@@ -1,8 +1,10 @@
 """Test the folders of share grants: written before a container is created, removed when no grant holds them."""
 
 import asyncio
+import socket
 import stat
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from hooks.attach.share_folders import ShareFolders, make_hami_folder, write_grant
@@ -13,20 +15,23 @@ from hooks.model.grant import Grant
 from lading.devices.isolation import IsolationName
 from lading.errors import HostError
 from lading.reasons import Reason
-from lading.sharegrant import FILE, ShareGrant, parse_grant
+from lading.selinux import FOR_CONTAINERS, make_label, read_label
+from lading.sharegrant import FILE, SOCKET, ShareGrant, parse_grant
 from tests.fakes import holders
 from tests.fakes.compared import seen
+from tests.fakes.selinux import enable_selinux
 from tests.fakes.share_rig import share, shared
 
 SANDBOX = Sandbox(id="s1", uid="pod-1")
 
 
 def tokens(root: Path) -> ShareFolders:
-    return ShareFolders(root=root, isolation=IsolationName.TOKENS, fill=write_grant)
+    return ShareFolders(root=root, isolation=IsolationName.TOKENS, fill=partial(write_grant, label=make_label(root / "host")))
 
 
 def hami(root: Path) -> ShareFolders:
-    return ShareFolders(root=root, isolation=IsolationName.HAMI_CORE, fill=make_hami_folder, renewed=True)
+    fill_folder = partial(make_hami_folder, label=make_label(root / "host"))
+    return ShareFolders(root=root, isolation=IsolationName.HAMI_CORE, fill=fill_folder, renewed=True)
 
 
 def prepare(folders: ShareFolders, given: ShareGrant) -> Adjustment | Refusal:
@@ -66,6 +71,26 @@ def test_the_same_grant_is_not_written_again_and_another_replaces_it(tmp_path: P
     other = share("train", shared(mib=1), pod="pod-1")
     prepare(folders, other)
     assert parse_grant(path.read_bytes()) == other
+
+
+def test_on_a_host_with_selinux_a_container_may_use_its_folder_its_grant_and_the_socket(tmp_path: Path) -> None:
+    folders, folder = tokens(tmp_path), tmp_path / "pod-1_train"
+    prepare(folders, share("train", pod="pod-1"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / SOCKET))  # made by a server of a version that set no labels
+        assert read_label(folder) == ""
+        enable_selinux(tmp_path / "host")
+        prepare(folders, share("train", pod="pod-1"))
+        assert [read_label(path) for path in (folder, folder / FILE, folder / SOCKET)] == [FOR_CONTAINERS] * 3
+
+
+def test_a_new_folder_has_its_label_before_the_grant_is_in_it(tmp_path: Path) -> None:
+    """The share server makes the socket as soon as it finds the grant, and the socket gets the folder's label."""
+    labelled: list[tuple[Path, bool]] = []
+    folder = tmp_path / "shares/pod-1_train"
+    answer = Answer(adjustment=Adjustment(), grant=granted(), share=share("train", pod="pod-1"))
+    write_grant(folder, answer, label=lambda path: labelled.append((path, folder.is_dir() and not any(folder.iterdir()))))
+    assert labelled[0] == (folder, True)
 
 
 def test_a_container_without_such_a_share_is_left_alone(tmp_path: Path) -> None:
@@ -131,6 +156,12 @@ def test_hami_core_gets_an_empty_folder_for_each_container_that_is_created(tmp_p
     assert (root / "ld.so.preload").read_text() == f"{LIBRARY}\n"
     reconcile(folders, [])
     assert [path.name for path in root.iterdir()] == ["ld.so.preload"]
+
+
+def test_on_a_host_with_selinux_hami_core_may_use_its_folder_and_the_list_of_preloads(tmp_path: Path) -> None:
+    enable_selinux(tmp_path / "host")
+    fill(hami(tmp_path), Answer(adjustment=Adjustment(), grant=granted(isolation=IsolationName.HAMI_CORE)))
+    assert read_label(tmp_path / "pod-1_train") == read_label(tmp_path / "ld.so.preload") == FOR_CONTAINERS
 
 
 def test_a_folder_that_cannot_be_removed_is_tried_at_each_comparison_and_not_in_between(tmp_path: Path) -> None:

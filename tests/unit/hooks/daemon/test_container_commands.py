@@ -14,7 +14,9 @@ from hooks.isolation.tokens import LIBRARIES
 from hooks.ledger.store import Ledger
 from hooks.main import main
 from hooks.model.cdi import KINDS
+from lading.selinux import FOR_CONTAINERS, read_label
 from tests.fakes import holders
+from tests.fakes.selinux import enable_selinux
 
 
 @pytest.fixture
@@ -130,3 +132,17 @@ def test_libraries_are_copied_and_one_that_is_in_use_is_not_written_to(tmp_path:
     expected = {LIBRARIES[0]: "2", LIBRARIES[1]: "1", "lading-ldcache": "hook"}
     assert {path.name: path.read_text() for path in there.iterdir()} == expected
     assert (there / "lading-ldcache").stat().st_mode & 0o111 == 0o111
+
+
+def test_on_a_host_with_selinux_containers_may_use_the_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, there, host = tmp_path / "ours", tmp_path / "there", tmp_path / "host"
+    ours.mkdir()
+    monkeypatch.setattr(container_commands, "share_libraries", lambda _: ours)
+    monkeypatch.setattr(container_commands, "built_program", lambda: ours / "lading-ldcache")
+    for name in LIBRARIES:
+        (ours / name).write_text("1")
+    main(["copy-libraries", str(there)])
+    assert {read_label(path) for path in (there, *there.iterdir())} == {""}
+    enable_selinux(host)
+    main(["copy-libraries", str(there), "--host-root", str(host)])
+    assert {read_label(path) for path in (there, *there.iterdir())} == {FOR_CONTAINERS}

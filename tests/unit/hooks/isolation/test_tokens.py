@@ -62,8 +62,9 @@ def test_with_a_hook_no_folder_is_made_and_the_images_libraries_are_hidden() -> 
     assert changed.args == ("lading-ldcache", "--driver", "580.1", "--no-compat", f"{LIB}/libcuda.so.1")
 
 
-def test_julia_takes_the_libcuda_of_the_container() -> None:
-    assert EnvVar("JULIA_CUDA_USE_COMPAT", "false") in enforce(card(memory_mib=1000)).adjustment.env
+@pytest.mark.parametrize("variable", [EnvVar("JULIA_CUDA_USE_COMPAT", "false"), EnvVar("VLLM_ENABLE_CUDA_COMPATIBILITY", "0")])
+def test_julia_and_vllm_take_the_libcuda_of_the_container(variable: EnvVar) -> None:
+    assert variable in enforce(card(memory_mib=1000)).adjustment.env
 
 
 def test_the_grant_says_whose_share_it_is_and_how_much() -> None:

@@ -23,11 +23,13 @@ from lading.devices.isolation import IsolationName
 from lading.errors import HostError
 from lading.log import Event, Log
 from lading.reasons import Reason
+from lading.selinux import FOR_CONTAINERS, make_label, read_label
 from lading.vocabulary import GpuUuid, SandboxId
 from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
 from simnode.patience import await_until
 from tests.fakes.compared import seen
 from tests.fakes.holders import grant
+from tests.fakes.selinux import enable_selinux
 from tests.unit.hooks.inventories import gpu, inventory, uuid
 from tests.unit.runtimeproxy.conftest import Records
 
@@ -67,6 +69,7 @@ class Rig:
             folders=self.folders,
             command=str(self.command),
             systemd_run=run,
+            label=make_label(Path(self.folders.mps_dir).parent / "host"),
             answer_s=1.0 if card == self.hangs else PATIENT_S,
         )
 
@@ -182,6 +185,12 @@ def test_a_daemon_is_a_service_of_its_own_with_its_own_shared_memory(rig: Rig) -
     assert f"--setenv=CUDA_VISIBLE_DEVICES={uuid(0)}" in text
     assert text[-2:] == ["-d", "-multiuser-server"]
     assert Path(rig.folders.shm(uuid(0))).stat().st_mode & 0o7777 == 0o1777
+
+
+def test_on_a_host_with_selinux_containers_may_use_the_folders_of_a_daemon(rig: Rig) -> None:
+    enable_selinux(Path(rig.folders.mps_dir).parent / "host")
+    run(lambda: _created(rig, share("a")))
+    assert read_label(rig.pipe) == read_label(Path(rig.folders.shm(uuid(0)))) == FOR_CONTAINERS
 
 
 def test_cards_have_daemons_of_their_own(rig: Rig) -> None:

@@ -178,6 +178,37 @@ def test_a_plugin_that_answers_too_late_to_the_list_connects_again(scenario: Sce
     scenario(act)
 
 
+def test_a_plugin_that_is_always_late_waits_longer_each_time_and_logs_it_once(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a node that is too slow does not send its list of pods for ever, five times a second."""
+    monkeypatch.setattr("hooks.frontends.nri.link._RETRY_S", 0.02)
+    monkeypatch.setattr("hooks.frontends.nri.link._LONGEST_RETRY_S", 0.6)
+
+    async def act(rig: Rig) -> None:
+        loop, late, waits = asyncio.get_running_loop(), nri.SynchronizeRequest(pods=[pod()]), list[float]()
+        plugin = await rig.runtime.plugin()
+        for pause_s in (0.05, 0.06, 0.07, 0.08, 0.09):
+            await plugin.configure("1.7.24", parts=0)
+            await plugin.ask("Synchronize", late, nri.SynchronizeResponse, timeout_s=0.05, pause_s=pause_s)
+            await plugin.closed.wait()
+            closed = loop.time()
+            plugin = await rig.runtime.plugin()
+            waits.append(loop.time() - closed)
+        assert waits[2] > 0.12  # 0.04, 0.08, 0.16, 0.32, 0.6
+        assert waits[3] > 0.25
+        assert waits[4] > 0.5
+        assert rig.log.events() == [Event.NRI_LOST]
+        await plugin.configure("1.7.24", pod())
+        await until(lambda: not rig.front_end.link.problem)
+        dropped = loop.time()
+        plugin.drop()
+        await rig.runtime.plugin()
+        assert loop.time() - dropped < 0.5  # a runtime that called the plugin is found again at once
+
+    scenario(act)
+
+
 def test_a_runtime_that_accepted_the_plugin_may_send_its_list_later(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from hooks.host.cdi_spec import render_spec
+from hooks.host.ldcache import without_compat
 from hooks.inventory.cdi import name_devices, publish
 from hooks.inventory.read import read_inventory
 from hooks.model.assignment import GrantedGpu, Refusal
@@ -139,6 +140,21 @@ def test_a_newer_libcuda_of_the_image_is_for_data_centre_cards(
     nvidia = replace(vendor(node, fake_nvml), ldcache=program)
     (hook,) = only(nvidia, read(node, nvidia, state)).container_edits.hooks
     assert ("--no-compat" not in hook.args) is allowed
+
+
+def test_on_a_node_with_both_each_card_decides(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = build_node("demo-8gpu")
+    program = node.root / "lading-ldcache"
+    program.touch(mode=0o755)
+    model = node.profile.gpus[0][1].model
+    content = msgspec.json.encode(node.profile).replace(model.encode(), b"NVIDIA GeForce RTX 4090", 1)
+    nvidia = replace(vendor(node, fake_nvml), ldcache=program)
+    spec = only(nvidia, read(node, nvidia, NvmlState(profile=msgspec.json.decode(content, type=Profile))))
+    (common,) = spec.container_edits.hooks
+    assert "--no-compat" not in common.args
+    (own,) = [device.container_edits.hooks for device in spec.devices if device.container_edits.hooks]
+    assert own == without_compat([common])
+    assert spec.devices[0].container_edits.hooks == own
 
 
 def test_an_older_program_is_called_only_for_what_it_has(build_node: BuildNode, fake_nvml: Path) -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from hooks.grant.cards import adjust_cards, find_cards
-from hooks.host.ldcache import make_hook
+from hooks.host.ldcache import make_hook, without_compat
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
+from hooks.model.cdi import Hook
 from hooks.model.container import Adjustment, Container, Mount, Sandbox
 from hooks.model.inventory import Driver, DriverMount, Inventory
 from hooks.ports import Enforced
@@ -236,3 +237,18 @@ def test_a_share_beside_a_mig_instance_keeps_its_isolation() -> None:
     assert Mount(library, "/opt/libraries/libcuda.so.1") in enforced.adjustment.mounts
     assert enforced.share is not None
     assert [one.uuid for one in enforced.share.gpus] == [uuid(0)]
+
+
+def test_a_newer_libcuda_of_the_image_is_for_containers_whose_cards_all_take_it() -> None:
+    hook = make_hook(Path("/opt/lading-ldcache"), ["/usr/lib64/libcuda.so.1"], DRIVER.version, compat=True)
+    geforce = replace(gpu(1), model="NVIDIA GeForce RTX 4090")
+    both = replace(NODE, gpus=(gpu(0), geforce), drivers=(replace(DRIVER, hooks=(hook,)),))
+
+    def hooks_with(*numbers: int) -> tuple[Hook, ...]:
+        devices = GrantedDevices(gpus=tuple(GrantedGpu(uuid=uuid(number)) for number in numbers))
+        result = adjust_gpus(devices, both, DEVICES)
+        assert isinstance(result, Adjustment)
+        return result.hooks
+
+    assert hooks_with(0) == (hook,)
+    assert hooks_with(1) == hooks_with(0, 1) == without_compat((hook,))

@@ -336,6 +336,19 @@ def test_where_the_cards_or_a_share_do_not_allow_it_each_is_hidden(image: Image)
     assert listed(image.cache) == [("libcuda.so.1", CUDA)]
 
 
+def test_a_card_that_does_not_allow_it_goes_before_one_that_does(image: Image) -> None:
+    """Run the hook of a GeForce card after that of all cards, as runtimes do by CDI."""
+    image.add_compat("cuda-12.9", "575.51.03")
+    hook = f"{image.program} --driver {DRIVER}"
+    script = (
+        f'cat >{image.folder}/state; for more in "" --no-compat; do {hook} $more {CUDA} <{image.folder}/state || exit; done'
+    )
+    find = f'find {image.root}/usr/local -type f -name "libcuda*"'
+    done = image.run(before=["unshare", "-m", "sh", "-c", f"{script}; {find}", "sh"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert next(path for name, path in listed(image.cache) if name == "libcuda.so.1") == CUDA
+
+
 def test_an_image_without_cuda_gets_no_folder(image: Image) -> None:
     (image.root / "usr/local").mkdir(parents=True)
     image.complete("--driver", DRIVER, "--no-compat", CUDA)

@@ -2,6 +2,7 @@
 
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hooks.frontends.nri.conversation import NriCall, NriCallError, NriConversation, Reply
+from hooks.frontends.nri.guard.launched import IGNORED, PROGRAM
 from hooks.frontends.nri.plugin import PLUGIN_SERVICE
 from hooks.frontends.nri.sieve import MAX_KEPT
 from hooks.frontends.nri.wire import MAX_RECEIVED, PLUGIN, RUNTIME, render_pieces
@@ -326,3 +328,28 @@ def test_it_ends_if_the_runtime_refuses_it(program: Path) -> None:
     _, status, text = answers_of(program, data)
     assert status == 1
     assert "not today" in text
+
+
+def test_a_launched_guard_that_answered_late_to_the_list_shows_that_it_is_ignored_until_it_is_called(program: Path) -> None:
+    runtime = NriConversation(answers_on=RUNTIME)
+
+    def ask(method: str, timeout_s: float = 0.0, pause_s: float = 0.0) -> None:
+        request = nri.SynchronizeRequest(pods=[nri.PodSandbox(id="s")]) if method == "Synchronize" else nri.ConfigureRequest()
+        _, data = runtime.call(PLUGIN_SERVICE, method, request.SerializeToString(), timeout_s=timeout_s)
+        ours.sendall(data[:20])
+        time.sleep(pause_s)  # the runtime sends its list so slowly
+        ours.sendall(data[20:])
+        while not any(isinstance(one, Reply) for one in runtime.receive(ours.recv(1 << 16))):
+            pass
+
+    def name() -> str:
+        return Path(f"/proc/{process.pid}/comm").read_text().strip()
+
+    with started(program) as (ours, process):
+        ask("Synchronize", timeout_s=20.0)
+        assert name() == program.name
+        ask("Synchronize", timeout_s=0.1, pause_s=0.1)
+        assert name() == IGNORED
+        ask("Configure")
+        assert name() == PROGRAM
+        assert process.poll() is None

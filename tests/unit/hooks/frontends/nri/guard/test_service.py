@@ -123,6 +123,27 @@ def test_a_guard_that_answers_too_late_to_the_list_connects_again(service: Servi
     asyncio.run(whole())
 
 
+def test_a_guard_that_is_always_late_waits_longer_each_time_and_logs_it_once(service: Service) -> None:
+    late = nri.SynchronizeRequest(pods=[nri.PodSandbox(id="s", annotations={"large": "x" * 1000})])
+
+    async def whole() -> None:
+        async with asyncio.timeout(WAIT_S), NriRuntime(service.socket) as runtime:
+            loop, waits = asyncio.get_running_loop(), list[float]()
+            plugin = await runtime.plugin()
+            for _ in range(3):
+                await plugin.configure("1.7.24", parts=0)
+                await plugin.ask("Synchronize", late, nri.SynchronizeResponse, timeout_s=0.05, pause_s=0.05)
+                await plugin.closed.wait()
+                closed = loop.time()
+                plugin = await runtime.plugin()
+                waits.append(loop.time() - closed)
+            assert waits[1] > 0.7  # 0.4, 0.8, 1.6
+            assert waits[2] > 1.5
+            assert service.events().count(Event.NRI_LOST) == 1
+
+    asyncio.run(whole())
+
+
 def test_a_guarded_container_passes_only_with_an_answer(service: Service) -> None:
     async def act(_: NriRuntime, plugin: Connected) -> None:
         assert await create(plugin, request(GUARDED, {"lading.dev/grant": ""})) == nri.ContainerAdjustment()
