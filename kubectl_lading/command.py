@@ -3,6 +3,8 @@
 @command("nodes")
 @click.argument("name")
 async def nodes(flags: Flags, name: str) -> None: ...
+
+Tests: tests/unit/kubectl_lading/test_flags.py
 """
 
 from collections.abc import Callable, Coroutine
