@@ -1,8 +1,8 @@
 """Declare a command of `kubectl lading`: a coroutine function that gets `flags`, and its errors as one line.
 
-@command("nodes")
-@click.argument("name")
-async def nodes(flags: Flags, name: str) -> None: ...
+    @command("nodes")
+    @click.argument("name")
+    async def nodes(flags: Flags, name: str) -> None: ...
 
 Tests: tests/unit/kubectl_lading/test_flags.py
 """
