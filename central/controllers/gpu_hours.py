@@ -22,8 +22,7 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import Claim
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
-from central.request.at_one_time import at_one_time
-from central.request.model import ContainerRequest, DeviceRequest
+from central.request.model import ContainerRequest, DeviceRequest, at_one_time
 from central.state.pending import PendingPods
 from lading.devices.share import FULL_CORE
 from lading.nodedevices import Gpu, NodeDevices

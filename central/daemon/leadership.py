@@ -39,8 +39,7 @@ from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper, GangObject
 from central.controllers.gpu_hours import GpuHours, UseFeed
 from central.controllers.informer import BudgetFeed, DevicesFeed, NodeFeed, PodFeed
 from central.controllers.patience import Patience
-from central.controllers.quota_status import QuotaWriter
-from central.controllers.quotas import QUOTA_RESOURCES, QuotaFeed, QuotaKeeper
+from central.controllers.quotas import QUOTA_RESOURCES, QuotaFeed, QuotaWriter, keep_quotas
 from central.controllers.requeue import Requeuer
 from central.controllers.share_bypass import Bypassed, BypassEnder, BypassFeed
 from central.controllers.signer import Signer
@@ -284,7 +283,6 @@ class Leadership:
             Reflector(client, QUOTA_RESOURCES[dialect], ElasticQuota, feed, log=log, optional=True, faults=faults)
             for dialect, feed in quota_feeds.items()
         )
-        self._quota_keeper = QuotaKeeper(self.quotas, clock=clock)
         writer = QuotaWriter(self.quotas, quota_feeds, client, leads=self.leads, clock=clock, log=log, faults=faults)
         self._quota_writers = (writer,) if quota_status else ()
         self.tasks: list[asyncio.Task[None]] = []  # tasks that never end by themselves
@@ -356,7 +354,7 @@ class Leadership:
         with self.faults.handling(Work.START, "nodes"):  # after an error, the first request reads the other nodes
             await in_slices(self.scheduler.warming(), self._clock)
         with self.faults.handling(Work.QUOTAS, ""):
-            await self._quota_keeper.scan()
+            await in_slices(self.quotas.scan(), self._clock)
         self._warm = True
         for pod in self.pending:  # pods that an earlier leader refused must be requeued: kube-scheduler does not retry them
             self.pending.refused(pod, self._clock())
@@ -371,7 +369,7 @@ class Leadership:
                 (Work.DEVICE_HEALTH, self._warner.run),
                 (Work.SHARE_BYPASS, self._bypass_ender.run),
                 (Work.ADMISSION_CHECKS, self._admission.run),
-                (Work.QUOTAS, self._quota_keeper.run),
+                (Work.QUOTAS, lambda: keep_quotas(self.quotas, self._clock)),
                 (Work.TAKE_BACK, self._take_back.run),
                 *((Work.QUOTA_STATUS, writer.run) for writer in self._quota_writers),
                 (Work.STATISTICS, self._count_cluster),

@@ -19,9 +19,8 @@ from typing import Final
 
 from central.assignment.model import Part, Taken
 from central.quota.model import Amounts
-from central.request.at_one_time import at_one_time
 from central.request.cpu_memory import CPU, MEMORY
-from central.request.model import ContainerRequest, CpuMemory, DeviceRequest
+from central.request.model import ContainerRequest, CpuMemory, DeviceRequest, at_one_time
 from central.request.pod import Amount
 from central.request.quantity import parse_quantity
 from lading.amounts import format_mib

@@ -1,20 +1,23 @@
-"""Read ElasticQuota objects of both kinds: Koordinator's, with labels and annotations, and scheduler-plugins', with min and max
-only.
+"""Read ElasticQuota objects of both kinds, and render their status. Koordinator's have labels and annotations, and those of
+scheduler-plugins only min and max.
 
 An object that contradicts itself becomes a quota with a `problem` text. The pods of an unreadable quota are refused, because
 they would be unlimited without it.
 
-Source: Koordinator a7a1b76, apis/extension/elastic_quota.go; scheduler-plugins 903da7d, apis/scheduling/v1alpha1.
+Source: Koordinator a7a1b76, apis/extension/elastic_quota.go, pkg/scheduler/plugins/elasticquota (controller.go);
+scheduler-plugins 903da7d, apis/scheduling/v1alpha1.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 import msgspec
 
-from central.quota.amounts import parse_amounts
+from central.quota.amounts import parse_amounts, render_amounts
 from central.quota.model import BUILT_IN, FLAT, KOORDINATOR_PREFIX, ROOT, Amounts, Quota, QuotaDialect, QuotaId
+from central.quota.quota_snapshot import QuotaSnapshot
+from central.quota.runtime import least_requested
 from central.request.pod import Amount
 from lading.kube.objects import AnnotatedMetadata, Wire
 
@@ -124,3 +127,45 @@ def _json(annotations: Mapping[str, str], key: str, kind: type[Read], absent: Re
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError) as e:  # ValueError: half of a surrogate pair
         raise _ProblemError(f"cannot use {key}: it is {text[:_SHOWN]!r}, and has to be JSON: {e}") from e
+
+
+# ---- the status, in the keys that each system's own scheduler writes
+RUNTIME: Final = f"{KOORDINATOR_PREFIX}runtime"
+REQUEST: Final = f"{KOORDINATOR_PREFIX}request"
+CHILD_REQUEST: Final = f"{KOORDINATOR_PREFIX}child-request"
+FIXED: Final = f"{KOORDINATOR_PREFIX}non-preemptible-used"
+WRITTEN: Final = (RUNTIME, REQUEST, CHILD_REQUEST, FIXED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaStatus:
+    """Hold the status of one object, for the resources that Lading counts and that the quota limits. Koordinator: annotations
+    with lists of resources as JSON, and `status.used`. scheduler-plugins: `status.used` only."""
+
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    used: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_STATUS: Final = QuotaStatus()
+
+
+def read_status(obj: ElasticQuota) -> QuotaStatus:
+    """Return the status in an object, whichever scheduler wrote it."""
+    annotations = {key: value for key, value in obj.metadata.annotations.items() if key in WRITTEN}
+    return QuotaStatus(annotations=annotations, used={key: str(value) for key, value in (obj.status.used or {}).items()})
+
+
+def render_status(snapshot: QuotaSnapshot, quota: Quota) -> QuotaStatus:
+    keys = sorted(quota.max)
+    used = render_amounts({key: snapshot.used_of(quota.id, key) for key in keys})
+    if quota.flat:
+        return QuotaStatus(used=used)
+    requested = {key: snapshot.requested_of(quota.id, key) for key in keys}
+    amounts = {
+        RUNTIME: {key: snapshot.runtime_of(quota, key) or 0 for key in keys},
+        REQUEST: {key: least_requested(quota, key, amount) for key, amount in requested.items()},
+        CHILD_REQUEST: requested,
+        FIXED: {key: snapshot.fixed_of(quota.id, key) for key in keys},
+    }
+    annotations = {name: msgspec.json.encode(render_amounts(of)).decode() for name, of in amounts.items()}
+    return QuotaStatus(annotations=annotations, used=used)

@@ -1,4 +1,5 @@
-"""Compute the runtime of quotas: how much of the cluster each may use now. Koordinator's algorithm, in integers.
+"""Compute the runtime of quotas: how much of the cluster each may use now. Koordinator's algorithm, in integers, kept current
+request by request.
 
     request up     A leaf requests the amounts of its pods, waiting pods included; a quota that does not lend requests at least
                    its min. A parent requests the sum of its children's requests, each limited to that child's max.
@@ -13,12 +14,14 @@ Source: Koordinator a7a1b76, pkg/scheduler/plugins/elasticquota/core (runtime_qu
 scale_minquota_when_over_root_res.go); its proposal multi-hierarchy-elastic-quota-management.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from central.quota.model import Quota, QuotaId
+from central.quota.amounts import unit_of
+from central.quota.model import Amounts, Quota, QuotaId
 from central.quota.tree import Tree
 
 
@@ -113,3 +116,77 @@ def least_requested(quota: Quota, key: str, requested: int) -> int:
 
 def sibling(quota: Quota, key: str, amount: int) -> Sibling:
     return Sibling(quota.id, quota.weight_of(key), amount, quota.min.get(key, 0), quota.lends)
+
+
+class Divided:
+    """Keep the requests and the runtime of quotas current: only groups with a changed amount are divided again. Most requests
+    change nothing above their quota, because a quota that requests its max already requests no more of its parent."""
+
+    def __init__(self, tree: Tree) -> None:
+        """Create the division for quotas without requests. `requested`, `limited` and `runtime` are by resource, then quota."""
+        self._tree = tree
+        self.totals: dict[QuotaId, Amounts] = {}
+        self.runtime: dict[str, dict[QuotaId, int]] = {}
+        self.requested: dict[str, dict[QuotaId, int]] = {}
+        self.limited: dict[str, dict[QuotaId, int]] = {}
+        self._stale: defaultdict[str, set[QuotaId]] = defaultdict(set)  # groups, by resource
+        self._siblings: defaultdict[tuple[str, QuotaId], dict[QuotaId, Sibling]] = defaultdict(dict)
+        for key in {key for quota in tree.quotas.values() for key in quota.max}:
+            sums = sum_requests(tree, key, {})
+            self.requested[key], self.limited[key] = dict(sums.requested), dict(sums.limited)
+            self.runtime[key] = {}
+            self._stale[key].update(tree.groups)
+            for group, members in tree.groups.items():
+                for quota in [tree.quotas[member] for member in members if key in tree.quotas[member].max]:
+                    self._siblings[key, group][quota.id] = sibling(quota, key, self.limited[key].get(quota.id, 0))
+
+    def add_request(self, quota: QuotaId, key: str, more: int) -> None:
+        """Add an amount to the requests of a quota's pods."""
+        if key not in self.requested:
+            return
+        requested, limited = self.requested[key], self.limited[key]
+        for step in self._tree.paths.get(quota, ()):
+            requested[step] = requested.get(step, 0) + more
+            before = limited.get(step, 0)
+            limited[step] = limit(self._tree.quotas[step], key, requested[step])
+            more = limited[step] - before
+            if not more:
+                return
+            group = self._tree.quotas[step].parent
+            self._stale[key].add(group)
+            siblings = self._siblings[key, group]
+            if step in siblings:
+                siblings[step] = siblings[step]._replace(amount=limited[step])
+
+    def set_total(self, group: QuotaId, total: Amounts) -> None:
+        """Set the amounts that a group without a parent quota divides; other groups divide the runtime of their parent."""
+        before = self.totals.get(group, {})
+        self.totals[group] = total
+        for key in self.runtime:
+            if before.get(key, 0) != total.get(key, 0):
+                self._stale[key].add(group)
+
+    def refresh(self) -> set[QuotaId]:
+        """Divide again the groups that have changed. Return the quotas that may use more than before."""
+        grown: set[QuotaId] = set()
+        while self._stale:
+            key, stale = self._stale.popitem()
+            for group in self._tree.groups:
+                if group in stale:
+                    stale |= self._divide(key, group, grown)
+        return grown
+
+    def _divide(self, key: str, group: QuotaId, grown: set[QuotaId]) -> set[QuotaId]:
+        """Divide the amount of a group. Return the quotas with a changed runtime; add those with a higher one to `grown`."""
+        runtime = self.runtime[key]
+        total = runtime[group] if group in runtime else self.totals.get(group, {}).get(key, 0)
+        changed = set()
+        for name, amount in divide(total, self._siblings[key, group].values(), unit=unit_of(key)).items():
+            quota = QuotaId(name)
+            before = runtime.get(quota, 0)
+            if amount != before or quota not in runtime:
+                changed.add(quota)
+                runtime[quota] = amount
+            if amount > before:
+                grown.add(quota)
+        return changed

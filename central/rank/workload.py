@@ -13,9 +13,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from central.request.at_one_time import at_one_time
 from central.request.cpu_memory import MOST
-from central.request.model import NO_CPU_MEMORY, CpuMemory, Shape
+from central.request.model import NO_CPU_MEMORY, CpuMemory, Shape, at_one_time
 from central.request.own import MAX_DEVICES
 from lading.devices.assignment import MAX_MEMORY_MIB
 

@@ -19,8 +19,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from central.request.at_one_time import most_at_one_time
-from central.request.model import CpuMemory, Role
+from central.request.model import CpuMemory, Role, most_at_one_time
 from central.request.pod import Amount, Container, Pod, Resources, starting_order
 from central.request.quantity import parse_quantity
 

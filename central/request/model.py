@@ -3,9 +3,10 @@
 Tests: tests/unit/central/request/test_own.py
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from central.request.reasons import OfPod
 from lading.devices.isolation import IsolationName
@@ -135,3 +136,24 @@ class MalformedRequest:
     def shown(self) -> str:
         """Return the message that kube-scheduler shows."""
         return OfPod.REQUEST_MALFORMED.about(self.message)
+
+
+Amount = TypeVar("Amount", int, float)
+
+
+def at_one_time(containers: Iterable[ContainerRequest], amount: Callable[[ContainerRequest], Amount]) -> Amount:
+    """Return the peak sum of `amount` over the containers that run at the same time."""
+    return most_at_one_time((amount(one), one.role) for one in containers)
+
+
+def most_at_one_time(amounts: Iterable[tuple[Amount, Role]]) -> Amount:
+    """Return the peak sum of the amounts of containers that run at the same time (KEP-753). The amounts are in starting order,
+    each with its container's role. Example: an init container with 4 and an app container with 3 peak at 4."""
+    stay: Amount = 0
+    most: Amount = 0
+    for amount, role in amounts:
+        if role is Role.INIT:
+            most = max(most, stay + amount)
+        else:
+            stay += amount
+    return max(most, stay)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from central.request.at_one_time import most_at_one_time
+from central.request.model import most_at_one_time
 from central.request.pod import Amount, Pod, starting_order
 from central.request.quantity import parse_quantity
 from lading.vocabulary import GpuUuid

@@ -21,10 +21,10 @@ from central.ledger.model import Claim, NodeCapacity, PodRecord
 from central.loop.steps import Steps
 from central.quota.amounts import CARD, add, held, model_key, requested, total_of
 from central.quota.checks import Key, QuotaRefusal, check, lendable, turn_key
-from central.quota.divided import Divided
 from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, Owner, Quota, QuotaDialect, QuotaId, owner_of
 from central.quota.preemption import Preemption, as_text, guaranteed_by
 from central.quota.quota_snapshot import QuotaSnapshot
+from central.quota.runtime import Divided
 from central.quota.tree import Tree, build
 from central.request.cpu_memory import CPU, MEMORY
 from central.request.reasons import OfPod

@@ -17,7 +17,7 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import Claim
 from central.loop.steps import Steps, exhaust
 from central.quota.amounts import CARD, held_milli, requested_milli
-from central.request.at_one_time import at_one_time
+from central.request.model import at_one_time
 from central.state.pending import Pending, in_line
 from lading.vocabulary import PodUid
 

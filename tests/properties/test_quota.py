@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.quota.divided import Divided
 from central.quota.model import ROOT, QuotaId
-from central.quota.runtime import Sibling, divide, sum_requests
+from central.quota.runtime import Divided, Sibling, divide, sum_requests
 from lading.vocabulary import RESOURCE_GPU
 from tests.unit.central.quota.trees import Of, divide_down, runtimes, tree_of
 

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.controllers.quota_status import MAX_WRITES_PER_SCAN, REFUSED_S, SCAN_S
-from central.controllers.quotas import SCAN_S as COUNTED_S
+from central.controllers.quotas import MAX_WRITES_PER_SCAN, REFUSED_S, SCAN_S, WRITE_S
 from central.quota.model import KOORDINATOR_PREFIX, LABEL_PREEMPTIBLE, LABEL_QUOTA
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
@@ -36,7 +35,7 @@ def used(one: Led, name: str, *, flat: bool = False) -> Any:
 
 
 async def written(one: Led) -> None:
-    await one.pause(COUNTED_S + 2 * SCAN_S)
+    await one.pause(SCAN_S + 2 * WRITE_S)
 
 
 def test_koordinators_keys(tmp_path: Path) -> None:
@@ -44,7 +43,7 @@ def test_koordinators_keys(tmp_path: Path) -> None:
         await one.put_node("n1", 4)
         await one.put_quota("top", least=3, most=4, labels={"is-parent": "true"})
         await one.put_quota("team", least=2, most=3, labels={"parent": "top", "allow-lent-resource": "false"})
-        await one.pause(2 * COUNTED_S)
+        await one.pause(2 * SCAN_S)
         await one.put_pod("a", labels=TEAM | {LABEL_PREEMPTIBLE: "false"})
         assert await one.schedule("a") == ""
         await written(one)
@@ -68,7 +67,7 @@ def test_koordinators_keys(tmp_path: Path) -> None:
 def test_scheduler_plugins_status(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_quota("q", least=2, most=3, flat=True)
-        await one.pause(2 * COUNTED_S)
+        await one.pause(2 * SCAN_S)
         await one.put_pod("a")
         assert await one.schedule("a") == ""
         await written(one)
@@ -83,7 +82,7 @@ def test_nothing_is_written_that_is_there(tmp_path: Path) -> None:
         await one.put_quota("team")
         await written(one)
         assert len(patches(one)) == 1
-        await one.pause(10 * SCAN_S)
+        await one.pause(10 * WRITE_S)
         await one.leadership.end()
         await one.begin()
         await written(one)
@@ -108,10 +107,10 @@ def test_so_many_objects_in_one_scan(tmp_path: Path) -> None:
         count = MAX_WRITES_PER_SCAN + 10
         for number in range(count):
             await one.put_quota(f"q{number}")
-        await one.pause(SCAN_S + COUNTED_S)
+        await one.pause(WRITE_S + SCAN_S)
         before = len(patches(one))
         assert 0 < before <= 2 * MAX_WRITES_PER_SCAN
-        await one.pause(2 * SCAN_S)
+        await one.pause(2 * WRITE_S)
         assert len({request.path for request in patches(one)}) == count
 
     play(story, tmp_path)
