@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from central.gang.life import Planned
-from central.ledger.overlay import Overlay, Put
+from central.ledger.overlay import Overlay, Put, Rails
 from central.ledger.parts import containers_placed
-from central.ledger.rails import Rails
 from central.ledger.usage import Hold
 from central.request.model import Shape
 from central.search.placement import Placement, on_preferred

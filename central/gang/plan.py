@@ -20,8 +20,7 @@ from typing import Final
 
 from central.gang.draft import Draft, Place, Want, Where
 from central.gang.rails import Best
-from central.ledger.overlay import Overlay
-from central.ledger.rails import Rails
+from central.ledger.overlay import Overlay, Rails
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

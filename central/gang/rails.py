@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 from central.gang.draft import Draft, Place, Steps, Want
 from central.gang.gang import Gang
 from central.ledger.ledger import Ledger
-from central.ledger.overlay import Overlay
-from central.ledger.rails import Rails, free_rails, rails_of, widest
+from central.ledger.overlay import Overlay, Rails, free_rails, rails_of, widest
 
 MOST_SETS: Final = 8  # maximum rail sets that are tried for all members
 MOST_STEPS: Final = 1024  # maximum steps of all drafts after the first success

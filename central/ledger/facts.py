@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from central.assignment.model import Taken
-from central.ledger.books import Books
-from central.ledger.deleted import Deleted
+from central.ledger.books import Books, Deleted
 from central.ledger.model import NO_NODE, Claim, NodeCapacity, NodeFacts, PodLoad, PodRecord, version_of
 from central.ledger.node import LedgerNode
 from central.ledger.parts import covers

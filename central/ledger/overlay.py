@@ -5,10 +5,10 @@ capacity (`NodeCapacity`) of nodes and the cards of affinity groups, by the ledg
 that fit there could be reserved.
 
 cpu and memory count if the Node object says its allocatable amounts. Facts that only kube-scheduler knows (selectors, affinity,
-taints, volumes) are not checked.
+taints, volumes) are not checked. A node that reports no rail of any PF counts as being on every rail.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -17,10 +17,36 @@ from central.assignment.sharing import AffinityGroup
 from central.ledger.books import Books
 from central.ledger.groups import CardOf, cards_in_groups
 from central.ledger.model import NodeCapacity
-from central.ledger.rails import Rails, capacity_on_rails
 from central.ledger.usage import Hold
 from central.request.model import NO_CPU_MEMORY, CpuMemory
-from lading.vocabulary import PodUid
+from lading.vocabulary import PciAddress, PodUid
+
+Rails = frozenset[int]  # the rails of VFs, which are those of their PFs; rail r of every node is on one leaf switch
+
+
+def rails_of(capacity: NodeCapacity, vfs: Collection[PciAddress]) -> Rails:
+    """Return the known rails of these VFs of the node."""
+    return frozenset(vf.pf.rail for vf in capacity.vfs if vf.vf.bdf in vfs and vf.pf.rail is not None)
+
+
+def free_rails(capacity: NodeCapacity) -> Rails:
+    return frozenset(vf.pf.rail for vf in capacity.vfs if vf.free and vf.pf.rail is not None)
+
+
+def capacity_on_rails(capacity: NodeCapacity, rails: Rails) -> NodeCapacity:
+    """Return the free capacity as if no VF of another rail were free. On a node with rails, a VF of an unknown rail is not
+    free."""
+    if all(vf.pf.rail is None for vf in capacity.vfs):
+        return capacity
+    return replace(
+        capacity, vfs=tuple(vf if not vf.free or vf.pf.rail in rails else replace(vf, free=False) for vf in capacity.vfs)
+    )
+
+
+def widest(sets: Mapping[Rails, int]) -> list[Rails]:
+    """Return the sets that are within no other, the most frequent first. Sets without a rail are left out."""
+    alone = [one for one in sets if one and not any(one < other for other in sets)]
+    return sorted(alone, key=lambda one: (-sets[one], sorted(one)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

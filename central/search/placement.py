@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from central.assignment.model import NOTHING_TAKEN, PlacedContainer, Taken
-from central.ledger.rails import Rails
+from central.ledger.overlay import Rails
 from central.request.reasons import Coded
 from central.search.topology import NEXT_TO, Distances
 from lading.reasons import Reason

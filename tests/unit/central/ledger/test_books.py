@@ -1,7 +1,9 @@
+"""Test how the books remember deleted objects."""
+
 import pytest
 
-from central.ledger import deleted
-from central.ledger.deleted import Deleted
+from central.ledger import books
+from central.ledger.books import Deleted
 
 
 def test_what_was_there_before_a_removal_is_outdated() -> None:
@@ -13,7 +15,7 @@ def test_what_was_there_before_a_removal_is_outdated() -> None:
 
 
 def test_only_the_last_removals_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deleted, "LIMIT", 2)
+    monkeypatch.setattr(books, "MOST_DELETED", 2)
     removed = Deleted[str]()
     for key in ("a", "b", "a", "c"):
         removed.put(key)
