@@ -303,7 +303,7 @@ class _Answers:
     def configuration(self) -> bytes:
         return msgspec.json.encode(effective_configuration(self._scheduler))
 
-    def quotas(self) -> bytes:
+    def quota_view(self) -> bytes:
         return msgspec.json.encode(view_quotas(self._quotas))
 
     async def why(self, namespace: str, name: str) -> bytes | None:
@@ -316,9 +316,9 @@ class Served:
     def __init__(self, cluster: SimCluster) -> None:
         self.leads = True
         self.cluster = cluster
+        answers = _Answers(cluster)
         self._server = PageServer(
-            _Answers(cluster),
-            leads=lambda: self.leads,
+            lambda: answers if self.leads else None,
             answered=lambda name, status, seconds: None,
             page=PageRoutes(lambda: cluster.live if self.leads else None),
         )

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Final, NoReturn
@@ -14,14 +14,12 @@ from central.daemon.leadership import Leadership
 from central.daemon.lease import Election, KubeLease, LeaseTerms, boot_time
 from central.daemon.metrics import Metrics
 from central.daemon.settings import Settings, advertised, listen_address, read_page_tls, read_prior, read_signer, read_tls
-from central.decide.decision import Decision, Preference
 from central.extender.server import ExtenderServer
 from central.loop.faults import Faults
 from central.page.live import Live
 from central.page.routes import PageRoutes
 from central.page.server import PageServer
 from central.rank.forecast import Forecast
-from central.request.pod import Pod
 from central.search.demand import Limits
 from central.state.counts import Counts
 from lading import __version__
@@ -32,7 +30,7 @@ from lading.liveness import notify
 from lading.log import Event, Log
 from lading.stopping import stop_asked
 from lading.tracing import open_tracing
-from lading.vocabulary import CENTRAL, PodUid
+from lading.vocabulary import CENTRAL
 
 USER_AGENT: Final = f"lading-central/{__version__}"
 SCAN_S: Final = 0.5  # seconds until the tasks of a new leadership are watched too
@@ -41,8 +39,7 @@ AFTER_LEADERSHIP_S: Final = BIND_TIMEOUT_S + 1.0
 
 
 class Replica:
-    """Begin a leadership when the lease is gained, and end it when the lease is lost. The verbs are answered by the current
-    leadership."""
+    """Begin a leadership when the lease is gained, and end it when the lease is lost."""
 
     def __init__(self, make_leadership: Callable[[], Leadership], log: Log, *, clock: Callable[[], float] = boot_time) -> None:
         self.leadership: Leadership | None = None
@@ -53,10 +50,14 @@ class Replica:
         self._begins_at = float("-inf")  # earliest begin of the next leadership
         self._log = log
 
+    def leader(self) -> Leadership | None:
+        """Return the leadership; None if this replica does not lead, or has not read everything yet. Called before every verb:
+        only the clock decides about the lease, because a callback may be late."""
+        leads = self.election is not None and self.election.is_leader()
+        return self.leadership if leads and self.leadership is not None and self.leadership.ready else None
+
     def leads(self) -> bool:
-        """Return whether this replica leads and has read everything. Called before every verb: only the clock decides about the
-        lease, because a callback may be late."""
-        return self.leadership is not None and self.leadership.ready and self.election is not None and self.election.is_leader()
+        return self.leader() is not None
 
     def gained(self) -> None:
         """Begin a leadership. A replica that could not renew in time may lead again at once, without the lease duration that
@@ -79,62 +80,10 @@ class Replica:
         self.lost()
         return all(clear is True for clear in await asyncio.gather(*self._ending, return_exceptions=True))
 
-    # ---- central.extender.server.Verbs
-
-    async def find(self, sent: Pod) -> Pod | None:
-        return await self._now.observed_pods.find(sent)
-
-    @property
-    def _now(self) -> Leadership:
-        if self.leadership is None:
-            raise RuntimeError("this replica does not lead: call `leads` first, in the same turn of the loop")
-        return self.leadership
-
-    def why_unknown(self, uid: PodUid) -> str:
-        return self._now.scheduler.why_unknown(uid)
-
-    async def prepare_filter(self, pod: Pod) -> None:
-        await self._now.judge(self._now.scheduler.filter_steps(pod))
-
-    async def prepare_prioritize(self, pod: Pod) -> None:
-        await self._now.judge(self._now.scheduler.prioritize_steps(pod))
-
-    def decide(self, pod: Pod, names: Sequence[str]) -> Decision:
-        return self._now.scheduler.decide(pod, names)
-
-    def apply(self, decision: Decision) -> None:
-        if self.leadership is not None:
-            self.leadership.scheduler.apply(decision)
-
-    def prefer(self, pod: Pod, names: Sequence[str]) -> Preference:
-        return self._now.scheduler.prefer(pod, names)
-
-    def apply_preference(self, preference: Preference) -> None:
-        if self.leadership is not None:
-            self.leadership.scheduler.apply_preference(preference)
-
-    async def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> Collection[str]:
-        suffice: list[str] = []
-        await self._now.judge(self._now.scheduler.preempting(pod, victims, suffice))
-        return suffice
-
-    async def bind(self, uid: PodUid, node: str) -> str:
-        return await self._now.bind(uid, node)
-
-    # ---- central.page
-
-    def configuration(self) -> bytes:
-        return self._now.configuration()
-
-    def quotas(self) -> bytes:
-        return self._now.quota_view()
-
-    async def why(self, namespace: str, name: str) -> bytes | None:
-        return await self._now.why(namespace, name)
-
     def live(self) -> Live | None:
         """Return the page's data; None while this replica does not lead."""
-        return self._now.live if self.leads() else None
+        leader = self.leader()
+        return leader.live if leader is not None else None
 
 
 async def run(settings: Settings, log: Log) -> None:
@@ -196,15 +145,13 @@ async def run(settings: Settings, log: Log) -> None:
             for address, registry in ((settings.metrics, metrics.registry), (settings.probes, None))
         ]
         people = PageServer(
-            replica,
-            leads=replica.leads,
+            replica.leader,
             answered=metrics.answered,
             page=PageRoutes(replica.live) if settings.page else None,
             tracing=tracing,
         )
         server = ExtenderServer(
-            replica,
-            leads=replica.leads,
+            replica.leader,
             answered=metrics.answered,
             log=log,
             faults=Faults(clock=time.monotonic, log=log, counts=counts.exceptions),

@@ -14,15 +14,15 @@ are configured, a verb needs a client certificate for one of these (403), which 
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from central.decide.decision import Decision, Preference
 from central.decide.filtered import SameReason
+from central.decide.scheduler import Scheduler
 from central.extender.wire import (
     BadNamesError,
     BindArgs,
@@ -38,7 +38,9 @@ from central.extender.wire import (
 )
 from central.http.server import JSON, NOT_LEADING, SPAN, Answered, Handler, HttpServer
 from central.loop.faults import Faults, Work
+from central.loop.steps import Steps
 from central.request.pod import Pod
+from central.state.observed_pods import ObservedPods
 from lading.health import Address
 from lading.log import Event, Log, printable
 from lading.tracing import OFF, Tracing
@@ -51,7 +53,6 @@ BODY_S: Final = 10.0
 _ABOUT: Final = web.RequestKey("about", str)  # the request's pod, as namespace/name
 
 T = TypeVar("T")
-Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 
 
 class _BadBodyError(Exception):
@@ -62,45 +63,29 @@ class _NotLeadingError(Exception):
     """Report that this replica is not the leader, or not any more."""
 
 
-class Verbs(Protocol):
-    """Decide the verbs; see central.decide.scheduler and central.controllers.binder."""
+class Leader(Protocol):
+    """Decide the verbs during one leadership (central.daemon.leadership)."""
 
-    async def find(self, sent: Pod) -> Pod | None:
-        """Return the pod as the watch shows it; see central.state.observed_pods."""
+    scheduler: Scheduler
+    observed_pods: ObservedPods
 
-    def why_unknown(self, uid: PodUid) -> str:
-        """Return the reason why the watch shows no waiting pod with this uid."""
-
-    async def prepare_filter(self, pod: Pod) -> None:
-        """Judge nodes for as long as one request may take, in slices."""
-
-    def decide(self, pod: Pod, names: Sequence[str]) -> Decision:
-        """Decide by the nodes that are judged already."""
-
-    def apply(self, decision: Decision) -> None:
-        """Record the decision, after its answer was sent."""
-
-    async def prepare_prioritize(self, pod: Pod) -> None: ...
-
-    def prefer(self, pod: Pod, names: Sequence[str]) -> Preference: ...
-
-    def apply_preference(self, preference: Preference) -> None: ...
-
-    async def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> Collection[str]:
-        """Return the nodes where the devices suffice once these victims have ended."""
+    async def judge(self, steps: Steps) -> None:
+        """Judge nodes in slices, for as long as one request may take."""
 
     async def bind(self, uid: PodUid, node: str) -> str:
         """Bind a pod. Return an empty text, or the reason for a refusal."""
 
 
+Answer = Callable[[web.Request, bytes, Leader], Awaitable[web.StreamResponse]]
+
+
 class ExtenderServer:
-    """Serve the verbs. `leads` is called again after every wait, so that a former leader decides nothing."""
+    """Serve the verbs. `leader` is called again after every wait, so that a former leader decides nothing."""
 
     def __init__(
         self,
-        verbs: Verbs,
+        leader: Callable[[], Leader | None],
         *,
-        leads: Callable[[], bool],
         answered: Answered,
         log: Log,
         faults: Faults | None = None,
@@ -108,15 +93,15 @@ class ExtenderServer:
         callers: Collection[str] = (),
         page: str = "",
     ) -> None:
-        """Create the server. `answered` is called with verb, status and seconds of each request. `callers`: the common names of
-        client certificates that may call the verbs; empty: every client that may connect. `page`: the page's address, which is
-        given to clients that request the page here; empty: no page is served."""
+        """Create the server. `leader` returns None while another replica leads. `answered` is called with verb, status and
+        seconds of each request. `callers`: the common names of client certificates that may call the verbs; empty: every client
+        that may connect. `page`: the page's address, which is given to clients that request the page here; empty: no page is
+        served."""
         self._faults = Faults(clock=time.monotonic, log=log) if faults is None else faults
         self._callers = frozenset(callers)
         self._page = page
         self._bodies = 0  # total Content-Length of the bodies that are being read
-        self._verbs = verbs
-        self._leads = leads
+        self._leader = leader
         self._log = log
         self._http = HttpServer(answered=answered, tracing=tracing, max_body=MAX_BODY)
         for verb, answer in (
@@ -152,8 +137,10 @@ class ExtenderServer:
                 return _closing(403, "a client certificate for one of tls_client_names is required\n")
             try:
                 body = await self._read(request)
-                self._check_leads()
-                return body if isinstance(body, web.Response) else await answer(request, body)
+                leader = self._leader()
+                if leader is None:
+                    return _closing(503, NOT_LEADING)
+                return body if isinstance(body, web.Response) else await answer(request, body, leader)
             except _NotLeadingError:
                 return _closing(503, NOT_LEADING)
             except _BadBodyError as e:
@@ -167,8 +154,8 @@ class ExtenderServer:
 
         return handle
 
-    def _check_leads(self) -> None:
-        if not self._leads():
+    def _check_leads(self, leader: Leader) -> None:
+        if self._leader() is not leader:
             raise _NotLeadingError
 
     def _may_ask(self, request: web.Request) -> bool:
@@ -196,55 +183,56 @@ class ExtenderServer:
         finally:
             self._bodies -= length
 
-    async def _find(self, sent: Pod) -> Pod | None:
-        pod = await self._verbs.find(sent)
-        self._check_leads()
+    async def _find(self, sent: Pod, leader: Leader) -> Pod | None:
+        pod = await leader.observed_pods.find(sent)
+        self._check_leads(leader)
         return pod
 
-    async def _filter(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def _filter(self, request: web.Request, body: bytes, leader: Leader) -> web.StreamResponse:
         args = _decoded(self._args, body)
         _note_pod(request, args.Pod)
         with _names_read():
             names = Names.read(args.NodeNames)
         if names is None:
             return self._json(FilterResult(Error="no NodeNames: set nodeCacheCapable: true for this extender"))
-        pod = await self._find(args.Pod)
+        pod = await self._find(args.Pod, leader)
         if pod is None:
-            return self._json(FilterResult(Error=self._verbs.why_unknown(args.Pod.metadata.uid)))
-        await self._verbs.prepare_filter(pod)
-        self._check_leads()
+            return self._json(FilterResult(Error=leader.scheduler.why_unknown(args.Pod.metadata.uid)))
+        await leader.judge(leader.scheduler.filter_steps(pod))
+        self._check_leads(leader)
         with _names_read():
-            decision = self._verbs.decide(pod, names)
+            decision = leader.scheduler.decide(pod, names)
             response = self._json(name_nodes(decision.answer))
         try:  # kube-scheduler reads the answer meanwhile
             await response.prepare(request)
             await response.write_eof()
         finally:
             with self._faults.handling(Work.EXTENDER, request[_ABOUT]):  # the answer is sent already
-                self._verbs.apply(decision)
+                if self._leader() is leader:
+                    leader.scheduler.apply(decision)
         return response
 
-    async def _prioritize(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def _prioritize(self, request: web.Request, body: bytes, leader: Leader) -> web.StreamResponse:
         args = _decoded(self._args, body)
         _note_pod(request, args.Pod)
         with _names_read():
             names = Names.read(args.NodeNames)
-        pod = await self._find(args.Pod)
+        pod = await self._find(args.Pod, leader)
         winner = None
         if pod is not None and names is not None:
-            await self._verbs.prepare_prioritize(pod)
-            self._check_leads()
+            await leader.judge(leader.scheduler.prioritize_steps(pod))
+            self._check_leads(leader)
             with _names_read():
-                preference = self._verbs.prefer(pod, names)
-            self._verbs.apply_preference(preference)
+                preference = leader.scheduler.prefer(pod, names)
+            leader.scheduler.apply_preference(preference)
             winner = preference.node
         request[SPAN].note(k8s_node_name=winner or "")
         return self._json(name_winner(winner))
 
-    async def _bind(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def _bind(self, request: web.Request, body: bytes, leader: Leader) -> web.StreamResponse:
         args = _decoded(self._bind_args, body)
         request[_ABOUT] = f"{args.PodNamespace}/{args.PodName}"
-        error = await self._verbs.bind(PodUid(args.PodUID), args.Node)
+        error = await leader.bind(PodUid(args.PodUID), args.Node)
         request[SPAN].note(
             k8s_namespace_name=args.PodNamespace,
             k8s_pod_name=args.PodName,
@@ -254,14 +242,16 @@ class ExtenderServer:
         )
         return self._json(BindResult(Error=error))
 
-    async def _preempt(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def _preempt(self, request: web.Request, body: bytes, leader: Leader) -> web.StreamResponse:
         args = _decoded(self._preempt_args, body)
         _note_pod(request, args.Pod)
-        pod = await self._find(args.Pod)
+        pod = await self._find(args.Pod, leader)
         text = args.NodeNameToMetaVictims or {}
         victims = {name: [PodUid(one.UID) for one in listed.Pods or ()] for name, listed in text.items()}
-        suffice = await self._verbs.preempt(pod, victims) if pod is not None else ()
-        self._check_leads()
+        suffice: list[str] = []  # nodes where the devices suffice once these victims have ended
+        if pod is not None:
+            await leader.judge(leader.scheduler.preempting(pod, victims, suffice))
+        self._check_leads(leader)
         return self._json(PreemptResult(NodeNameToMetaVictims={name: text[name] for name in suffice}))
 
     def _json(self, value: object) -> web.Response:

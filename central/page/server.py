@@ -11,19 +11,19 @@ Tests: tests/unit/central/page/test_routes.py
 """
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from aiohttp import web
 
-from central.http.server import JSON, NOT_LEADING, Answered, HttpServer
+from central.http.server import JSON, NOT_LEADING, Answered, Handler, HttpServer
 from central.page.routes import PageRoutes, refusal, refuse_name
 from lading.health import Address
 from lading.tracing import OFF, Tracing
 
 
 class Answers(Protocol):
-    """Answer for the leader; see central.daemon.daemon.Replica."""
+    """Answer as the leader (central.daemon.leadership)."""
 
     async def why(self, namespace: str, name: str) -> bytes | None:
         """Return as JSON why a pod waits; None for a pod that does not wait for devices."""
@@ -31,32 +31,30 @@ class Answers(Protocol):
     def configuration(self) -> bytes:
         """Return the effective configuration as JSON."""
 
-    def quotas(self) -> bytes:
+    def quota_view(self) -> bytes:
         """Return the tree of quotas as JSON."""
 
 
 class PageServer:
     def __init__(
         self,
-        answers: Answers,
+        leader: Callable[[], Answers | None],
         *,
-        leads: Callable[[], bool],
         answered: Answered,
         page: PageRoutes | None = None,
         tracing: Tracing = OFF,
     ) -> None:
-        """Create the server. `answered` is called with name, status and seconds of each request. Requests of the page are left
-        out, because they mostly wait for changes."""
-        self._answers = answers
-        self._leads = leads
+        """Create the server. `leader` returns None while another replica leads. `answered` is called with name, status and
+        seconds of each request. Requests of the page are left out, because they mostly wait for changes."""
+        self._leader = leader
         self._page = page
         self._http = HttpServer(answered=answered, tracing=tracing)
         for name, path, handler in (
-            ("why", "/v1/why/{namespace}/{name}", self._why),
-            ("configuration", "/v1/configuration", self._configuration),
-            ("quotas", "/v1/quotas", self._quotas),
+            ("why", "/v1/why/{namespace}/{name}", _why),
+            ("configuration", "/v1/configuration", _configuration),
+            ("quotas", "/v1/quotas", _quotas),
         ):
-            self._http.router.add_get(path, self._http.measured(name, handler), allow_head=False)
+            self._http.router.add_get(path, self._http.measured(name, self._by_leader(handler)), allow_head=False)
         if page is not None:
             page.add_routes(self._http.router)
 
@@ -69,19 +67,26 @@ class PageServer:
             self._page.stop()
         await self._http.close()
 
-    async def _why(self, request: web.Request) -> web.StreamResponse:
-        if refused := self._refused(request):
-            return refused
-        answer = await self._answers.why(request.match_info["namespace"], request.match_info["name"])
-        if answer is None:
-            return web.Response(status=404, text="no such pod asks for devices\n")
-        return web.Response(body=answer, content_type=JSON)
+    def _by_leader(self, answer: Callable[[Answers, web.Request], Awaitable[web.StreamResponse]]) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            if refused := refuse_name(request):
+                return refused
+            leader = self._leader()
+            return refusal(503, NOT_LEADING, close=True) if leader is None else await answer(leader, request)
 
-    async def _configuration(self, request: web.Request) -> web.StreamResponse:
-        return self._refused(request) or web.Response(body=self._answers.configuration(), content_type=JSON)
+        return handle
 
-    async def _quotas(self, request: web.Request) -> web.StreamResponse:
-        return self._refused(request) or web.Response(body=self._answers.quotas(), content_type=JSON)
 
-    def _refused(self, request: web.Request) -> web.Response | None:
-        return refuse_name(request) or (None if self._leads() else refusal(503, NOT_LEADING, close=True))
+async def _why(leader: Answers, request: web.Request) -> web.StreamResponse:
+    answer = await leader.why(request.match_info["namespace"], request.match_info["name"])
+    if answer is None:
+        return web.Response(status=404, text="no such pod asks for devices\n")
+    return web.Response(body=answer, content_type=JSON)
+
+
+async def _configuration(leader: Answers, request: web.Request) -> web.StreamResponse:
+    return web.Response(body=leader.configuration(), content_type=JSON)
+
+
+async def _quotas(leader: Answers, request: web.Request) -> web.StreamResponse:
+    return web.Response(body=leader.quota_view(), content_type=JSON)

@@ -23,7 +23,7 @@ def test_a_forged_request_changes_neither_what_a_pod_gets_nor_what_is_free(tmp_p
         await one.put_node("n1", 8)
         await one.put_pod("a")
         await one.put_pod("b")
-        server = ExtenderServer(leadership, leads=leadership.leads, answered=lambda *_: None, log=one.records.log)
+        server = ExtenderServer(leadership.leader, answered=lambda *_: None, log=one.records.log)
         host, port = await server.start(Address("127.0.0.1", 0), None)
         try:
             forged = one.json("a")

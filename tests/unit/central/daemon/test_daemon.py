@@ -62,16 +62,15 @@ def test_it_answers_when_it_has_read_and_while_it_holds_the_lease(tmp_path: Path
     played(story, tmp_path)
 
 
-def test_the_verbs_are_those_of_the_present_term(tmp_path: Path) -> None:
+def test_the_leader_is_the_present_leadership(tmp_path: Path) -> None:
     async def story(one: Led, replica: Replica, lease: Lease) -> None:
-        await one.put_pod("a")
-        decision = replica.decide(one.shown("a"), ["n1"])
-        assert list(decision.answer.fitting) == ["n1"]
-        replica.apply(decision)
-        assert await replica.preempt(one.shown("a"), {}) == []
-        assert replica.prefer(one.shown("a"), ["n1"]).node == "n1"
-        assert await replica.why("default", "a") is not None
-        assert await replica.bind(one.uid("a"), "n1") == ""
+        await one.pause()
+        former = replica.leader()
+        assert former is replica.leadership is not None
+        again(one, replica)
+        assert replica.leader() is None  # nothing is read yet
+        await one.pause(2 * AFTER_LEADERSHIP_S)
+        assert replica.leader() is replica.leadership is not former
 
     played(story, tmp_path)
 

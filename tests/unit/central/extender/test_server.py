@@ -3,7 +3,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from central.extender import server as module
 from central.extender.server import ExtenderServer
 from central.http import connections
 from central.http.server import server_tls
+from central.loop.steps import Steps, exhaust
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
+from central.state.observed_pods import ObservedPods
 from lading.errors import ConfigError, HostError
 from lading.health import Address
 from lading.log import Event
@@ -31,32 +33,34 @@ from tests.unit.central.world import World
 GOLDEN = Path(__file__).parents[3] / "golden" / "central"
 
 
+class Sent(ObservedPods):
+    """Show each pod as it was sent, as if the watch had the same version."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda uid: False)
+        self.unseen: set[str] = set()  # names of pods that the watch does not show
+
+    async def find(self, sent: Pod) -> Pod | None:
+        return None if sent.metadata.name in self.unseen else sent
+
+
 class Verbs:
     """Answer the verbs with a scheduler in memory."""
 
     def __init__(self) -> None:
         self.world = World()
-        self.decide = self.world.scheduler.decide
-        self.apply = self.world.scheduler.apply
-        self.prefer = self.world.scheduler.prefer
-        self.apply_preference = self.world.scheduler.apply_preference
-        self.why_unknown = self.world.scheduler.why_unknown
-        self.unseen: set[str] = set()  # names of pods that the watch does not show
+        self.scheduler = self.world.scheduler
+        self.observed_pods: ObservedPods = Sent()
         self.preparing: Callable[[], object] = lambda: None
         self.bound: tuple[PodUid, str] | None = None
 
-    async def find(self, sent: Pod) -> Pod | None:
-        """Return the pod as it was sent, as if the watch had the same version."""
-        return None if sent.metadata.name in self.unseen else sent
+    def hide(self, name: str) -> None:
+        assert isinstance(self.observed_pods, Sent)
+        self.observed_pods.unseen.add(name)
 
-    async def prepare_filter(self, pod: Pod) -> None:
+    async def judge(self, steps: Steps) -> None:
         self.preparing()
-
-    async def prepare_prioritize(self, pod: Pod) -> None:
-        pass
-
-    async def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> Collection[str]:
-        return self.world.preempt(pod, victims)
+        exhaust(steps)
 
     async def bind(self, uid: PodUid, node: str) -> str:
         self.bound = uid, node
@@ -90,7 +94,7 @@ async def serving(page: str = "") -> AsyncIterator[Http]:
         one.answered.append((verb, status))
 
     records = Records()
-    server = ExtenderServer(verbs, leads=lambda: one.leads, answered=answered, log=records.log, page=page)
+    server = ExtenderServer(lambda: verbs if one.leads else None, answered=answered, log=records.log, page=page)
     host, port = await server.start(Address("127.0.0.1", 0), None)
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
@@ -271,7 +275,7 @@ def test_an_error_of_lading_is_not_the_callers(monkeypatch: pytest.MonkeyPatch) 
         def broken(pod: Pod, names: list[str]) -> Decision:
             raise ValueError("a bug")
 
-        monkeypatch.setattr(one.verbs, "decide", broken)
+        monkeypatch.setattr(one.verbs.scheduler, "decide", broken)
         assert (await one.post("filter", {"Pod": pod("a"), "NodeNames": []}))[0] == 500
         assert one.answered == [("filter", 500)]
 
@@ -348,7 +352,7 @@ def test_who_does_not_lead_decides_nothing() -> None:
 
 def test_an_address_that_is_taken() -> None:
     async def story(one: Http) -> None:
-        second = ExtenderServer(one.verbs, leads=lambda: True, answered=lambda *_: None, log=one.records.log)
+        second = ExtenderServer(lambda: one.verbs, answered=lambda *_: None, log=one.records.log)
         host, port = one.url.removeprefix("http://").split(":")
         with pytest.raises(HostError, match=port):
             await second.start(Address(host, int(port)), None)
@@ -376,7 +380,7 @@ def test_callers_need_a_certificate(authority: Authority, tmp_path: Path, client
 
     async def story() -> int:
         verbs = Verbs()
-        server = ExtenderServer(verbs, leads=lambda: True, answered=lambda *_: None, log=Records().log)
+        server = ExtenderServer(lambda: verbs, answered=lambda *_: None, log=Records().log)
         tls = server_tls(str(pair.certificate), str(pair.key), str(authority.certificate))
         host, port = await server.start(Address("127.0.0.1", 0), tls)
         try:
@@ -410,7 +414,8 @@ def test_a_verb_needs_a_certificate_with_an_allowed_name(authority: Authority, c
     context.load_cert_chain(mine.certificate, mine.key)
 
     async def story() -> int:
-        server = ExtenderServer(Verbs(), leads=lambda: True, answered=lambda *_: None, log=Records().log, callers=["scheduler"])
+        verbs = Verbs()
+        server = ExtenderServer(lambda: verbs, answered=lambda *_: None, log=Records().log, callers=["scheduler"])
         tls = server_tls(str(pair.certificate), str(pair.key), str(authority.certificate))
         host, port = await server.start(Address("127.0.0.1", 0), tls)
         try:
@@ -431,7 +436,7 @@ def test_a_verb_needs_a_certificate_with_an_allowed_name(authority: Authority, c
 def test_a_pod_that_is_bound_is_not_called_unknown() -> None:
     async def story(one: Http) -> None:
         for name, limits in (("a", {"lading.dev/gpu": "1"}), ("plain", {"cpu": "1"})):
-            one.verbs.unseen.add(name)
+            one.verbs.hide(name)
             one.verbs.world.show(name, limits, node="n2")
             _, answer = await one.post("filter", {"Pod": pod(name, limits, version=1), "NodeNames": ["n1"]})
             assert OfPod.BOUND_ELSEWHERE.value in answer["Error"]
@@ -459,7 +464,7 @@ def test_an_error_of_lading_is_no_bad_request(monkeypatch: pytest.MonkeyPatch, w
         def fail(*_: object) -> None:
             raise msgspec.ValidationError("not of the caller")
 
-        monkeypatch.setattr(one.verbs, where, fail)
+        monkeypatch.setattr(one.verbs.scheduler, where, fail)
         body = {"Pod": pod("a", version=1), "NodeNames": ["n1"]}
         status, _ = await one.post("prioritize" if where == "prefer" else "filter", body)
         assert status == (200 if where == "apply" else 500)
@@ -471,7 +476,7 @@ def test_an_error_of_lading_is_no_bad_request(monkeypatch: pytest.MonkeyPatch, w
 
 def test_a_pod_that_the_watch_does_not_show_gets_and_holds_nothing() -> None:
     async def story(one: Http) -> None:
-        one.verbs.unseen.add("a")
+        one.verbs.hide("a")
         body = {"Pod": pod("a", version=1), "NodeNames": ["n1", "n2"]}
         status, answer = await one.post("filter", body)
         assert (status, answer.keys(), OfBinding.POD_UNKNOWN.value in answer["Error"]) == (200, {"Error"}, True)

@@ -30,7 +30,7 @@ class Answers:
     async def why(self, namespace: str, name: str) -> bytes | None:
         return b'{"name":"a"}' if (namespace, name) == ("default", "a") else None
 
-    def quotas(self) -> bytes:
+    def quota_view(self) -> bytes:
         return b'{"quotas":[]}'
 
     def configuration(self) -> bytes:
@@ -69,9 +69,9 @@ async def serving() -> AsyncIterator[Http]:
         shown.world.node(name, 1)
     one: Http
     page = PageRoutes(lambda: one.live)
+    answers = Answers(shown)
     server = PageServer(
-        Answers(shown),
-        leads=lambda: one.live is not None,
+        lambda: answers if one.live is not None else None,
         answered=lambda name, status, seconds: one.answered.append((name, status)),
         page=page,
     )
