@@ -27,7 +27,6 @@ from central.request import pod as request
 from central.state.budgets import Budget
 from central.state.nodes import Nodes
 from central.state.pending import Pending, PendingPods
-from central.state.topology import TopologyLabels
 from kubectl_lading.central import Central
 from kubectl_lading.lists import Listed, N, read_list, read_permitted
 from kubectl_lading.objects import Node, Pod, Report, Unread
@@ -112,12 +111,12 @@ def compute(
     """Compute the cluster from the three lists."""
     pods = _without_foreign(pods, frozenset(configuration.foreign_annotations))
     ledger, pending = Ledger(), PendingPods()
-    topology, hosts = TopologyLabels(), Nodes()
-    scheduler = configuration.scheduler(ledger, pending, clock=time.monotonic, domains=topology.domains)
+    hosts = Nodes()
+    scheduler = configuration.scheduler(ledger, pending, clock=time.monotonic, domains=hosts.domains)
     problems = _Problems()
     unassigned: list[request.Pod] = []
     log = Log(problems, Level.ERROR)
-    NodeFeed(ledger, topology, hosts).replaced(*nodes)
+    NodeFeed(ledger, hosts).replaced(*nodes)
     DevicesFeed(ledger).replaced(*devices)
     PodFeed(ledger, pending, Conditions(), log=log, unassigned=unassigned.append).replaced(*pods)
     GangFeed(scheduler.starts, ledger).replaced(*pods)

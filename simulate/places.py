@@ -4,7 +4,7 @@ The fit of the product searches for the best devices. For a pod of one container
 any. It counts the free cards and VFs in one of the groups of its topology, and checks its `rdma-policy` and the cluster's
 partitions. So the referee counts, and checks a placement by the rules of docs/reference.md, without that search. Only the
 groups themselves (the devices below one switch, or in one NUMA node) come from the product: distances within a node have one
-definition (fit/topology.py).
+definition (central/search/topology.py).
 
 Take nodes, and the free parts of their cards. Return whether a pod fits, and book the VFs of placements.
 """

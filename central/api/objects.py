@@ -1,4 +1,4 @@
-"""Define the few fields that central reads of Nodes, and the Events that it writes.
+"""Define the few fields that central reads of Nodes.
 
 msgspec decodes objects from JSON, and skips other fields. Keys are camelCase on the wire; an absent field equals its default.
 Pods are in `central.request.pod`, NodeDevices in `lading.nodedevices`, and parts of many kinds in `lading.kube.objects`.
@@ -7,8 +7,6 @@ Source: k8s.io/api core/v1, as of v1.36.
 
 Tests: tests/unit/central/state/test_budgets.py
 """
-
-from typing import Any
 
 import msgspec
 
@@ -41,29 +39,3 @@ class Node(Wire, frozen=True):
     def ready(self) -> bool:
         """Return whether the node is Ready. Unknown, the status of a node that went silent, is not ready."""
         return is_true(self.status.conditions, "Ready")
-
-
-class ObjectReference(Wire, frozen=True, omit_defaults=False):
-    api_version: str
-    kind: str
-    name: str
-    namespace: str
-    uid: str
-
-
-class EventSource(Wire, frozen=True):
-    component: str
-
-
-class Event(Wire, frozen=True, omit_defaults=False):
-    """Hold an Event of an object, as `kubectl describe` shows it. `metadata.name` must be new."""
-
-    metadata: dict[str, Any]
-    involved_object: ObjectReference
-    reason: str  # CamelCase
-    message: str
-    type: str  # Normal or Warning
-    source: EventSource
-    first_timestamp: str
-    last_timestamp: str
-    count: int = 1

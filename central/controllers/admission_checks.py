@@ -12,7 +12,7 @@ Tests: tests/unit/central/gang/test_kueue.py
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -178,7 +178,6 @@ class AdmissionChecks:
         clock: Callable[[], float],
         now: Callable[[], str],
         log: Log,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         faults: Faults | None = None,
     ) -> None:
         """Create the task. `ready`: whether all of Kueue's objects were read. `leads` is called before each write. `clock`:
@@ -192,7 +191,6 @@ class AdmissionChecks:
         self._clock = clock
         self._now = now
         self._log = log
-        self._sleep = sleep
         self._answered: dict[str, str] = {}  # resourceVersion that was answered, by uid of the Workload
         self._failing: dict[str, _Failing] = {}  # failed writes by uid of the check or Workload
         self._settling: dict[str, _Settling] = {}  # Workloads that did not fit, by uid
@@ -201,7 +199,7 @@ class AdmissionChecks:
         """Run until it is cancelled."""
         while True:
             await self.scan()
-            await self._sleep(SCAN_S)
+            await asyncio.sleep(SCAN_S)
 
     async def scan(self) -> None:
         """Activate the checks, and answer each waiting Workload."""

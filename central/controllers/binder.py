@@ -18,12 +18,11 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from central.assignment.networks import UnreadableNetworks, VfNetwork, add_networks
-from central.controllers.signer import Signer
 from central.decide.scheduler import Bound, NotBound, Reservation, Scheduler
 from central.loop.faults import Faults, Work
 from central.request.pod import Pod
@@ -47,38 +46,31 @@ AT_ONCE: Final = 16
 _PODS: Final = msgspec.json.Decoder(Pod)
 
 
-class Touch(Protocol):
-    """Change the pod's status, and so its resourceVersion. Return the pod's new state as JSON."""
-
-    async def __call__(self, pod: Pending) -> bytes: ...
-
-
 class Binder:
     def __init__(
         self,
         scheduler: Scheduler,
         client: KubeClient,
-        signer: Signer | None,
+        sign: Callable[[str], str] | None,
         *,
-        touch: Touch,
+        touch: Callable[[Pending], Awaitable[bytes]],
         leads: Callable[[], bool],
         log: Log,
         network: VfNetwork | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         faults: Faults | None = None,
     ) -> None:
-        """Create the binder. Without a signer assignments are not signed; nodes with `unsigned` accept these. `leads` is called
+        """Create the binder. `touch` changes the pod's status, and so its resourceVersion, and returns the pod's new state as
+        JSON. Without `sign` assignments are not signed; nodes with `unsigned` accept these. `leads` is called
         directly before a Binding is sent, in the same turn of the event loop. Without a `network` pods get their VFs' network
         devices from the node, or none."""
         self._faults = Faults(clock=time.monotonic, log=log) if faults is None else faults
         self._scheduler = scheduler
         self._client = client
-        self._signer = signer
+        self._sign = sign
         self._touch = touch
         self._leads = leads
         self._log = log
         self._network = network
-        self._sleep = sleep
         self._outcomes = scheduler.counts.bound
         self._binding: dict[tuple[PodUid, str], asyncio.Task[str]] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -206,8 +198,8 @@ class Binder:
         """Return the annotations that the API server merges into the pod's. `networks`: the pod's annotation in the version
         that is bound."""
         annotations = {ASSIGNMENT: reserved.assignment}
-        if self._signer:
-            annotations[ASSIGNMENT_SIGNATURE] = self._signer.sign(reserved.assignment)
+        if self._sign:
+            annotations[ASSIGNMENT_SIGNATURE] = self._sign(reserved.assignment)
         if self._network:
             wanted = add_networks(networks, reserved.pod.namespace, reserved.vfs, self._network)
             if isinstance(wanted, UnreadableNetworks):
@@ -256,7 +248,7 @@ class Binder:
                     return BindOutcome.FOUND_NOT_BOUND
                 except KubeError as e:
                     self._log_outcome(Event.BIND_UNCLEAR, reserved, f"still: {e}")
-                    await self._sleep(backoff.failed(at_least_s=e.retry_after_s))
+                    await asyncio.sleep(backoff.failed(at_least_s=e.retry_after_s))
                     continue
                 if is_bound_by(reserved, now):
                     self._scheduler.confirm(reserved)
@@ -265,7 +257,7 @@ class Binder:
                 self._scheduler.release(reserved)
                 self._log_outcome(Event.BIND_REFUSED, reserved, "found not bound")
                 return BindOutcome.FOUND_NOT_BOUND
-            await self._sleep(backoff.failed())
+            await asyncio.sleep(backoff.failed())
         return None
 
     def _log_outcome(self, event: Event, reserved: Reservation, message: str = "") -> None:

@@ -1,26 +1,73 @@
 """Record central's actions and findings about pods as Kubernetes Events, which `kubectl describe pod` shows.
 
 Events are no state: each is sent once, one after the other. An Event that cannot be sent is dropped, and so are Events that
-come faster than the API server takes them. No other work waits for an Event.
+come faster than the API server takes them. No other work waits for an Event. `make docs` writes the table of the reasons into
+docs/reasons.md.
 
 Source: core/v1 Event, k8s.io/api, as of v1.36.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import uuid4
 
-from central.api.objects import Event as KubeEvent
-from central.api.objects import EventSource, ObjectReference
 from central.ledger.model import Holder
 from central.loop.faults import Faults, Work
 from lading.kube.client import KubeClient
 from lading.kube.errors import KubeError
 from lading.kube.resource import EVENTS
 from lading.log import Event, Log
+from lading.reasons import Explained
 from lading.vocabulary import CENTRAL
+
+
+class EventReason(Explained):
+    """Name what central did to a pod, or found out about it. The names are API, in CamelCase as Kubernetes' own."""
+
+    NO_ASSIGNMENT = (
+        "NoAssignment",
+        "The pod asks for devices and was bound without an assignment, by another scheduler or by hand: its node refuses it.",
+        "set `schedulerName: lading`, leave `nodeName` out, create it again.",
+    )
+    GANG_INCOMPLETE = (
+        "GangIncomplete",
+        "The pod was evicted, because the other members of its [gang](gangs.md) were not bound in time.",
+        "find out why: their events, or the API server's answers in central's log (`bind.refused`).",
+    )
+    PREEMPTED = (
+        "Preempted",
+        "The pod was evicted, so that one of a higher priority gets its devices; the message names it. "
+        "[Preemption](central.md#preemption) says which pods are chosen.",
+        "nothing.",
+    )
+    DEVICE_CONFLICT = (
+        "DeviceConflict",
+        "The pod was evicted, because it and another one had the same device. [It should not happen](central.md#preemption).",
+        "find out how: two leaders, or an annotation that central did not write (`bind.conflict` in central's log).",
+    )
+    QUOTA_TAKEN_BACK = (
+        "QuotaTakenBack",
+        "The pod was evicted, because its quota used more than it may and a pod of another quota needs it. [Taking "
+        "back](quotas.md#taking-back) says when, and which pods.",
+        'nothing. A pod that must never go has the label `quota.scheduling.koordinator.sh/preemptible: "false"`.',
+    )
+    SHARE_BYPASSED = (
+        "ShareBypassed",
+        "A container of the pod has a process on its card that the share server does not know, or uses more memory than its "
+        "share. The message says which; [what is compared](isolation.md#bypasses). With [`bypassed = "
+        '"end"`](central.md#bypassed-shares), the pod is evicted.',
+        "look which CUDA library the image loads: one at a path of its own is no share's.",
+    )
+    DEVICE_UNHEALTHY = (
+        "DeviceUnhealthy",
+        "A device of the pod became unhealthy, or is not reported any more. The message says which and why; [what "
+        "follows](central.md#unhealthy-devices).",
+        "repair the device, or delete the pod.",
+    )
+    DEVICE_HEALTHY = "DeviceHealthy", "All devices of the pod are healthy again.", "nothing."
+
 
 WAITING: Final = 256  # maximum queued Events; more have one common cause, which the log shows
 TIMEOUT_S: Final = 4.0
@@ -35,37 +82,38 @@ class EventRecorder:
         self._client = client
         self._now = now
         self._log = log
-        self._waiting: asyncio.Queue[KubeEvent] = asyncio.Queue(WAITING)
+        self._waiting: asyncio.Queue[tuple[Holder, dict[str, object]]] = asyncio.Queue(WAITING)
         self._failing = False  # the last Event was dropped, which is logged already
 
     def record(self, pod: Holder, reason: str, message: str, *, good: bool = False) -> None:
         """Queue an Event without blocking. `good`: the type is Normal, not Warning."""
         at = self._now()
-        event = KubeEvent(
-            metadata={"name": f"{pod.name[:_LONGEST_NAME]}.{uuid4().hex}", "namespace": pod.namespace},
-            involved_object=ObjectReference(api_version="v1", kind="Pod", name=pod.name, namespace=pod.namespace, uid=pod.pod),
-            reason=reason,
-            message=message,
-            type="Normal" if good else "Warning",
-            source=EventSource(component=CENTRAL),
-            first_timestamp=at,
-            last_timestamp=at,
-        )
+        event: dict[str, object] = {
+            "metadata": {"name": f"{pod.name[:_LONGEST_NAME]}.{uuid4().hex}", "namespace": pod.namespace},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "namespace": pod.namespace, "uid": pod.pod},
+            "reason": reason,
+            "message": message,
+            "type": "Normal" if good else "Warning",
+            "source": {"component": CENTRAL},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
         try:
-            self._waiting.put_nowait(event)
+            self._waiting.put_nowait((pod, event))
         except asyncio.QueueFull:
             self._failed("more of them than the API server takes")
 
     async def run(self) -> None:
         """Run until it is cancelled."""
         while True:
-            event = await self._waiting.get()
-            with self._faults.handling(Work.EVENTS, f"{event.involved_object.namespace}/{event.involved_object.name}"):
-                await self._send(event)
+            pod, event = await self._waiting.get()
+            with self._faults.handling(Work.EVENTS, f"{pod.namespace}/{pod.name}"):
+                await self._send(pod.namespace, event)
 
-    async def _send(self, event: KubeEvent) -> None:
+    async def _send(self, namespace: str, event: Mapping[str, object]) -> None:
         try:
-            await self._client.create(EVENTS.path(event.involved_object.namespace), event, timeout_s=TIMEOUT_S)
+            await self._client.create(EVENTS.path(namespace), event, timeout_s=TIMEOUT_S)
         except KubeError as e:
             self._failed(str(e))
         else:

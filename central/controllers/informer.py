@@ -29,7 +29,6 @@ from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from central.state.node_reports import Reports
 from central.state.nodes import Nodes
 from central.state.pending import PendingPods, pending_of
-from central.state.topology import TopologyLabels
 from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
@@ -205,18 +204,16 @@ class DevicesFeed:
 
 
 class NodeFeed:
-    """Handle Nodes: the Ready condition, the boot id, allocatable cpu and memory, topology labels, and the labels, taints and
-    cordons for pods' node rules."""
+    """Handle Nodes: the Ready condition, the boot id, allocatable cpu and memory, and the labels, taints and cordons, which
+    `nodes` keeps."""
 
-    def __init__(self, ledger: Ledger, topology: TopologyLabels | None = None, nodes: Nodes | None = None) -> None:
+    def __init__(self, ledger: Ledger, nodes: Nodes | None = None) -> None:
         self._ledger = ledger
-        self._topology = TopologyLabels(()) if topology is None else topology
         self._nodes = Nodes() if nodes is None else nodes
 
     def replaced(self, objects: Sequence[Node | Unreadable], version: str) -> None:
         listed = {one.metadata.name: self._facts_of(one) for one in objects}
         self._ledger.facts.replace_nodes(listed, version_of(version))
-        self._topology.keep_only(listed)
         self._nodes.keep_only(listed)
         for one in objects:
             self._offer(one)
@@ -236,13 +233,11 @@ class NodeFeed:
 
     def _offer(self, obj: Node | Unreadable) -> None:
         if not isinstance(obj, Unreadable):
-            name, labels, spec = obj.metadata.name, obj.metadata.labels, obj.spec
+            name, spec = obj.metadata.name, obj.spec
             self._ledger.facts.set_offered(name, read_offered(obj.status.allocatable))
-            self._topology.set(name, labels)
-            self._nodes.set(traits_of(name, labels, spec.taints, unschedulable=spec.unschedulable))
+            self._nodes.set(traits_of(name, obj.metadata.labels, spec.taints, unschedulable=spec.unschedulable))
 
     def removed(self, deleted: Ident, version: str) -> None:
-        self._topology.remove(deleted.name)
         self._nodes.remove(deleted.name)
         self._ledger.facts.set_offered(deleted.name, frozenset())
         self._ledger.facts.remove_node(deleted.name, version_of(version))

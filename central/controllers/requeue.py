@@ -31,6 +31,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
+from central.api.times import micro_time_now
 from central.assignment.sharing import groups_of
 from central.decide.scheduler import Scheduler
 from central.loop.faults import Faults, Work
@@ -38,7 +39,9 @@ from central.loop.slices import Slices
 from central.request.model import DeviceRequest
 from central.state.pending import Pending, in_line
 from lading.kube.backoff import Backoff
+from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, KubeError, NotFoundError, RefusedError, TooManyRequestsError
+from lading.kube.resource import PODS
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
@@ -48,6 +51,29 @@ GOING_ON_S: Final = 0.1  # seconds of one scan for nodes that a filter request h
 FOR_EACH_NODE: Final = 8  # pods requeued for one node in one scan: most nodes have 8 cards
 FIRST: Final = FOR_EACH_NODE // 2  # pods of FOR_EACH_NODE that are the first in the queue
 AT_ONCE: Final = 32  # maximum touches under way; the API server has other clients to serve
+CONDITION: Final = "lading.dev/Considered"
+TIMEOUT_S: Final = 4.0
+
+
+async def touch_pod(client: KubeClient, pod: Pending) -> bytes:
+    """Patch a condition of the pod's status. Return the new state as JSON. Raise KubeError; ConflictError: another pod has
+    the name.
+
+    The new resourceVersion requeues the pod in kube-scheduler, and keeps a lost Binding from succeeding later (binder.py). The
+    condition's message changes with every touch, because the API server ignores a patch without a change.
+
+    Source: PodCondition (k8s.io/api core/v1); the strategic merge patch of `pods/status` merges conditions by their type.
+    """
+    at = micro_time_now()
+    condition = {
+        "type": CONDITION,
+        "status": "True",
+        "reason": "RoomAppeared" if pod.refused_at is not None else "BindingUnclear",
+        "message": f"lading-central requeued this pod at {at}",
+        "lastTransitionTime": at,
+    }
+    body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+    return await client.merge_lists(PODS.path(pod.namespace, pod.name, "status"), body, timeout_s=TIMEOUT_S)
 
 
 @dataclass(slots=True, eq=False)

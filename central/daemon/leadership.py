@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import partial
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import msgspec
 
 from central.api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from central.api.objects import Node
 from central.api.pod_groups import GANG_KINDS, PodGroup
-from central.api.times import micro_time_now, time_now
-from central.api.watch import Reflector, Sinks
+from central.api.times import time_now
+from central.api.watch import Named, Reflector, Sink, Sinks
 from central.assignment.networks import VfNetwork
 from central.controllers.admission_checks import (
     AdmissionChecks,
@@ -30,21 +30,19 @@ from central.controllers.admission_checks import (
 )
 from central.controllers.binder import Binder
 from central.controllers.conditions import Conditions
-from central.controllers.considered_patch import ConsideredPatch
 from central.controllers.device_health import Warner
-from central.controllers.event_reasons import EventReason
-from central.controllers.events import EventRecorder
+from central.controllers.events import EventReason, EventRecorder
 from central.controllers.evict import Evictor
 from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper, GangObjectFeed
 from central.controllers.gpu_hours import GpuHours, UseFeed
 from central.controllers.informer import BudgetFeed, DevicesFeed, NodeFeed, PodFeed
 from central.controllers.patience import Patience
 from central.controllers.quotas import QUOTA_RESOURCES, QuotaFeed, QuotaWriter, keep_quotas
-from central.controllers.requeue import Requeuer
+from central.controllers.requeue import Requeuer, touch_pod
 from central.controllers.share_bypass import Bypassed, BypassEnder, BypassFeed
-from central.controllers.signer import Signer
 from central.controllers.statistics import ClusterStatistics
 from central.controllers.take_back import TakeBack
+from central.daemon.keys import Signer
 from central.decide.configuration import effective_configuration
 from central.decide.gangs import ALL_DEVICES, GangPlanner
 from central.decide.scheduler import Scheduler
@@ -68,14 +66,13 @@ from central.search.demand import DEFAULT_LIMITS, Limits
 from central.state.budgets import Budget
 from central.state.counts import Counts
 from central.state.node_reports import Reports
-from central.state.nodes import Nodes
+from central.state.nodes import CACHED_KEYS, Nodes
 from central.state.observed_pods import ObservedPods
 from central.state.pending import Pending, PendingPods
 from central.state.quotas import Quotas
-from central.state.topology import CACHED_KEYS, TopologyLabels
 from central.view.quotas import view_quotas
 from lading.kube.client import KubeClient
-from lading.kube.resource import ADMISSION_CHECKS, BUDGETS, FLAVORS, NODE_DEVICES, NODES, PODS, WORKLOADS
+from lading.kube.resource import ADMISSION_CHECKS, BUDGETS, FLAVORS, NODE_DEVICES, NODES, PODS, WORKLOADS, Resource
 from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PodUid
@@ -85,6 +82,7 @@ EXPIRE_S: Final = 0.5  # seconds between two removals of expired claims
 # gives up after 5 s. 5,000 nodes without common states take 0.4 s for a GPU with a VF.
 REQUEST_S: Final = 0.2
 
+T = TypeVar("T", bound=Named)
 Watch = (
     Reflector[Pod]
     | Reflector[NodeDevices]
@@ -130,7 +128,7 @@ class Leadership:
         self.pending = PendingPods()
         self.gangs = Gangs()
         self.quotas = Quotas(self.ledger, self.pending)
-        topology, nodes = TopologyLabels(topology_keys), Nodes()
+        nodes = Nodes(topology_keys)
         self.scheduler = Scheduler(
             self.ledger,
             self.pending,
@@ -143,21 +141,32 @@ class Leadership:
             gangs=self.gangs,
             slice_s=SLICE_S,
             quotas=self.quotas,
-            domains=topology.domains,
+            domains=nodes.domains,
         )
         self.statistics = ClusterStatistics(self.ledger, self.scheduler.forecast, clock=clock, faults=faults)
         self._leads = leads
         self._over = self._warm = False
         self._clock = clock
         self._log = log
-        touch = ConsideredPatch(client, now=micro_time_now)
+        touch = partial(touch_pod, client)
         self._recorder = EventRecorder(client, now=time_now, log=log, faults=faults)
         self._binder = Binder(
-            self.scheduler, client, signer, touch=touch, leads=self.leads, log=log, network=network, faults=faults
+            self.scheduler,
+            client,
+            signer.sign if signer else None,
+            touch=touch,
+            leads=self.leads,
+            log=log,
+            network=network,
+            faults=faults,
         )
         self._requeuer = Requeuer(self.scheduler, touch, clock=clock, log=log, faults=faults)
+
+        def watch(resource: Resource, kind: type[T], sink: Sink[T], *, optional: bool = False) -> Reflector[T]:
+            return Reflector(client, resource, kind, sink, log=log, optional=optional, faults=faults)
+
         budgets = BudgetFeed()
-        self._budgets = Reflector(client, BUDGETS, Budget, budgets, log=log, faults=faults)
+        self._budgets = watch(BUDGETS, Budget, budgets)
         self._evictor = Evictor(
             self.scheduler,
             client,
@@ -232,40 +241,15 @@ class Leadership:
         )
         self.gpu_hours = GpuHours(self.ledger, self.pending, use, clock=clock, faults=faults)
         devices = Sinks(DevicesFeed(self.ledger, reports), bypasses, use)
-        self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log, faults=faults)
-        self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger, topology, nodes), log=log, faults=faults)
+        self._devices = watch(NODE_DEVICES, NodeDevices, devices)
+        self._nodes = watch(NODES, Node, NodeFeed(self.ledger, nodes))
         self._gang_watches = tuple(
-            Reflector(
-                client,
-                kind.resource,
-                PodGroup,
-                GangObjectFeed(self.scheduler.starts, kind),
-                log=log,
-                optional=True,
-                faults=faults,
-            )
-            for kind in GANG_KINDS
+            watch(kind.resource, PodGroup, GangObjectFeed(self.scheduler.starts, kind), optional=True) for kind in GANG_KINDS
         )
         self._kueue = (
-            Reflector(
-                client,
-                ADMISSION_CHECKS,
-                AdmissionCheck,
-                NamedFeed(AdmissionCheck, queued.checks, is_ours),
-                log=log,
-                optional=True,
-                faults=faults,
-            ),
-            Reflector(
-                client,
-                FLAVORS,
-                ResourceFlavor,
-                NamedFeed(ResourceFlavor, queued.flavors),
-                log=log,
-                optional=True,
-                faults=faults,
-            ),
-            Reflector(client, WORKLOADS, Workload, WorkloadFeed(queued), log=log, optional=True, faults=faults),
+            watch(ADMISSION_CHECKS, AdmissionCheck, NamedFeed(AdmissionCheck, queued.checks, is_ours), optional=True),
+            watch(FLAVORS, ResourceFlavor, NamedFeed(ResourceFlavor, queued.flavors), optional=True),
+            watch(WORKLOADS, Workload, WorkloadFeed(queued), optional=True),
         )
         self._admission = AdmissionChecks(
             queued,
@@ -280,8 +264,7 @@ class Leadership:
         )
         quota_feeds = {dialect: QuotaFeed(self.quotas, dialect) for dialect in QUOTA_RESOURCES}
         self._quota_watches = tuple(
-            Reflector(client, QUOTA_RESOURCES[dialect], ElasticQuota, feed, log=log, optional=True, faults=faults)
-            for dialect, feed in quota_feeds.items()
+            watch(QUOTA_RESOURCES[dialect], ElasticQuota, feed, optional=True) for dialect, feed in quota_feeds.items()
         )
         writer = QuotaWriter(self.quotas, quota_feeds, client, leads=self.leads, clock=clock, log=log, faults=faults)
         self._quota_writers = (writer,) if quota_status else ()

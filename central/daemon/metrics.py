@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from central.controllers.event_reasons import EventReason
+from central.controllers.events import EventReason
 from central.controllers.gpu_hours import GpuHours
 from central.controllers.statistics import Amounts, Overview
 from central.daemon.leadership import Leadership
@@ -38,7 +38,7 @@ MOST_QUOTAS: Final = 200  # maximum quotas with their own series, the first by n
 _UNKNOWN: Final = "unknown"  # reason of a pod that an earlier leader refused, without a request since
 
 
-class Metrics:
+class Metrics(Collector):
     def __init__(
         self,
         counts: Counts,
@@ -63,26 +63,16 @@ class Metrics:
             registry=self.registry,
         )
         ProcessCollector(registry=self.registry)
-        self.registry.register(_State(counts, leadership, leads, transitions))
+        self._counts = counts
+        self._transitions = transitions
+        self._leadership = leadership
+        self._leads = leads
+        self.registry.register(self)
 
     def answered(self, verb: str, status: int, seconds: float) -> None:
         self._requests.labels(verb, str(status)).inc()
         if status == 200:
             self._took.labels(verb).observe(seconds)
-
-
-class _State(Collector):
-    def __init__(
-        self,
-        counts: Counts,
-        leadership: Callable[[], Leadership | None],
-        leads: Callable[[], bool],
-        transitions: Callable[[], int],
-    ) -> None:
-        self._counts = counts
-        self._transitions = transitions
-        self._leadership = leadership
-        self._leads = leads
 
     def describe(self) -> Iterable[Metric]:
         return ()  # without `describe` the registry would call `collect` to learn the names

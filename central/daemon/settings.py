@@ -11,11 +11,11 @@ import msgspec
 
 from central.assignment.networks import parse_vf_network
 from central.controllers.share_bypass import Bypassed
-from central.controllers.signer import Signer, load_signer
+from central.daemon.keys import Signer, load_signer
 from central.http.server import server_tls
 from central.rank.workload import PodKind, parse_workload
 from central.request.model import PartitionPolicy, Policy
-from central.state.topology import CACHED_KEYS
+from central.state.nodes import CACHED_KEYS
 from lading.errors import ConfigError
 from lading.health import Address, parse_address
 from lading.log import Level

@@ -18,7 +18,7 @@ import msgspec
 from central.controllers import admission_checks, gangs, requeue
 from central.controllers.gangs import FINISH_S
 from central.controllers.share_bypass import Bypassed
-from central.controllers.signer import Signer
+from central.daemon.keys import Signer
 from central.daemon.leadership import Leadership
 from central.decide.gangs import ALL_DEVICES
 from central.request.model import Policy

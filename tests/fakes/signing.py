@@ -2,7 +2,7 @@
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from central.controllers.signer import Signer
+from central.daemon.keys import Signer
 
 
 def a_signer(key_id: str = "k1") -> Signer:

@@ -17,7 +17,7 @@ from central.api.objects import Node
 from central.assignment.annotation import BadAssignment, parse_own
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
-from central.controllers.signer import Signer
+from central.daemon.keys import Signer
 from central.decide.scheduler import Reservation, Scheduler
 from central.ledger.ledger import Ledger
 from central.quota.model import KOORDINATOR_PREFIX

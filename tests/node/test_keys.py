@@ -8,8 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from central.controllers.signer import Signer, load_signer
-from central.daemon.keys import write_pair
+from central.daemon.keys import Signer, load_signer, write_pair
 from lading.log import Event
 from lading.reasons import Reason
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.controllers.event_reasons import EventReason
+from central.controllers.events import EventReason
 from central.controllers.evict import SPARED_S
-from central.controllers.signer import Signer
+from central.daemon.keys import Signer
 from central.decide.preempt import Plan, plans
 from central.decide.scheduler import Scheduler
 from central.ledger.claims import NOMINATION_S

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from central.controllers.event_reasons import EventReason
+from central.controllers.events import EventReason
 from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.led import REFUSED, Led, play
 from tests.unit.central.controllers.test_evict import evicted, told

@@ -3,22 +3,30 @@ devices."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from central.assignment.model import Part, Taken
-from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, SCAN_S, Requeuer
+from central.controllers.requeue import AT_ONCE, CONDITION, FOR_EACH_NODE, JUDGED_S, SCAN_S, Requeuer, touch_pod
 from central.decide.scheduler import PREDICTION_S, Reservation
 from central.ledger.model import NodeCapacity
 from central.loop.slices import SLICE_S
 from central.request.model import DeviceRequest, Policy
+from central.request.parse import parse_request
+from central.request.pod import Pod
 from central.search.filters import CardFilter, find_filters
-from central.state.pending import Pending
+from central.state.pending import Pending, pending_of
+from lading.kube.client import KubeClient
+from lading.kube.config import open_access
 from lading.kube.errors import ConflictError, ForbiddenError, KubeError, NotFoundError, UnclearError
 from lading.log import Event
 from lading.vocabulary import GpuUuid
-from tests.fakes.kube_objects import WHOLE, gpu_uuid, grant, share
+from tests.fakes.kube_objects import WHOLE, gpu_uuid, grant, pod, pod_path, share
+from tests.fakes.kube_server import FakeKubeServer
 from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.world import World, uid_of
 
@@ -461,3 +469,37 @@ def test_requests_that_are_not_judged_to_the_end_take_turns() -> None:
     waker = Requeuer(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: float(next(now)), log=world.records.log)
     first = [next(iter(world.scheduler.unfinished)) for _ in range(2) if scan(waker) is not None]
     assert len(set(first)) == 2
+
+
+def pending(body: bytes) -> Pending:
+    shown = msgspec.json.decode(body, type=Pod)
+    ask = parse_request(shown)
+    assert isinstance(ask, DeviceRequest)
+    return pending_of(shown, ask)
+
+
+def test_every_touch_is_a_new_version_and_no_other_pod_is_touched(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with FakeKubeServer() as server:
+            access = open_access(server.write_kubeconfig(tmp_path / "kubeconfig"))
+            async with KubeClient(access, user_agent="test") as client:
+                touch = partial(touch_pod, client)
+                await server.put(pod_path("a"), pod("a"))
+                known = pending(await client.get(pod_path("a")))
+                known.refused_at = 1.0
+                first = msgspec.json.decode(await touch(known))
+                known.refused_at = None
+                second = msgspec.json.decode(await touch(known))
+                assert first["metadata"]["resourceVersion"] != second["metadata"]["resourceVersion"]
+                conditions = [one["status"]["conditions"][0] for one in (first, second)]
+                assert [one["type"] for one in conditions] == [CONDITION, CONDITION]
+                assert [one["reason"] for one in conditions] == ["RoomAppeared", "BindingUnclear"]
+                assert conditions[0]["message"] != conditions[1]["message"]
+                await server.put(pod_path("a"), {**pod("a"), "metadata": {"uid": "another"}})
+                with pytest.raises(ConflictError):
+                    await touch(known)
+                await server.remove(pod_path("a"))
+                with pytest.raises(NotFoundError):
+                    await touch(known)
+
+    asyncio.run(story())

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from central.controllers.event_reasons import EventReason
+from central.controllers.events import EventReason
 from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.led import Led, play
 from tests.unit.central.gang.stories import bound, end_evicted, put_gang, reasons

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from central.gang import rails as searched
-from central.ledger.rails import rails_of
+from central.ledger.overlay import rails_of
 from lading.vocabulary import GANG_PREFERRED_TOPOLOGY, RESOURCE_GPU, RESOURCE_RDMA
 from tests.fakes.capacities import CARD_MIB, MODEL
 from tests.fakes.kube_objects import Json, devices_path, gpu_uuid, node, node_path
