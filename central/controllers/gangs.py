@@ -2,7 +2,7 @@
 
     watch ─▶ GangFeed ─▶ gang ─▶ plan, in slices ─▶ members are requeued ─▶ filter names the node ─▶ bind ─▶ barrier ─▶ Bindings
 
-Gangs are planned one at a time, in queue order (gang/queue.py); gangs with bound members come first. A gang that cannot be
+Gangs are planned one at a time, in queue order (decide/line.py); gangs with bound members come first. A gang that cannot be
 placed lets the next gang pass, and make_room.py frees devices for it.
 
 Any user can create gangs, and there may be ten thousand. So a scan visits only gangs that changed since the last scan or are
@@ -11,7 +11,7 @@ due. Waiting gangs are compared all together only if the cluster changed. All wo
 Every plan has a deadline. Once a member has its node, other members must be sent to bind at most ARRIVED_S apart. Otherwise, or
 without a first Binding within PLAN_S, the plan is dropped. The gang then pauses, longer after each plan, until its minimum is
 bound. No gang is planned on the nodes of a dropped plan for SINGLES_S, so that single pods get a turn. Plans of gangs without a
-bound member hold a bounded part of the cluster, and yield to pods of higher priority (scheduling/yielding.py). If the minimum
+bound member hold a bounded part of the cluster, and yield to pods of higher priority (decide/yielding.py). If the minimum
 is not bound in time after the first Binding, the bound members of a strict gang are evicted.
 
 Tests: tests/properties/test_gang_changes.py
@@ -33,12 +33,11 @@ from central.controllers.events import EventReason
 from central.controllers.make_room import OF_QUOTA, Evictions, RoomMaker
 from central.controllers.take_back import TakeBack
 from central.decide.gangs import FoundPlan, GangPlanner, NoPlan
-from central.decide.line import gang_place
+from central.decide.line import Place, gang_place
 from central.decide.scheduler import Scheduler
 from central.gang.gang import Gang, Member
 from central.gang.gangs import Gangs
 from central.gang.life import Phase, Stage
-from central.gang.queue import Place
 from central.gang.starts import Starts
 from central.ledger.ledger import Ledger
 from central.loop.agenda import Agenda

@@ -1,7 +1,7 @@
 """Free devices for waiting gangs: evict pods of lower priority, and reserve released devices for the first gang in the queue.
 
 Once the first gang has waited for `patience_s`, devices for all of its members are reserved as pods end. Only one gang has a
-reservation at a time. scheduling/gang_room.py searches the nodes; scheduling/reservation.py decides when a node is abandoned.
+reservation at a time. decide/gang_room.py searches the nodes; decide/reservation.py decides when a node is abandoned.
 
 Tests: tests/unit/central/gang/test_room.py
 """
@@ -16,14 +16,13 @@ from central.controllers.events import EventReason
 from central.controllers.take_back import TakeBack
 from central.decide.gang_room import Kept, Made, evicting, keeping, taking_back
 from central.decide.gangs import GangPlanner
-from central.decide.line import gang_place
+from central.decide.line import Place, gang_place
 from central.decide.reservation import Attempts, NodeReservation
 from central.decide.scheduler import Scheduler
 from central.decide.victims import Protection
 from central.gang.draft import Where
 from central.gang.gang import Gang
 from central.gang.life import Phase
-from central.gang.queue import Place
 from central.ledger.claims import NOMINATION_S
 from central.ledger.model import PodRecord
 from central.loop.faults import Faults, Work

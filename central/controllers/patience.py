@@ -15,7 +15,7 @@ kube-scheduler finds no node at all, it sends no request; then the pod's conditi
 
 At most MOST_KEPT of the nodes are reserved, for the first pods in the queue. While a pod of higher priority is refused, pods of
 lower priority get no reservation. Pods that can preempt use preemption instead. The node with the fewest missing GPUs and VFs
-is chosen, and stays while the pod can fit and pods end there (scheduling/reservation.py). Pods must also end there until cpu
+is chosen, and stays while the pod can fit and pods end there (decide/reservation.py). Pods must also end there until cpu
 and memory suffice. A pod that is not bound within NOMINATION_S after its reservation is complete waits for `patience_s` again.
 """
 

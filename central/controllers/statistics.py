@@ -17,8 +17,8 @@ from central.ledger.model import NodeCapacity
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.rank.columns import ANY_MODEL, BARE, CORE, ISOLATION, MIB, MODEL, SIZE, USABLE, Bools, Columns, Ints
+from central.rank.equivalence import Interner
 from central.rank.forecast import Forecast
-from central.rank.interner import Interner
 from central.rank.unusable import FreeColumns, read_free, unusable_milli
 from central.view.model import NodeState
 from lading.devices.share import FULL_CORE

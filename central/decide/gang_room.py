@@ -4,9 +4,9 @@ Take a gang without a plan. Return the place of each member that starts together
 evicted here.
 
 To *keep* room, each member gets the node where the fewest devices are missing. The member keeps this node as long as the node
-suits it and is not abandoned because pods do not end there (scheduling/reservation.py).
+suits it and is not abandoned because pods do not end there (decide/reservation.py).
 
-To *evict*, all evictable pods of lower priority (scheduling/victims.py) count as deleted at first, and claims for unbound pods
+To *evict*, all evictable pods of lower priority (decide/victims.py) count as deleted at first, and claims for unbound pods
 of lower priority count as free. If the gang then fits, pods are put back, the most important first, as long as it still fits.
 The remaining pods are the victims. If the gang does not fit after all evictions, no pod is evicted.
 

@@ -7,14 +7,15 @@ a queue of that quota. A pod or gang that cannot start does not block the pods o
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
-from typing import Final, Literal
+from operator import itemgetter
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from central.decide.scheduler import Scheduler
 from central.gang.gang import Gang
 from central.gang.life import Phase
-from central.gang.queue import Place, place_of
+from central.quota.checks import Key
 from central.request.gang import GangKey
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
@@ -23,11 +24,28 @@ MOST_AHEAD: Final = 3  # maximum pods or gangs ahead that are named
 _OLDER: Final = "older"
 _LESS: Final = "its namespace has less"
 _PRIORITY: Final = "of higher priority"
-# The first differing part of the sort key gives the reason: central.gang.queue.Place, central.state.tenants.Place.
+# The first differing part of the sort key gives the reason: Place, central.state.tenants.Place.
 _OF_GANGS: Final = ("bound in part", "its quota uses less", _PRIORITY, "room is kept for it", _LESS, _OLDER, _OLDER)
 _OF_PODS: Final = (_PRIORITY, _LESS, _OLDER, _OLDER)
 
 _Key = Sequence[object]
+
+
+class Place(NamedTuple):
+    """Represent the sort key of a gang: the smallest key is the first in the queue.
+
+    A gang that is bound in part comes first, because its devices are useless until the gang is whole. Then comes the quota with
+    the next turn, then the higher priority. Among equal gangs, a gang with a reservation comes first, then the gang of the
+    namespace with the smaller part (central.state.tenants), then the older gang.
+    """
+
+    unbound: bool
+    turn: Key  # turn of the gang's quota; empty without a quota
+    priority: int  # the negative of the gang's priority
+    without_room: bool
+    part: int  # part of all devices that the gang's namespace holds
+    created: str
+    key: GangKey
 
 
 class Ahead(msgspec.Struct, frozen=True):
@@ -54,7 +72,8 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
 def gang_lines(scheduler: Scheduler) -> dict[GangKey, Line]:
     """Return the queue position of each gang that waits for a plan."""
     waiting = (gang for gang in scheduler.gangs if gang.phase is Phase.QUEUED or (gang.finishing and not gang.plan))
-    placed = _with_places(scheduler, waiting)
+    place_of = gang_place(scheduler)
+    placed = sorted(((place_of(gang), gang) for gang in waiting if gang.members), key=itemgetter(0))
     first = [(str(gang.key), place) for place, gang in placed[:MOST_AHEAD]]
     return {
         gang.key: Line(position=number, waiting=len(placed), of="gangs", ahead=_ahead(first[: number - 1], place, _OF_GANGS))
@@ -62,18 +81,25 @@ def gang_lines(scheduler: Scheduler) -> dict[GangKey, Line]:
     }
 
 
-def _with_places(scheduler: Scheduler, gangs: Iterable[Gang]) -> list[tuple[Place, Gang]]:
-    place = gang_place(scheduler)
-    placed = [(place(gang), gang) for gang in gangs if gang.members]
-    return sorted(placed, key=lambda one: one[0])
-
-
 def gang_place(scheduler: Scheduler) -> Callable[[Gang], Place]:
     """Return a function that returns the current sort key of a gang with members. Two gangs never have the same key."""
     scheduler.tenants.catch_up()
     kept = {claim.holder.pod for claim in scheduler.ledger.nominations() if not claim.evicts}
     turn, part = scheduler.quotas.turn, scheduler.tenants.part
-    return lambda gang: place_of(gang, turn, part, kept)
+
+    def place(gang: Gang) -> Place:
+        first = next(iter(gang.members.values()))
+        return Place(
+            unbound=not gang.finishing,
+            turn=turn(first.uid),
+            priority=-gang.priority,
+            without_room=gang.members.keys().isdisjoint(kept),
+            part=part(first.namespace),
+            created=gang.created,
+            key=gang.key,
+        )
+
+    return place
 
 
 # ---- pods alone
@@ -104,7 +130,7 @@ def pod_lines(scheduler: Scheduler, first: Sequence[Pending], waiting: Mapping[s
             position=position[line], waiting=waiting[line], of="pods", ahead=_ahead(ahead[line], own, _OF_PODS)
         )
         if len(ahead[line]) < MOST_AHEAD:
-            ahead[line].append((_name(pod), own))
+            ahead[line].append((pod.shown, own))
     return result
 
 
@@ -115,12 +141,8 @@ def pod_line(scheduler: Scheduler, pod: Pending) -> Line | None:
         return None
     own, others = place(pod), [other for other in scheduler.pending if line_of(other) == line]
     before = [other for other in others if place(other) < own]
-    first = [(_name(other), place(other)) for other in nsmallest(MOST_AHEAD, before, key=place)]
+    first = [(other.shown, place(other)) for other in nsmallest(MOST_AHEAD, before, key=place)]
     return Line(position=len(before) + 1, waiting=len(others), of="pods", ahead=_ahead(first, own, _OF_PODS))
-
-
-def _name(pod: Pending) -> str:
-    return f"{pod.namespace}/{pod.name}"
 
 
 def _ahead(first: Iterable[tuple[str, _Key]], own: _Key, because: Sequence[str]) -> tuple[Ahead, ...]:

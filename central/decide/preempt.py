@@ -4,9 +4,9 @@ kube-scheduler's own preemption ignores devices in its dry run: on a node with t
 needed. So central makes its own plan if a pod fits on none of the nodes where everything else suffices.
 
 Take a pod that was refused for its devices or by its quota, the nodes that kube-scheduler named, and the ledger. Return the
-node, the victims, and the pod's devices there. The evictable pods are the same as for gangs (scheduling/victims.py). If the pod
+node, the victims, and the pod's devices there. The evictable pods are the same as for gangs (decide/victims.py). If the pod
 fits without all of them, they are put back, the most important first, while it still fits. The remaining pods are the victims.
-Claims for unbound pods of lower priority count as free (scheduling/yielding.py). A pod that is being deleted counts as deleted,
+Claims for unbound pods of lower priority count as free (decide/yielding.py). A pod that is being deleted counts as deleted,
 and costs nothing. No disruption budget is exceeded: otherwise the Eviction API refuses the last victim after the first victims
 ended for nothing. Nodes are compared as in kube-scheduler: lowest highest priority of victims, lowest sum, fewest victims,
 youngest of the most important victims. The number of whole gangs is added as the second criterion: fewer are better. A gang's

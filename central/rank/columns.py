@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from central.assignment.model import Part
 from central.ledger.model import CardCapacity, NodeCapacity
 from central.loop.steps import exhaust
-from central.rank.interner import Interner
+from central.rank.equivalence import Interner
 from central.request.model import CpuMemory
 from central.search.topology import NO_LAYOUT, Layout, lay_out
 from lading.devices.isolation import IsolationName

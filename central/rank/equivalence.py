@@ -13,13 +13,30 @@ was evicted from the cache.
 
 from collections.abc import Callable, Hashable
 from functools import partial
+from itertools import count
 from typing import Final
 
 from central.assignment.sharing import Labels
 from central.ledger.model import CardCapacity, NodeCapacity
-from central.rank.interner import REMEMBERED, Interner
 from central.search.demand import Demand, is_placed
 from central.search.topology import lay_out
+
+REMEMBERED: Final = 32768  # maximum numbered values; a cluster has 15,000 nodes
+
+
+class Interner:
+    """Number distinct values, so that each is hashed and compared once: equal numbers mean equal values. A number is assigned
+    once: a value that was evicted gets a new number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._fresh = count()
+
+    def of(self, thing: Hashable) -> int:
+        if len(self._numbers) >= REMEMBERED:
+            self._numbers.clear()
+        return self._numbers.setdefault(thing, next(self._fresh))
+
 
 _Shared = tuple[bool, int, tuple[Labels, ...], tuple[str, ...]]
 _State = tuple[str, int, bool, bool, int, int, _Shared, tuple[tuple[str, int, bool], ...]]

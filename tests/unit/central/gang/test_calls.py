@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.gang import node_names
-from central.gang.node_names import Numbered
+from central.gang import calls
+from central.gang.calls import Numbered
 
 
 @given(st.lists(st.lists(st.text("abc", min_size=1, max_size=3), max_size=20), min_size=1, max_size=20))
@@ -23,7 +23,7 @@ def test_sets_of_node_names_are_sets(lists: list[list[str]]) -> None:
 
 
 def test_numbers_begin_anew_when_there_are_too_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_names, "MOST", 10)
+    monkeypatch.setattr(calls, "MOST_NAMES", 10)
     numbered = Numbered()
     sets = [numbered.of([f"n{number}", f"n{number + 1}"]) for number in range(100)]
     assert [sorted(made) for made in sets] == [sorted([f"n{number}", f"n{number + 1}"]) for number in range(100)]
