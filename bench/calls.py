@@ -21,8 +21,7 @@ from bench.backend import LIST_BYTES, LIST_CONTAINERS
 from bench.caller import Caller, run_calls
 from bench.figures import percentile
 from bench.procfs import read_cpu_s
-from bench.rig import Contender, Rig
-from bench.size import Part, Size
+from bench.rig import Contender, Part, Rig, Size
 from protos.cri.runtime.v1 import api_pb2 as cri
 
 OPTIONS: Final = (

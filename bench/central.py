@@ -36,7 +36,7 @@ import msgspec
 
 from bench import api_server
 from bench.api_server import SHAPES, render_pending
-from bench.figures import percentile
+from bench.figures import percentile, write_results
 from bench.procfs import read_rss_mb
 from central.api.objects import Node
 from central.controllers.conditions import Conditions
@@ -91,10 +91,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         results["nodes_5000_binpack"] = measure(5000, Policy.BINPACK)
         print("start-up with 100,000 pods", file=sys.stderr)
         results["startup_100k_pods_s"] = measure_startup()
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(results, indent=1) + "\n")
+    write_results(args.output, results)
     print(render(results))
-    print(f"written to {args.output}")
 
 
 def measure(count: int, policy: Policy) -> dict[str, float]:

@@ -23,8 +23,7 @@ from google.protobuf.message import Message
 
 from bench.figures import percentile
 from bench.procfs import read_cpu_s
-from bench.rig import Rig
-from bench.size import Part, Size
+from bench.rig import Part, Rig, Size
 from lading.grpc.client import ClientConnection
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook

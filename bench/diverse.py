@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import contextlib
 import gc
-import json
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from bench import api_server
+from bench.figures import write_results
 from central.assignment.model import Part, Taken
 from central.controllers.requeue import Requeuer
 from central.daemon.leadership import REQUEST_S
@@ -218,8 +218,7 @@ def main() -> None:
             results.setdefault(pod.metadata.name, {})[policy.value] = asdict(figures)
             shown = "  ".join(f"{key} {value:.3g}" for key, value in asdict(figures).items())
             print(f"{pod.metadata.name:24}{policy.value:15}{shown}", flush=True)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps({"nodes": count, "request_s": REQUEST_S, "pods": results}, indent=1) + "\n")
+    write_results(OUT, {"nodes": count, "request_s": REQUEST_S, "pods": results})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Compare the figures of a run with the targets: percentiles, verdicts, a table. Parts that were not run are absent."""
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 Results = Mapping[str, "float | Results"]
@@ -22,6 +24,13 @@ class Verdict:
     @property
     def met(self) -> bool:
         return self.measured <= self.limit if self.at_most else self.measured >= self.limit
+
+
+def write_results(path: Path, results: object) -> None:
+    """Write the results as JSON, and print the name of the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"written to {path}")
 
 
 def percentile(values: Iterable[float], share: float) -> float:

@@ -13,12 +13,12 @@ There are 100 nodes with 8 unhealthy GPUs, and gangs that fit nowhere: 200 of tw
 
 import argparse
 import gc
-import json
 import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
+from bench.figures import write_results
 from bench.gangs import GangRig
 from central.api.pod_groups import GangObject
 from central.controllers.gangs import GangKeeper
@@ -45,8 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--output", type=Path, default=OUT, metavar="FILE", help=f"[{OUT}]")
     args = parser.parse_args(argv)
     results = {f"{gangs}x{members}": measure(gangs, members) for gangs, members in SIZES}
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(results, indent=1) + "\n")
+    write_results(args.output, results)
     for size, figures in results.items():
         print(size, " ".join(f"{name} {figure:.2f}" for name, figure in figures.items()))
 

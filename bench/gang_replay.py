@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bench.figures import write_results
 from bench.placement import DOCS, find_workloads
 from bench.placement_table import signed, write_docs
 from central.request.model import Policy
@@ -49,8 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         if args.folder is not None:
             results = run(Path(args.folder), QUICK if args.quick else SEEDS)
-            args.output.parent.mkdir(parents=True, exist_ok=True)
-            args.output.write_text(json.dumps(results, indent=1) + "\n")
+            write_results(args.output, results)
         else:
             results = read_results(args.output)
         table = render(results["gangs"])

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bench.figures import write_results
 from bench.placement_real import ASSETS, DEPLOY, LEADS_S, add_node, render_scheduler_config
 from lading.errors import ConfigError, LadingError, die
 from lading.kube.resource import PODS
@@ -50,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         result = run(args.members)
     except LadingError as e:
         die(e)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(result, indent=1) + "\n")
+    write_results(args.output, result)
     print(json.dumps(result, indent=1))
 
 

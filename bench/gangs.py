@@ -12,7 +12,6 @@
 
 import argparse
 import gc
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bench.figures import percentile
+from bench.figures import percentile, write_results
 from central.api.objects import Node
 from central.controllers.conditions import Conditions
 from central.controllers.gangs import GangFeed
@@ -107,8 +106,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--output", type=Path, default=OUT, metavar="FILE", help=f"[{OUT}]")
     args = parser.parse_args(argv)
     results = measure(args.nodes)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(results, indent=1) + "\n")
+    write_results(args.output, results)
     for name, figure in results.items():
         print(f"{name:18} {figure:10.3f}")
 

@@ -12,7 +12,6 @@ reason. Those of a simulated node (--pretend) are in gpu-pretended.json, and sho
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from bench.figures import write_results
 from bench.gpu_loads import ALONE, CASES, TRAINING, Made
 from bench.gpu_ways import Way, cost_ns, measure, open_way
 from bench.isolation_real import Real
@@ -209,9 +209,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except LadingError as e:
         die(e)
     out = PRETENDED if asked.pretend else OUT
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(bench.results(), indent=1) + "\n")
-    print(f"{card}{' (pretended)' if asked.pretend else ''}", *render(bench), f"written to {out}", sep="\n")
+    write_results(out, bench.results())
+    print(f"{card}{' (pretended)' if asked.pretend else ''}", *render(bench), sep="\n")
 
 
 if __name__ == "__main__":

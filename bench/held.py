@@ -24,8 +24,7 @@ from bench.calls import OPTIONS, VERSION, VERSION_REQUEST
 from bench.creates import ENV, GUARDED
 from bench.figures import percentile
 from bench.heartbeat import read_stall_s
-from bench.rig import Contender, Rig
-from bench.size import Part, Size
+from bench.rig import Contender, Part, Rig, Size
 from lading.errors import HostError
 from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode.cri import Cri

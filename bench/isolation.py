@@ -31,7 +31,6 @@ the load is printed.
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -40,6 +39,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bench.figures import write_results
 from bench.isolation_loads import COLUMNS, measure_loads
 from bench.isolation_real import Real, Results, measure
 from bench.other_cards import partition, react
@@ -201,10 +201,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"{os.cpu_count()} CPUs, load {load:.1f} before and {os.getloadavg()[0]:.1f} after", file=sys.stderr)
     except LadingError as e:
         die(e)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(results, indent=1) + "\n")
+    write_results(args.output, results)
     print(render(results))
-    print(f"written to {args.output}")
 
 
 if __name__ == "__main__":

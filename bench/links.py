@@ -14,7 +14,6 @@ What is joined is read from the reports, without what central makes of them.
 """
 
 import argparse
-import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +23,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from bench.figures import write_results
 from central.decide.scheduler import Scheduler
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeFacts, PodRecord
@@ -155,13 +155,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--output", type=Path, default=OUT, metavar="FILE", help=f"[{OUT}]")
     args = parser.parse_args(argv)
     results = run(range(1, args.seeds + 1))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(results, indent=1) + "\n")
+    write_results(args.output, results)
     print(f"{'':28}{'pods':>8}{'apart':>8}{'avoidable':>11}")
     for fleet, by_policy in results.items():
         for policy, result in by_policy.items():
             print(f"{fleet:12}{policy:16}{result['pods']:8}{result['apart']:8}{result['avoidable']:11}")
-    print(f"written to {args.output}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import gzip
 import http.client
-import json
 import sys
 import tempfile
 import threading
@@ -32,7 +31,7 @@ import msgspec
 from bench import api_server
 from bench.api_server import SHAPES
 from bench.central import Asker, central
-from bench.figures import percentile
+from bench.figures import percentile, write_results
 from bench.procfs import read_rss_mb
 from central.api.objects import Node
 from central.controllers.informer import DevicesFeed, NodeFeed
@@ -62,12 +61,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         asyncio.run(watch(args.watch))
         return
     results = measure(args.nodes)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(results, indent=1) + "\n")
+    write_results(args.output, results)
     for name, figure in results.items():
         text = [f"{figure:.2f}"] if isinstance(figure, float) else [f"{key} {value:.2f}" for key, value in figure.items()]
         print(f"{name:18} {'   '.join(text)}")
-    print(f"written to {args.output}")
 
 
 def measure(count: int) -> dict[str, Any]:

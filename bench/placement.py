@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from bench.bound import compute_bound
 from bench.deciding import measure_decisions, measure_replay, measure_searches
-from bench.departures import ONLINE, replay_cells
-from bench.departures_table import render_departures
+from bench.departures import ONLINE, render_departures, replay_cells
+from bench.figures import write_results
 from bench.joint import measure_joint
 from bench.placement_table import render, render_baselines, render_markdown, workloads_of, write_docs
 from central.request.model import Policy
@@ -80,8 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 results = read_results(args.output) if args.output.exists() else {}
             departures = run_departures(folder, QUICK if args.quick else SEEDS[: args.departure_seeds], only)
             results["departures"] = results.get("departures", {}) | departures
-            args.output.parent.mkdir(parents=True, exist_ok=True)
-            args.output.write_text(json.dumps(results, indent=1) + "\n")
+            write_results(args.output, results)
         elif args.docs:
             results = read_results(args.output)
         else:
@@ -92,7 +91,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     except LadingError as e:
         die(e)
     print("\n".join(filter(None, (render(results), tables.get("departures")))))
-    print(f"written to {args.output}")
 
 
 def read_results(path: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import yaml
 
+from bench.figures import write_results
 from bench.placement import RATIO, find_workloads
 from central.request.model import Policy
 from lading.errors import ConfigError, HostError, LadingError, die
@@ -59,14 +60,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         result = run(args.folder, args.workload, args.seed)
     except LadingError as e:
         die(e)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(result, indent=1) + "\n")
+    write_results(args.output, result)
     verdict = "ok" if abs(result["difference"]) <= NEAR else "MISSED"
     print(
         f"allocated, percent: kube-scheduler {result['allocated']:.2f}, simulate {result['simulated']:.2f}; "
         f"{result['difference']:+.2f}, within {NEAR} {verdict}; {result['pods_per_s']:.0f} pods a second"
     )
-    print(f"written to {args.output}")
 
 
 def run(folder: Path | None, workload: str, seed: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ interleaved, and `nice -n -15` in front helps.
 """
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -17,16 +16,45 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.calls import measure_concurrent, measure_list, measure_version
-from bench.creates import measure_creates
-from bench.figures import Results, render
+from bench.caller import Caller, run_calls
+from bench.calls import VERSION, VERSION_REQUEST, measure_concurrent, measure_list, measure_version
+from bench.creates import GUARDED, measure_creates
+from bench.figures import Results, render, write_results
 from bench.held import measure_stall, measure_stuck_hook
-from bench.memory import measure_memory
-from bench.rig import Rig
-from bench.size import FULL, QUICK, Part, Size
+from bench.procfs import read_rss_mb
+from bench.rig import FULL, QUICK, Part, Rig, Size
 from lading.errors import HostError, LadingError, die
 from simnode import leftovers
 from simnode.containerd import PrivateContainerd, find_containerd
+
+CONNECTIONS: Final = 8
+_AT_A_TIME: Final = 2
+_STEPS: Final = 10
+
+
+def measure_memory(rig: Rig, size: Size) -> Part:
+    """Measure the proxy's memory: with 8 connections, after many calls, and after many questions to the GPU hook."""
+    with rig.lading() as lading, lading.client() as client:
+        pid = lading.proxy.pid
+        callers = [Caller(lading.cri_socket, VERSION, VERSION_REQUEST) for _ in range(CONNECTIONS)]
+        pod = client.run_pod("guarded", annotations=GUARDED)
+        pod.create_container("first").remove()  # memory that the first held call loads belongs to the start
+        run_calls(callers, CONNECTIONS)
+        start_mb = read_rss_mb(pid)
+        for step in range(_STEPS):
+            rig.report(f"memory: {start_mb:.1f} MB at the start, {read_rss_mb(pid):.1f} MB now, calls {step} of {_STEPS}")
+            run_calls(callers, size.calls_for_memory // _STEPS, at_a_time=_AT_A_TIME)
+        after_calls_mb = read_rss_mb(pid)
+        for number in range(size.creates_for_memory):
+            if number % (size.creates_for_memory // _STEPS) == 0:
+                rig.report(f"memory: {read_rss_mb(pid):.1f} MB now, container {number} of {size.creates_for_memory}")
+            pod.create_container(f"c{number}").remove()
+        after_creates_mb = read_rss_mb(pid)
+        for caller in callers:
+            caller.close()
+    figures = {"start_mb": start_mb, "after_200k_calls_mb": after_calls_mb, "after_5k_creates_mb": after_creates_mb}
+    return Part({"memory": figures}, [])
+
 
 OUT: Final = Path("bench/out/proxy.json")
 NRI: Final = "1.7."  # the oldest containerd that has it
@@ -52,10 +80,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         results, notes = run([args.only] if args.only else list(PARTS), QUICK if args.quick else FULL)
     except LadingError as e:
         die(e)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(results, indent=1) + "\n")
+    write_results(args.output, results)
     print(render(results, notes))
-    print(f"written to {args.output}")
 
 
 def run(names: Sequence[str], size: Size) -> tuple[Results, list[str]]:

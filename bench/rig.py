@@ -9,14 +9,37 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from bench.figures import Results
 from simnode.build import build
 from simnode.child import Child, answers
 from simnode.containerd import PrivateContainerd
 from simnode.daemons import Daemon, LadingNode, render_flat_toml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    rounds: int
+    calls: int  # number of calls in a round
+    lists: int  # number of lists in a round
+    pairs: int  # pairs of created containers
+    messages: int  # messages of 15 MB
+    calls_for_memory: int
+    creates_for_memory: int
+
+
+FULL: Final = Size(rounds=15, calls=1000, lists=50, pairs=300, messages=30, calls_for_memory=200_000, creates_for_memory=5_000)
+QUICK: Final = Size(rounds=3, calls=500, lists=20, pairs=20, messages=5, calls_for_memory=20_000, creates_for_memory=100)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    results: Results
+    notes: list[str] = field(default_factory=list)  # printed beside the table
+
 
 R = TypeVar("R")
 PROFILE = "demo-8gpu"
@@ -78,7 +101,7 @@ class Rig:
     @contextlib.contextmanager
     def stuck_hook(self) -> Iterator[Path]:
         """Start a hook server that accepts every request and answers none."""
-        with self._module("stuck_hook", "stuck_hook") as (socket, _):
+        with self._module("stub_hook", "stuck_hook") as (socket, _):
             yield socket
 
     @contextlib.contextmanager
@@ -86,7 +109,7 @@ class Rig:
         """Start a hook server that answers each question with these bytes."""
         path = self.folder / "answer"
         path.write_bytes(answer)
-        with self._module("fixed_hook", "fixed_hook", str(path)) as (socket, _):
+        with self._module("stub_hook", "fixed_hook", str(path)) as (socket, _):
             yield socket
 
     @contextlib.contextmanager

@@ -12,7 +12,6 @@ The weights are constants where scores are made, and are exchanged in the proces
 """
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
+from bench.figures import write_results
 from bench.placement import RATIO, SEEDS, find_workloads
 from bench.placement_table import signed
 from central.rank import fragmentation
@@ -105,12 +105,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             only=args.only.split(",") if args.only else [],
             jobs=args.jobs or os.cpu_count() or 1,
         )
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(results, indent=1) + "\n")
+        write_results(args.output, results)
     except LadingError as e:
         die(e)
     print(render(results))
-    print(f"written to {args.output}")
 
 
 def run(folder: Path, seeds: Sequence[int], *, ratio: float, only: Sequence[str], jobs: int) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from bench import placement
-from bench.departures import pooled
-from bench.departures_table import render_departures
+from bench.departures import pooled, render_departures
 from tests.unit.simulate.small import TRACE
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{number},64000,262144,4,T4\n" for number in range(9))
