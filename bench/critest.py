@@ -49,8 +49,6 @@ _ANSWERS = {
 
 @dataclass(frozen=True, slots=True)
 class SocketOnly:
-    """Represent a runtime by its socket alone."""
-
     socket: Path
 
     def client(self, *, via: Path | None = None, api: str = "v1") -> Cri:

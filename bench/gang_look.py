@@ -34,8 +34,6 @@ SCANS: Final = 10
 
 
 class _NoEvictions:
-    """Evict no pod."""
-
     def protection(self) -> None:
         return None
 

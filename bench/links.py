@@ -89,7 +89,6 @@ class Fleet:
 
     @property
     def held(self) -> float:
-        """Return the part of the GPUs that is held."""
         return 1 - sum(map(len, self._free.values())) / (len(self._free) * len(self._status.gpus))
 
     def has_joined(self, count: int) -> bool:

@@ -122,8 +122,6 @@ def _in_ms(seconds: Sequence[float]) -> dict[str, float]:
 
 
 class PageLoad:
-    """Request the whole page once."""
-
     def __init__(self, port: int) -> None:
         self._port = port
         self.took_s = 0.0

@@ -72,7 +72,6 @@ class Work:
         return max(abs(self.share_of(start, start + WINDOW_NS) - expected) for start in starts)
 
     def program(self, clock: Clock) -> Iterator[tuple[Step, int]]:
-        """Yield the steps of the program."""
         kernels = cycle(int(kernel * MS) for kernel in self.kernels_ms)
         due_ns = clock.now_ns
         while True:

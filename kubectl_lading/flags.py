@@ -47,8 +47,6 @@ class Output(StrEnum):
 
 
 class Choice(click.Choice[E]):
-    """Accept one of the values of an enum."""
-
     def normalize_choice(self, choice: Any, ctx: click.Context | None) -> str:
         return str(choice)
 

@@ -165,7 +165,6 @@ def write_plugins(*, bin_folder: Path, conf_folder: Path) -> None:
 
 
 def _render_runtimes(layout: ContainerdLayout, plugin: str, runc: Path) -> str:
-    """Return the tables of runc and of the runtime handler."""
     return f"""    default_runtime_name = "runc"
     [{plugin}.containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"

@@ -170,8 +170,6 @@ class Cri:
 
 
 class Pod:
-    """Represent a running pod sandbox."""
-
     def __init__(self, client: Cri, spec: PodSpec, config: cri.PodSandboxConfig, pod_id: str) -> None:
         self._cri = client
         self.spec = spec

@@ -91,8 +91,6 @@ def request_as_text(limits: Mapping[str, Any]) -> str:
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Hold the part of one card that one pod holds."""
-
     pod: str
     memory_mib: int
     core_percent: int

@@ -53,7 +53,6 @@ class ExtenderCalls:
         self._number = itertools.count()
 
     async def run(self) -> None:
-        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             while True:

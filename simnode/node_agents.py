@@ -38,7 +38,6 @@ class NodeAgents:
         self._ending: set[PodUid] = set()
 
     async def run(self) -> None:
-        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks, contextlib.aclosing(follow(self._client, PODS.path())) as pods:
             async for pod in pods:
                 node, uid = pod["spec"].get("nodeName"), pod["metadata"]["uid"]

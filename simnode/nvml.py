@@ -36,8 +36,6 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Represent a process that computes on a card."""
-
     pid: int
     used_mib: int | None = None  # None: NVML does not tell
     instance: tuple[int, int] | None = None  # MIG: its GPU instance and compute instance; needs used_mib

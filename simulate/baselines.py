@@ -32,8 +32,6 @@ _LARGEST_GPU_MILLI: Final = 8 * FULL
 
 
 class Player(Protocol):
-    """Represent a policy during one replay."""
-
     def place(self, kind: int, pod: int) -> Placed | None:
         """Return the placement of a pod of this kind; None if it fits nowhere. `pod` is the pod's number, the same in each call
         for it."""
@@ -56,7 +54,6 @@ class _Fit:
         return self._choose(kind, nodes) if len(nodes) else None
 
     def _choose(self, kind: int, nodes: Numbers) -> Placed:
-        """Choose one of these nodes, all of which the pod fits."""
         raise NotImplementedError
 
     def _on(self, node: int, kind: int) -> Placed:

@@ -49,7 +49,6 @@ class CentralActions:
         return {self._product.row_of[claim.node]: number_of(claim.holder.pod) for claim in claims}
 
     def refused(self, kind: int, pod: int, now: float) -> None:
-        """Record that the pod fits nowhere."""
         self._now_s = now * UNIT_S
         pending = self._pending(kind, pod)
         self._scheduler.pending.refused(pending, self._now_s)

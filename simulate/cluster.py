@@ -40,8 +40,6 @@ class OverCapacityError(AssertionError):
 
 
 class Placed(NamedTuple):
-    """Represent the placement of one pod by a policy."""
-
     node: int
     cards: Sequence[int]
     vfs: Collection[PciAddress] = ()

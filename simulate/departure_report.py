@@ -85,7 +85,6 @@ def _differences(stays: Sequence[Stay], fgd: Sequence[Stay]) -> tuple[Difference
 
 
 def mean_moments(stays: Sequence[Stay]) -> list[Moment]:
-    """Return the mean of the stays' curves."""
     return [
         Moment(
             at=moments[0].at,

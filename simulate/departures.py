@@ -42,8 +42,6 @@ _InLine = tuple[int, _Waiting, int]
 
 
 class _Run(NamedTuple):
-    """Represent a running pod."""
-
     at: float  # time at which the pod ends, in units
     number: int
     kind: int
@@ -148,7 +146,6 @@ class _Running:
         return None if number is None else next(kept, None)
 
     def _leave(self, kind: int, pod: _Waiting, now: float) -> None:
-        """Remove a placed pod from the queue."""
         self._waiting[kind].remove(pod)
         self._record.queued -= self._cluster.kinds.all[kind].milli
         if not self._waiting[kind]:

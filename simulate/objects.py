@@ -41,7 +41,6 @@ def gpu_uuid(node: int, card: int) -> GpuUuid:
 
 
 def card_of(uuid: str) -> int:
-    """Return the index of a card on its node."""
     return int(uuid[-12:], 16)
 
 

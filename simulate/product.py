@@ -77,7 +77,6 @@ class Product:
         return self._able(self._has_cpu_and_memory(kind))
 
     def pending(self, kind: int, pod: int) -> Pending:
-        """Return the pod as a pending pod."""
         uid = uid_of(pod)
         metadata = msgspec.structs.replace(self._pods[kind].metadata, name=uid, uid=uid, creation_timestamp=f"{pod:012d}")
         return pending_of(msgspec.structs.replace(self._pods[kind], metadata=metadata), self._shapes[kind].request)
@@ -127,7 +126,6 @@ class Product:
         return _Able(self._names, self.row_of, enough)
 
     def _place_beside(self, kind: int, uid: PodUid, names: Collection[str], enough: NDArray[np.bool_]) -> Placed | None:
-        """Place a pod without devices."""
         if not names:
             return None
         pod = self._pods[kind]
@@ -154,7 +152,6 @@ def uid_of(pod: int) -> PodUid:
 
 
 def number_of(uid: PodUid) -> int:
-    """Return the number of the pod with this UID."""
     return int(uid.removeprefix(_UID))
 
 

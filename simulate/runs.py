@@ -25,8 +25,6 @@ Found = TypeVar("Found")
 
 
 class Task(Protocol[Result_co]):
-    """Represent one replay."""
-
     def expect_pods(self, trace: Trace) -> float:
         """Return about how many pods will arrive, for the progress."""
 

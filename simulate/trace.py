@@ -94,12 +94,10 @@ class TracePod:
 
     @property
     def whole(self) -> int:
-        """Return the number of requested whole cards."""
         return self.gpus if self.gpu_milli == FULL else 0
 
     @property
     def milli(self) -> int:
-        """Return the requested milli of all cards together."""
         return self.gpus * self.gpu_milli
 
     @property
@@ -124,7 +122,6 @@ class Trace:
 
     @property
     def capacity(self) -> int:
-        """Return the milli of all usable cards."""
         return sum(node.gpus for node in self.nodes) * FULL
 
     def pods_for(self, load: float) -> float:

@@ -108,7 +108,6 @@ class Workload(Wire, frozen=True):
         return {one.name: one.count or 0 for one in (admission.pod_set_assignments if admission else ())}
 
     def flavors(self, pod_set: str) -> frozenset[str]:
-        """Return the flavors of all resources of the set."""
         admission = self.status.admission
         every = admission.pod_set_assignments if admission else ()
         return frozenset(flavor for one in every if one.name == pod_set for flavor in one.flavors.values())

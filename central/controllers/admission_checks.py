@@ -61,7 +61,6 @@ class Queued:
         return self.checks.keys()
 
     def flavor_labels(self, name: str) -> Mapping[str, str]:
-        """Return the node labels of a flavor."""
         return self.flavors[name].spec.node_labels if name in self.flavors else {}
 
     def due(self) -> list[Workload]:
@@ -196,7 +195,6 @@ class AdmissionChecks:
         self._settling: dict[str, _Settling] = {}  # Workloads that did not fit, by uid
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
         while True:
             await self.scan()
             await asyncio.sleep(SCAN_S)

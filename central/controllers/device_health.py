@@ -84,7 +84,6 @@ class Warner:
         self._failing: dict[PodUid, _Failing] = {}
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
         while True:
             await self.scan()
             await asyncio.sleep(SCAN_S)

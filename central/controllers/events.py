@@ -105,7 +105,6 @@ class EventRecorder:
             self._failed("more of them than the API server takes")
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
         while True:
             pod, event = await self._waiting.get()
             with self._faults.handling(Work.EVENTS, f"{pod.namespace}/{pod.name}"):

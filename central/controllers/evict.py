@@ -232,7 +232,6 @@ class Evictor:
     # ---- two pods with one device
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
         while True:
             clashes = self._scheduler.ledger.conflicts()
             for clash in clashes:

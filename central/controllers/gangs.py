@@ -232,7 +232,6 @@ class GangKeeper:
         return self._scheduler.ledger
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
         while True:
             await self.scan()
             await self._sleep(SCAN_S)

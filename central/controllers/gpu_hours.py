@@ -102,7 +102,6 @@ class GpuHours:
         self._named: set[str] = set()
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
         while True:
             await self.scan()
             await asyncio.sleep(SCAN_S)

@@ -270,7 +270,6 @@ class BudgetFeed:
         self._stale = True
 
     def budgets(self) -> Budgets:
-        """Return all budgets as they are now."""
         if self._stale:
             self._budgets, self._stale = Budgets.of(self._by_uid.values()), False
         return self._budgets

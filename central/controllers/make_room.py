@@ -50,8 +50,6 @@ class Evictions(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class _GangReservation:
-    """Hold the nodes with a reservation for a gang."""
-
     gang: GangKey
     attempts: Attempts
     nodes: dict[PodUid, str] = field(default_factory=dict)  # node by member

@@ -63,8 +63,6 @@ _NOT_NAMED: Final = _Named((), False)
 
 @dataclass(slots=True, kw_only=True)
 class _Kept:
-    """Hold the node with a reservation for a pod."""
-
     node: str
     reservation: NodeReservation
     enough_at: float = math.inf  # time since which the node's cpu and memory suffice
@@ -114,7 +112,6 @@ class Patience:
             kept.guessed = True  # a single name may be kube-scheduler's guess; its next request then names all nodes
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
         while self._patience_s:
             await self.scan()
             await asyncio.sleep(SCAN_S)

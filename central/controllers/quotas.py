@@ -28,8 +28,6 @@ SCAN_S: Final = 1.0  # seconds until a new node counts
 
 
 class QuotaFeed:
-    """Handle the ElasticQuotas of one dialect."""
-
     def __init__(self, quotas: Quotas, dialect: QuotaDialect) -> None:
         self._quotas = quotas
         self._dialect = dialect
@@ -100,7 +98,6 @@ class QuotaWriter:
         self._failing = False  # the last scan failed, which is logged already
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
         while True:
             try:
                 await self.scan()

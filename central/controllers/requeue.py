@@ -116,7 +116,6 @@ class Requeuer:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
         async with asyncio.TaskGroup() as touches:
             while True:
                 for pod in await self.scan():

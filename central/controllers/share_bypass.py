@@ -87,7 +87,6 @@ class BypassEnder:
         self._evicted: set[PodUid] = set()  # evicted pods that the ledger still has
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
         while True:
             await self.scan()
             await asyncio.sleep(SCAN_S)

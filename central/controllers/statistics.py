@@ -60,8 +60,6 @@ class Overview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Hold a part of the nodes."""
-
     columns: Columns
     vfs: dict[str, Amounts] = field(default_factory=dict)
 
@@ -94,7 +92,6 @@ class ClusterStatistics:
         self._observed_capacities = self._observed_loads = -1
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
         while True:
             await self.scan()
             await asyncio.sleep(SCAN_S)

@@ -88,7 +88,6 @@ class TakeBack:
                 del self._names[last.uid]
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
         while self._delay_s:
             await self.scan()
             await asyncio.sleep(SCAN_S)

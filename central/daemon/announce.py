@@ -55,7 +55,6 @@ class Announcer:
         self._sleep = sleep
 
     async def run(self) -> NoReturn:
-        """Run until it is cancelled."""
         backoff, due = Backoff(), _NOW
         while True:
             await self._sleep(SCAN_S)

@@ -41,8 +41,6 @@ Names = Mapping[PodUid, frozenset[str] | None]  # allowed nodes of each member; 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPlan:
-    """Hold a plan that a search found."""
-
     where: Where
     cpu_memory: Mapping[PodUid, CpuMemory]
     takes_lower: bool  # the plan includes devices that are claimed for unbound pods of lower priority
@@ -52,8 +50,6 @@ class FoundPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlan:
-    """Hold why a search found no plan."""
-
     reason: OfPod
     message: str
     size: Size | None = None  # whether the gang would fit on empty nodes, if this was searched

@@ -20,8 +20,6 @@ OBSERVED_S: Final = 5.0  # seconds until kube-scheduler has observed that a node
 
 @dataclass(slots=True, kw_only=True)
 class NodeReservation:
-    """Represent a reservation on one node."""
-
     least_s: float  # minimum seconds without an end of a pod in the way, until the node is abandoned
     since: float
     fewer_at: float

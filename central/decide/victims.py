@@ -51,8 +51,6 @@ class Protection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """Represent pods that are evicted together."""
-
     pods: tuple[PodRecord, ...]
 
     @property

@@ -26,8 +26,6 @@ from lading.vocabulary import PodUid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yielding:
-    """Hold claims that end together."""
-
     priority: int  # priority of the pods that have the claims
     claims: tuple[OwnClaim, ...]
     gang: GangKey | None = None  # gang that has the plan; None: a nomination

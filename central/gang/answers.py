@@ -35,8 +35,6 @@ class MemberCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedNode:
-    """Answer with the member's node."""
-
     node: str
 
 

@@ -46,8 +46,6 @@ class NodeNames(Collection[str]):
 
 
 class Numbered:
-    """Give each node name a number."""
-
     def __init__(self) -> None:
         self._names: list[str] = []
         self._number_of: dict[str, int] = {}
@@ -107,7 +105,6 @@ class Calls:
                 named[domain] = self._numbered.of(names)
 
     def forget(self, uids: Iterable[PodUid]) -> None:
-        """Forget all calls about these pods."""
         for uid in uids:
             self._named.pop(uid, None)
             self._guessed.discard(uid)

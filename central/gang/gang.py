@@ -278,7 +278,6 @@ class Gang:
         return min((member.created for member in self.members.values()), default="")
 
     def _shown_members(self) -> str:
-        """Return a message about the missing members."""
         have, least = self.existing(), self.terms.least
         if unknown := [role for role in self.roles if role not in least]:
             where = next((member.membership.source for member in self.members.values() if member.membership.source), None)

@@ -42,8 +42,6 @@ class _Merit(NamedTuple):
 
 
 class Best:
-    """Keep the best draft so far."""
-
     def __init__(self, state: Overlay, place: Place, running: Sequence[Rails] | None) -> None:
         """Create the search, without a draft. `running`: the rail sets of running members; None: rails make no difference."""
         self.draft: Draft | None = None

@@ -132,7 +132,6 @@ class Books:
         return facts
 
     def holders_on(self, name: str) -> Collection[PodUid]:
-        """Return the pods that hold something of this node, by any claim."""
         node = self.nodes.get(name)
         return node.holds.keys() if node is not None else ()
 
@@ -153,12 +152,10 @@ class Books:
         )
 
     def group_members(self, group: AffinityGroup, card: CardOf) -> tuple[Holder, ...]:
-        """Return the holders on this card that belong to the affinity group."""
         uids = self.groups.members(group, card)
         return tuple(held.holder for held in self.holders(card.node) if held.holder.pod in uids)
 
     def claims_of(self, uid: PodUid, node: LedgerNode) -> dict[Claim, Taken]:
-        """Return the pod's claims on this node."""
         claims = {kind: claim.taken for kind, claim in self.own.of(uid).items() if claim.node == node.name}
         record = self.pods.get(uid)
         if record is not None and record.holds is not None and record.node == node.name:

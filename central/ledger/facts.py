@@ -60,7 +60,6 @@ class Facts:
             self._mark_cards(name)
 
     def replace_other_claims(self, claims: Mapping[PodUid, OtherClaim]) -> None:
-        """Set the claims of all pods."""
         for uid in [uid for uid in self._books.other_claims.uids() if uid not in claims]:
             self.set_other_claim(uid, None)
         for uid, claim in claims.items():

@@ -61,7 +61,6 @@ class Loads:
         return Left(max(0, cpu_milli), max(0, memory_mib), True)
 
     def allocatable(self, name: str) -> CpuMemory | None:
-        """Return the Node's allocatable cpu and memory; None if unknown."""
         return self._allocatable.get(name)
 
     def of(self, uid: PodUid, name: str) -> CpuMemory:
@@ -120,7 +119,6 @@ class Loads:
         return self._expected[uid][0] if uid in self._expected else ""
 
     def forget(self, uid: PodUid) -> None:
-        """Forget the expectation of this pod."""
         if uid in self._expected:
             node, _ = self._expected.pop(uid)
             self.plan(uid, node, None)
@@ -141,7 +139,6 @@ class Loads:
         self.changes.mark(node)
 
     def requested(self) -> dict[str, CpuMemory]:
-        """Return the sums of the requests, by node."""
         return dict(self._requested)
 
     def _add(self, name: str, less: CpuMemory, more: CpuMemory) -> None:

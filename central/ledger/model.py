@@ -26,8 +26,6 @@ NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class NodeFacts(NamedTuple):
-    """Hold the facts of a Node object."""
-
     ready: bool = False  # whether kubelet reports
     boot_id: str = ""  # empty: it does not say
     allocatable: CpuMemory | None = None  # None: it does not say

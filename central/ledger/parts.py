@@ -80,7 +80,6 @@ def taken_by_grants(grants: Collection[Grant]) -> Taken:
 
 
 def containers_on_cards(grants: Iterable[Grant]) -> dict[GpuUuid, int]:
-    """Count the containers on each card."""
     counts: dict[GpuUuid, int] = {}
     for grant in grants:
         for uuid in {gpu.uuid for gpu in grant.gpus}:

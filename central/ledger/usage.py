@@ -20,8 +20,6 @@ class Hold(NamedTuple):
 
 
 class CardUse(NamedTuple):
-    """Sum up the use of one card by all pods."""
-
     memory_mib: int = 0
     core_percent: int = 0
     whole: int = 0  # number of pods that hold the whole card; more than one is a clash
@@ -111,7 +109,6 @@ class Usage:
             self.vfs[vf] = self.vfs.get(vf, 0) + 1
 
     def remove(self, hold: Hold) -> None:
-        """Remove an added hold."""
         for uuid, part in hold.taken.gpus.items():
             left = self.cards[uuid].minus(part, hold.containers.get(uuid, 1))
             if left.pods:

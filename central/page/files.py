@@ -47,7 +47,6 @@ class File(NamedTuple):
 
 
 def read_files() -> dict[str, File]:
-    """Return the files by name."""
     return {path.name: _file(path) for path in sorted(STATIC.iterdir()) if path.suffix in _TYPES}
 
 

@@ -51,7 +51,6 @@ class PageRoutes:
                 router.add_get(f"/{name}", self._file, allow_head=False)
 
     def stop(self) -> None:
-        """Answer all waiting requests."""
         self._stopped.set()
 
     async def _index(self, request: web.Request) -> web.StreamResponse:

@@ -25,8 +25,6 @@ from lading.vocabulary import PodUid
 
 
 class UnitMember(NamedTuple):
-    """Represent a pod of a unit."""
-
     uid: PodUid
     amounts: Amounts
     created: float = 0.0  # Unix seconds: the youngest members are surplus first

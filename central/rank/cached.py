@@ -94,7 +94,6 @@ class CachedVerdicts(ABC):
         self._hard.pop(name, None)
 
     def _drop(self, name: str) -> None:
-        """Remove a deleted node."""
         self._close(name)
         self.fits.pop(name, None)
         self.reasons.pop(name, None)
@@ -138,7 +137,6 @@ class Recent(Generic[K, V]):
         return key in self._values
 
     def get(self, key: K) -> V | None:
-        """Return the cached value, or None."""
         return self._values.get(key)
 
     def of(self, key: K, make: Callable[[], V]) -> V:

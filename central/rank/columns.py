@@ -268,7 +268,6 @@ class Columns:
         self.free[row], self.full[row] = sum(free), free.count(FULL)
 
     def _classify(self, row: int) -> None:
-        """Store the equivalence class of the row."""
         others = self.kind[row], self.serving[row], self.needs_search[row], self.partitioned[row], self.offers[row]
         key = self.layouts[row], self.cards[row].tobytes(), *map(int, others)
         self.classes[row] = self._numbers.of(key)

@@ -54,8 +54,6 @@ class FreeCapacity(Protocol):
 
 
 class WorkloadGroups:
-    """Hold the groups of the pods of a workload."""
-
     def __init__(self, workload: ExpectedWorkload) -> None:
         """Read the workload. Of the kinds of pods with several cards, only the MAX_GROUPED most frequent are grouped by cpu
         and memory."""

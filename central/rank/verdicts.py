@@ -60,7 +60,6 @@ class Verdicts:
         return SearchedVerdicts(request, self._capacities, policy=self.policy, limits=self.limits)
 
     def __contains__(self, request: DeviceRequest) -> bool:
-        """Return whether verdicts of the request are cached."""
         return request in self._request
 
     def of(self, request: DeviceRequest) -> CachedVerdicts:
@@ -97,7 +96,6 @@ class Verdicts:
         return fit(capacity, shape.request, policy=self.policy, limits=self.limits)
 
     def reports_all(self, names: Collection[str]) -> bool:
-        """Return whether each of these nodes reports devices."""
         return all(map(self._counting.followed.catch_up().row_of.__contains__, names))
 
     def learn(self, uid: PodUid, shape: Shape) -> None:

@@ -94,7 +94,6 @@ class NodeRules:
     tolerations: tuple[Toleration, ...] = ()
 
     def allow(self, node: NodeTraits) -> bool:
-        """Return whether the pod may be on this node."""
         return (
             all(node.labels.get(key) == value for key, value in self.selector)
             and (self.terms is None or any(_is_met(term, node) for term in self.terms))

@@ -33,8 +33,6 @@ GPUSHARE_OLD: Final = "ALIYUN_COM_GPU_MEM_IDX"
 
 
 class NamedCards(NamedTuple):
-    """Hold the cards that an annotation names."""
-
     uuids: frozenset[GpuUuid] = frozenset()
     positions: frozenset[int] = frozenset()  # indexes on the node, in the order of PCI addresses, as NVML counts
 

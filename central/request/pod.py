@@ -187,7 +187,6 @@ AnyPod = TypeVar("AnyPod", bound=Pod)
 
 
 def without_annotations(pod: AnyPod, keys: frozenset[str]) -> AnyPod:
-    """Return the pod without these annotations."""
     annotations = pod.metadata.annotations
     if not keys & annotations.keys():
         return pod

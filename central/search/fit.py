@@ -54,8 +54,6 @@ def fit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NodeSearch:
-    """Search one pod's devices on one node."""
-
     capacity: NodeCapacity
     request: DeviceRequest
     demand: Demand

@@ -78,8 +78,6 @@ def _holds(one: Requirement, labels: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Hold all budgets at one moment."""
-
     by_namespace: Mapping[str, tuple[Budget, ...]] = field(default_factory=dict)
 
     @classmethod

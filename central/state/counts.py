@@ -12,8 +12,6 @@ from central.request.reasons import Coded
 
 
 class BindOutcome(StrEnum):
-    """Represent the outcome of a Binding."""
-
     BOUND = "bound"
     REFUSED = "refused"
     UNCLEAR = "unclear"  # unknown; the Binding may count again later, as FOUND_BOUND or FOUND_NOT_BOUND

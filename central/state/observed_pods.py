@@ -23,8 +23,6 @@ READ: Final = (PREFIX, NETWORKS, *FOREIGN_PREFIXES)  # prefixes of the annotatio
 
 
 class ObservedPods:
-    """Keep the unbound pods of the watch."""
-
     def __init__(self, settled: Callable[[PodUid], bool]) -> None:
         """Create the sink. `settled`: whether the pod is bound, is being deleted, has ended or was deleted, so that `find` need
         not wait."""

@@ -40,8 +40,6 @@ ObjectKey = tuple[QuotaDialect, str]  # the dialect and the object's uid
 
 
 class Counted(NamedTuple):
-    """Hold the amounts that one pod counts in its quotas."""
-
     owner: Owner = NO_OWNER
     quotas: tuple[QuotaId, ...] = ()
     held: Amounts = NONE
@@ -135,7 +133,6 @@ class Quotas:
     # ---- quota objects
 
     def set_quota(self, uid: str, quota: Quota) -> None:
-        """Store a new or changed quota."""
         if self._quotas.get((quota.dialect, uid)) != quota:
             self._quotas[quota.dialect, uid] = quota
             self._stale = True

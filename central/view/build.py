@@ -70,7 +70,6 @@ def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView
 
 
 def totals(views: Iterable[NodeView]) -> Totals:
-    """Return the totals of these nodes."""
     gpus: Counter[DeviceState] = Counter()
     vfs: Counter[DeviceState] = Counter()
     memory_mib = held_mib = held_percent = idle = nodes = not_ready = 0

@@ -25,8 +25,6 @@ class DeviceCounts(NamedTuple):
 
 
 class DeviceState(StrEnum):
-    """Represent the state of one device."""
-
     FREE = "free"  # no pod holds any part of the device, and it may be given
     SHARED = "shared"  # parts of a GPU are held, and the rest may be given
     HELD = "held"  # no part is left to give

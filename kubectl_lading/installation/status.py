@@ -117,7 +117,6 @@ def render_status(view: StatusView) -> RenderableType:
 
 
 def render_nodes(view: StatusView) -> RenderableType:
-    """Return the table of the nodes with a report."""
     rows = [
         (
             one.name,

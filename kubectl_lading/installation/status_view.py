@@ -42,8 +42,6 @@ class DaemonSetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class NodeStatusView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Hold the state of a node with a report."""
-
     name: str
     reporter: str = ""  # version of lading-hooks
     reconciled: bool = False

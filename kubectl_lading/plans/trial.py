@@ -39,8 +39,6 @@ _PREFIX: Final = "simulated-"  # prefix of the uids of simulated pods
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Hold one verdict and the nodes that it applies to."""
-
     reason: str
     text: str  # sentence for the reason
     detail: str  # shortage of the nodes, as text

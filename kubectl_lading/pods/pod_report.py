@@ -53,8 +53,6 @@ class ContainerReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReportedEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Represent an Event about the pod."""
-
     type: str
     reason: str
     message: str

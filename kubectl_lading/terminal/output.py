@@ -104,7 +104,6 @@ def now() -> float:
 
 
 def warn(*messages: str) -> None:
-    """Print warnings on stderr."""
     for message in messages:
         click.echo(f"warning: {printable(message)}", err=True)
 

@@ -79,7 +79,6 @@ class Books:
         return True
 
     def book(self, job: Job, pod: int, where: Placed) -> None:
-        """Book a pod that the rules placed."""
         self.cluster.take(where.node, job.kind, where.cards, where.vfs)
         self._product.changed(where.node)
         self._held[job.number].append(Held(pod, where))

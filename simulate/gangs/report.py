@@ -38,8 +38,6 @@ _OF_TENANTS: Final[Mapping[str, Callable[[GangStay], Mapping[str, float]]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangReport:
-    """Hold the figures of one set of rules."""
-
     rules: Rules
     stays: tuple[GangStay, ...]
     means: Mapping[str, float]  # means over seeds, by the keys of _FIGURES
