@@ -31,7 +31,7 @@ from lading.vocabulary import CENTRAL
 TIMEOUT_S: Final = 2.0  # seconds for each request; a central with a certificate needs two requests
 PORT: Final = "page"  # name of the port in central's pod
 DEFAULT_PORT: Final = 8081
-_STANDBY: Final = b"not the leader\n"  # body of a 503 answer, written by central.http.server
+_STANDBY: Final = b"not the leader\n"  # body of a 503 answer, written by central.http
 _SCHEMES: Final = ("http", "https")  # http by default; https after the hardening in docs/deploy.md
 
 T = TypeVar("T")

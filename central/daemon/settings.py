@@ -12,7 +12,7 @@ import msgspec
 from central.assignment.networks import parse_vf_network
 from central.controllers.share_bypass import Bypassed
 from central.daemon.keys import Signer, load_signer
-from central.http.server import server_tls
+from central.http import server_tls
 from central.rank.workload import PodKind, parse_workload
 from central.request.model import PartitionPolicy, Policy
 from central.state.nodes import CACHED_KEYS

@@ -36,7 +36,7 @@ from central.extender.wire import (
     name_winner,
     render_same,
 )
-from central.http.server import JSON, NOT_LEADING, SPAN, Answered, Handler, HttpServer
+from central.http import JSON, NOT_LEADING, SPAN, Answered, Handler, HttpServer
 from central.loop.faults import Faults, Work
 from central.loop.steps import Steps
 from central.request.pod import Pod

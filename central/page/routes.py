@@ -20,7 +20,7 @@ from typing import Final
 
 from aiohttp import web
 
-from central.http.server import NOT_LEADING
+from central.http import NOT_LEADING
 from central.page.files import HEADERS, INDEX, STANDBY, File, read_files, takes, takes_gzip
 from central.page.live import EVERY_S, Live
 

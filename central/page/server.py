@@ -16,7 +16,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from central.http.server import JSON, NOT_LEADING, Answered, Handler, HttpServer
+from central.http import JSON, NOT_LEADING, Answered, Handler, HttpServer
 from central.page.routes import PageRoutes, refusal, refuse_name
 from lading.health import Address
 from lading.tracing import OFF, Tracing

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from central.daemon.certificates import SCHEDULER
-from central.http.server import server_tls
+from central.http import server_tls
 from central.main import main
 from lading.vocabulary import CENTRAL
 

@@ -12,11 +12,11 @@ import aiohttp
 import msgspec
 import pytest
 
+from central import http as connections
 from central.decide.decision import Decision
 from central.extender import server as module
 from central.extender.server import ExtenderServer
-from central.http import connections
-from central.http.server import server_tls
+from central.http import server_tls
 from central.loop.steps import Steps, exhaust
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
