@@ -1,14 +1,14 @@
 """Handle waiting pods as central does: reserve a node's capacity for pods that waited for long, and evict for priorities.
 
 Take a policy of the product and refused pods. Central's own code decides for whom a node is reserved (controllers/patience.py),
-and which pods of lower priority are evicted (scheduling/preempt.py). Both become nominations in the policy's ledger, which the
+and which pods of lower priority are evicted (decide/preempt.py). Both become nominations in the policy's ledger, which the
 next placements follow. Time is in units. Central's clock runs UNIT_S seconds in each unit, so that LOOK is the time after which
 kube-scheduler retries a refused pod.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final
 
 from central.controllers.patience import MOST_KEPT, Patience
 from central.decide.preempt import plans
@@ -18,7 +18,6 @@ from central.state.pending import Pending
 from lading.log import Level, open_log
 from simulate.cluster import Cluster
 from simulate.product import Product, number_of, uid_of
-from simulate.stopped_clock import complete
 
 UNIT_S: Final = 6000.0
 SCAN: Final = 0.05
@@ -83,3 +82,12 @@ def _nodes_of(cluster: Cluster) -> Nodes:
     for node in cluster.nodes:
         nodes.set(traits_of(node.name, {}, (), unschedulable=False))
     return nodes
+
+
+def complete(work: Coroutine[Any, Any, None]) -> None:
+    """Run one of central's own coroutines to its end while the simulated clock stands still; it may not wait."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("central waits for something while no time passes")

@@ -22,9 +22,8 @@ from simulate.central_actions import SCAN, CentralActions
 from simulate.cluster import Cluster, Placed
 from simulate.fragments import Fragments, typical_pods
 from simulate.model import AnyPolicy, Moment, Prior, Stay
-from simulate.player import make_player
 from simulate.product import Product
-from simulate.replay import PROGRESS_EVERY, TurnedAwayError, without_collections
+from simulate.replay import PROGRESS_EVERY, TurnedAwayError, make_player, without_collections
 from simulate.stream import SPANS, Departures, draw_stream
 from simulate.trace import Trace, TracePod
 

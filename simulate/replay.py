@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from central.request.model import Policy
 from simulate.arrivals import draw_arrivals, run_order
+from simulate.baselines import BestFit, DotProduct, Fgd, FirstFit, Player, RandomFit
 from simulate.cluster import Cluster
 from simulate.fragments import Fragments, typical_pods
-from simulate.model import AnyPolicy, Point, Prior, Run
-from simulate.player import make_player
+from simulate.model import AnyPolicy, Baseline, Point, Prior, Run
+from simulate.product import Product, forecast_of
 from simulate.trace import Trace, TracePod
 
 STEP: Final = 0.01  # requested part of the capacity between two points of a curve
@@ -113,3 +115,28 @@ class _Record:
                     fragments=cluster.percent(float(lost.sum())),
                 )
             )
+
+
+def make_player(
+    cluster: Cluster,
+    policy: AnyPolicy,
+    seed: int,
+    fragments: Fragments,
+    trace: Trace,
+    prior: Prior,
+    *,
+    pods_end: bool = False,
+) -> Player:
+    match policy:
+        case Baseline.RANDOM:
+            return RandomFit(cluster, seed)
+        case Baseline.FIRST_FIT:
+            return FirstFit(cluster)
+        case Baseline.BEST_FIT:
+            return BestFit(cluster)
+        case Baseline.DOT_PRODUCT:
+            return DotProduct(cluster)
+        case Baseline.FGD:
+            return Fgd(cluster, fragments)
+        case Policy():
+            return Product(cluster, policy, forecast_of(trace, prior, pods_end=pods_end))

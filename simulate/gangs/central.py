@@ -26,12 +26,12 @@ from central.ledger.model import PodRecord
 from central.request.pod import Pod
 from lading.log import Level, open_log
 from lading.vocabulary import GANG, GANG_MIN, PodUid
+from simulate.central_actions import complete
 from simulate.cluster import Placed
 from simulate.gangs.books import Books
 from simulate.gangs.model import Job
 from simulate.objects import card_of
 from simulate.product import Product, read_pod, uid_of
-from simulate.stopped_clock import complete
 
 PATIENCE_S: Final = 600.0  # central's default
 

@@ -11,8 +11,7 @@ from simulate.baselines import Player
 from simulate.cluster import Cluster, OverCapacityError, Placed
 from simulate.departures import replay_departures
 from simulate.model import AnyPolicy, Baseline, Prior, Stay
-from simulate.player import make_player
-from simulate.replay import TurnedAwayError
+from simulate.replay import TurnedAwayError, make_player
 from simulate.stream import SPANS, Departures, Durations, draw_stream
 from simulate.trace import Trace, TraceNode
 from tests.unit.simulate.small import PODS, TRACE, Stubborn, share, whole

@@ -2,7 +2,7 @@
 
 import io
 
-from simulate.progress import Progress
+from simulate.runs import Progress
 
 
 class Screen(io.StringIO):
