@@ -1,4 +1,4 @@
-"""Apply objects to the API server, or report what that would change; delete objects.
+"""Apply objects to the API server, or report what that would change; wait until their pods are ready; delete objects.
 
 Objects are applied server-side. A field that another client has set is a conflict, and is overwritten only with `force`.
 Namespaces and CustomResourceDefinitions are applied first, objects with pods last; deletion takes the opposite order.
@@ -6,7 +6,9 @@ Namespaces and CustomResourceDefinitions are applied first, objects with pods la
 Tests: tests/unit/kubectl_lading/install/test_install.py
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from lading.kube.errors import ConflictError, ForbiddenError, NotFoundError
 from lading.kube.resource import Resource
 
 MANAGER: Final = "kubectl-lading"
+AGAIN_S: Final = 2.0  # seconds between two checks of a rollout
 _FIRST: Final = ("Namespace", "CustomResourceDefinition")
 Announce = Callable[[str, int], None]
 
@@ -110,3 +113,45 @@ def is_within(wanted: Any, live: Any) -> bool:
 
 def _done(one: Manifest, what: What) -> Done:
     return Done(kind=one["kind"], namespace=one["metadata"].get("namespace", ""), name=one["metadata"]["name"], what=what)
+
+
+def find_lack(live: Any) -> str:
+    """Return why the object's rollout is not complete, as text such as "1 of 2 pods are ready"; empty if it is complete."""
+    if live is None:
+        return "is not there"
+    status, generation = live.get("status", {}), live["metadata"].get("generation", 0)
+    if status.get("observedGeneration", 0) < generation:
+        return "its controller has not seen the change"
+    if live["kind"] == "DaemonSet":
+        wanted, updated, ready = (status.get(key, 0) for key in _OF_NODES)
+    else:
+        wanted = live["spec"].get("replicas", 1)
+        updated, ready = (status.get(key, 0) for key in ("updatedReplicas", "readyReplicas"))
+    least = min(updated, ready)
+    return f"{least} of {wanted} pods are ready" if least < wanted else ""
+
+
+_OF_NODES: Final = ("desiredNumberScheduled", "updatedNumberScheduled", "numberReady")
+
+
+async def await_ready(
+    client: KubeClient,
+    objects: Sequence[Manifest],
+    *,
+    timeout_s: float,
+    announce: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> list[str]:
+    """Wait until all pods are ready. Return the objects that are not ready at the timeout, as text. `announce` gets changes of
+    them."""
+    until, printed = clock() + timeout_s, ""
+    while True:
+        result = {one["metadata"]["name"]: find_lack(await read(client, path_of(one))) for one in objects if pod_spec(one)}
+        lacking = [f"{name}: {lack}" for name, lack in result.items() if lack]
+        if not lacking or clock() + AGAIN_S > until:
+            return lacking
+        if (text := "; ".join(lacking)) != printed:
+            announce(f"waiting: {text}")
+            printed = text
+        await sleep(AGAIN_S)

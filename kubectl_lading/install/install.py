@@ -11,11 +11,10 @@ from rich.table import Table
 from kubectl_lading.access import connect
 from kubectl_lading.command import command
 from kubectl_lading.flags import Duration, Flags
-from kubectl_lading.install.apply import Done, What, apply, delete, in_order
+from kubectl_lading.install.apply import Done, What, apply, await_ready, delete, in_order
 from kubectl_lading.install.credentials import find_missing
 from kubectl_lading.install.manifests import Manifest, find_deploy, pod_spec, render
 from kubectl_lading.install.nodes import clean, find_chosen, find_holders, label
-from kubectl_lading.install.rollout import await_ready
 from kubectl_lading.terminal.output import show, table, text
 from kubectl_lading.terminal.progress import Progress
 from lading.amounts import first_few

@@ -9,7 +9,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from simnode.pump import pump, shut
+from simnode.service import pump, shut
 
 
 class Doorway:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from kubectl_lading.install.apply import is_within
+from kubectl_lading.install.apply import find_lack, is_within
 from kubectl_lading.install.manifests import find_deploy, render
-from kubectl_lading.install.rollout import find_lack
 from lading.errors import HostError
 from simnode.api_store import Store
 from tests.fakes.kube_server import FakeKubeServer

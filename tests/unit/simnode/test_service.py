@@ -2,7 +2,7 @@ import contextlib
 import socket
 import threading
 
-from simnode.pump import pump, shut
+from simnode.service import pump, shut
 
 
 def test_bytes_go_through_and_one_end_ends_the_other() -> None:
