@@ -35,7 +35,6 @@ from central.request.model import Policy
 from central.request.pod import Pod
 from central.state.node_reports import Reports
 from central.state.pending import PendingPods
-from central.state.quotas import Quotas
 from central.view.quotas import view_quotas
 from lading.health import Address
 from lading.log import Level, open_log
@@ -100,10 +99,8 @@ class SimCluster:
     def __init__(self, nodes: int) -> None:
         self.ledger = Ledger()
         self.pending = PendingPods()
-        self.quotas = Quotas(self.ledger, self.pending)
-        self.scheduler = Scheduler(
-            self.ledger, self.pending, clock=time.monotonic, policy=Policy.FRAGMENTATION, quotas=self.quotas
-        )
+        self.scheduler = Scheduler(self.ledger, self.pending, clock=time.monotonic, policy=Policy.FRAGMENTATION)
+        self.quotas = self.scheduler.quotas
         self.reports = Reports()
         self.live = Live(self.scheduler, self.reports, clock=time.monotonic)
         self.pods: dict[str, Json] = {}  # bound pods, by name

@@ -34,7 +34,7 @@ from central.quota.model import QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.search.placement import Placement
 from central.state.pending import Pending
-from central.state.quotas import Counted, Quotas
+from central.state.quotas import Counted
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
@@ -59,7 +59,6 @@ class TakeBack:
     def __init__(
         self,
         scheduler: Scheduler,
-        quotas: Quotas,
         evictor: Evictor,
         *,
         delay_s: float,
@@ -70,7 +69,7 @@ class TakeBack:
         """Create the task. `delay_s`: seconds above its limit until a quota's pods are evicted; 0: never."""
         self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._scheduler = scheduler
-        self._quotas = quotas
+        self._quotas = scheduler.quotas
         self._evictor = evictor
         self._delay_s = delay_s
         self._clock = clock

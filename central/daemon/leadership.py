@@ -48,7 +48,6 @@ from central.decide.gangs import ALL_DEVICES, GangPlanner
 from central.decide.scheduler import Scheduler
 from central.decide.why_pod import NodeWhy, judge_nodes, why_by_nodes
 from central.decide.workloads import WorkloadPlanner
-from central.gang.gangs import Gangs
 from central.gang.life import Phase
 from central.gang.workload_places import WorkloadPlaces
 from central.ledger.ledger import Ledger
@@ -69,7 +68,6 @@ from central.state.node_reports import Reports
 from central.state.nodes import CACHED_KEYS, Nodes
 from central.state.observed_pods import ObservedPods
 from central.state.pending import Pending, PendingPods
-from central.state.quotas import Quotas
 from central.view.quotas import view_quotas
 from lading.kube.client import KubeClient
 from lading.kube.resource import ADMISSION_CHECKS, BUDGETS, FLAVORS, NODE_DEVICES, NODES, PODS, WORKLOADS, Resource
@@ -126,8 +124,6 @@ class Leadership:
         self.faults = faults = Faults(clock=clock, log=log, counts=counts.exceptions)
         self.ledger = Ledger()
         self.pending = PendingPods()
-        self.gangs = Gangs()
-        self.quotas = Quotas(self.ledger, self.pending)
         nodes = Nodes(topology_keys)
         self.scheduler = Scheduler(
             self.ledger,
@@ -138,11 +134,10 @@ class Leadership:
             forecast=forecast,
             refused=self._make_room,
             counts=counts,
-            gangs=self.gangs,
             slice_s=SLICE_S,
-            quotas=self.quotas,
             domains=nodes.domains,
         )
+        self.gangs, self.quotas = self.scheduler.gangs, self.scheduler.quotas
         self.statistics = ClusterStatistics(self.ledger, self.scheduler.forecast, clock=clock, faults=faults)
         self._leads = leads
         self._over = self._warm = False
@@ -177,9 +172,7 @@ class Leadership:
             log=log,
             faults=faults,
         )
-        self._take_back = TakeBack(
-            self.scheduler, self.quotas, self._evictor, delay_s=quota_delay_s, clock=clock, log=log, faults=faults
-        )
+        self._take_back = TakeBack(self.scheduler, self._evictor, delay_s=quota_delay_s, clock=clock, log=log, faults=faults)
         planner = GangPlanner(self.scheduler, nodes, plan_share=plan_share)
         self._gang_keeper = GangKeeper(
             self.scheduler,

@@ -17,10 +17,10 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, NamedTuple, Protocol, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from central.assignment.annotation import name_vfs, render_assignment
-from central.assignment.model import Admitted, Taken
+from central.assignment.model import Taken
 from central.assignment.sharing import groups_of
 from central.decide.decision import (
     Accept,
@@ -48,7 +48,6 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, OwnClaim, PodLoad
 from central.ledger.overlay import Overlay
 from central.loop.steps import Steps, go_on
-from central.quota.checks import Key, QuotaRefusal
 from central.quota.preemption import Preemption
 from central.rank.cached import CachedVerdicts
 from central.rank.forecast import Forecast
@@ -62,7 +61,8 @@ from central.search.demand import DEFAULT_LIMITS, Demand, Limits, policy_of, rea
 from central.search.placement import Missing, NoFit, Placement, on_preferred
 from central.state.counts import Counts
 from central.state.pending import Pending, PendingPods, pending_of
-from central.state.tenants import InTurn, Tenants
+from central.state.quotas import Quotas
+from central.state.tenants import Tenants
 from lading.vocabulary import PciAddress, PodUid
 
 # A prediction lasts from filter to bind: kube-scheduler's own work for one pod, and at most the binding of a volume. A shorter
@@ -97,55 +97,6 @@ class NotBound:
     """Hold the reason why the pod cannot be bound, as a text for the pod's events."""
 
     why: str
-
-
-class QuotaGate(Protocol):
-    """Decide whether quotas allow pods to start."""
-
-    def admits(
-        self, pods: Sequence[Pending], *, gang: bool = False, given_back: Collection[PodUid] = ()
-    ) -> QuotaRefusal | None:
-        """Return why these pods may not start now; None if they may. `gang`: the pods start together. `given_back`: claims that
-        end when the pods start."""
-
-    def record(self, pods: Sequence[Pending], refusal: QuotaRefusal | None) -> None:
-        """Record the answer of `admits` about these pods."""
-
-    def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
-        """Return the possible victims for these pods, which start together; None if quotas make no difference."""
-
-    def admitted(self, pod: Pending) -> Admitted | None:
-        """Return the quota entry for the pod's assignment; None while there is no quota."""
-
-    def turn(self, uid: PodUid) -> Key:
-        """Return the sort key by which quotas take turns."""
-
-    def take_free(self, in_turn: InTurn) -> list[Pending]:
-        """Return refused pods that their quota allows now; within each quota, in the order of `in_turn`."""
-
-
-class NoQuotas:
-    """Allow all pods to start."""
-
-    def admits(
-        self, pods: Sequence[Pending], *, gang: bool = False, given_back: Collection[PodUid] = ()
-    ) -> QuotaRefusal | None:
-        return None
-
-    def record(self, pods: Sequence[Pending], refusal: QuotaRefusal | None) -> None:
-        pass
-
-    def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
-        return None
-
-    def admitted(self, pod: Pending) -> Admitted | None:
-        return None
-
-    def turn(self, uid: PodUid) -> Key:
-        return ()
-
-    def take_free(self, in_turn: InTurn) -> list[Pending]:
-        return []
 
 
 class Yielded(NamedTuple):
@@ -189,9 +140,7 @@ class Scheduler:
         forecast: Forecast | None = None,
         refused: Callable[[Pending, Sequence[str]], None] = lambda pod, names: None,
         counts: Counts | None = None,
-        gangs: Gangs | None = None,
         slice_s: float = math.inf,
-        quotas: QuotaGate | None = None,
         domains: Domains = lambda key: None,
     ) -> None:
         """Create the scheduler. `clock`: monotonic seconds. `policy`: the policy of pods that name no policy. `refused` is
@@ -201,7 +150,7 @@ class Scheduler:
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
-        self.quotas: QuotaGate = NoQuotas() if quotas is None else quotas
+        self.quotas = Quotas(ledger, pending)
         self.limits = limits
         self._clock = clock
         self._refused = refused
@@ -209,7 +158,7 @@ class Scheduler:
         # These requests were decided before all nodes were judged, and have to be judged further; the oldest is first.
         self.unfinished: dict[DeviceRequest, None] = {}
         self.counts = counts or Counts()
-        self.gangs = Gangs() if gangs is None else gangs
+        self.gangs = Gangs()
         self.starts = Starts(self.gangs, ledger, clock=clock)
         self.domains = domains
         self.tenants = Tenants(ledger)

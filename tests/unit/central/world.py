@@ -22,7 +22,6 @@ from central.rank.forecast import Forecast
 from central.request.model import Policy
 from central.request.pod import Pod
 from central.state.pending import Pending, PendingPods
-from central.state.quotas import Quotas
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT, PodUid
 from tests.fakes.kube_objects import NAMESPACE, WHOLE, Json, decoded, devices, node, pod
@@ -51,7 +50,6 @@ class World:
     def __post_init__(self) -> None:
         self.ledger = Ledger()
         self.pending = PendingPods()
-        self.quotas = Quotas(self.ledger, self.pending)
         self.conditions = Conditions()
         self.records = Records()
         self.scheduler = Scheduler(
@@ -62,8 +60,8 @@ class World:
             forecast=self.forecast,
             refused=lambda pod, names: self.refused.append(pod.name),
             slice_s=self.slice_s,
-            quotas=self.quotas,
         )
+        self.quotas = self.scheduler.quotas
         self.pod_feed = PodFeed(self.ledger, self.pending, self.conditions, log=self.records.log, unassigned=self._unassigned)
         self.devices_feed = DevicesFeed(self.ledger)
         self.node_feed = NodeFeed(self.ledger)
