@@ -55,9 +55,6 @@ class Cluster:
     unassigned: Sequence[request.Pod] = ()  # pods that request devices and were bound without an assignment
     problems: Sequence[str] = ()  # messages about objects that could not be read
 
-    def pod(self, namespace: str, name: str) -> Pod | None:
-        return next((one for one in self.pods if (one.metadata.namespace, one.metadata.name) == (namespace, name)), None)
-
     def allows(self, pod: Pending, node: str) -> bool:
         """Return whether kube-scheduler would let the pod go to the node: it checks nodeSelector, node affinity, taints and
         `kubectl cordon`."""

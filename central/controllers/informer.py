@@ -152,7 +152,6 @@ class PodFeed:
             deleting=metadata.deletion_timestamp is not None,
             priority=spec.priority,
             created=parse_seconds(metadata.creation_timestamp),
-            gen=own.gen if own else 0,
             taken=own.taken if own else None,
             admitted=own.admitted if own else None,
             containers=containers_placed(own.placed) if own else ONE_EACH,

@@ -154,7 +154,6 @@ class PodRecord:
     deleting: bool = False
     priority: int = 0
     created: int = 0  # Unix seconds
-    gen: int = 0  # generation of the assignment
     taken: Taken | None = None  # devices by an assignment for this uid and this node
     containers: Mapping[GpuUuid, int] = field(default_factory=lambda: ONE_EACH)  # cards with several containers of the pod
     cpu_memory: CpuMemory = NO_CPU_MEMORY

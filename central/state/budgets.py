@@ -87,10 +87,6 @@ class Budgets:
             result[budget.metadata.namespace].append(budget)
         return cls({namespace: tuple(some) for namespace, some in result.items()})
 
-    def protect(self, pod: PodRecord) -> bool:
-        """Return whether a budget forbids the eviction of this pod now."""
-        return bool(self.refuse(pod.namespace, pod.labels, Counter()))
-
     def beyond(self, pods: Sequence[PodRecord]) -> frozenset[PodUid]:
         """Return the pods that cannot be evicted once all pods before them in the list are evicted. Pods that are being deleted
         are never returned."""

@@ -145,7 +145,6 @@ class ByPlan:
             name=uid,
             version=1,
             node=node,
-            gen=reserved.gen,
             taken=taken,
             cpu_memory=reserved.pod.cpu_memory,
             gang=result[0].key.text,

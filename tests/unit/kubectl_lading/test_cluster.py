@@ -40,9 +40,7 @@ def test_who_holds_what_and_who_waits(tmp_path: Path) -> None:
     assert {one.name for one in cluster.pending} == {"next-run", "too-many"}
     assert not cluster.ledger.capacity("old-1").reachable
     assert cluster.problems == []
-    result = cluster.pod("team-a", "train-0")
-    assert result is not None
-    assert result.metadata.uid == uid_of("train-0")
+    assert uid_of("train-0") in {one.metadata.uid for one in cluster.pods}
 
 
 def test_a_deeply_nested_pod_is_read_like_any_other(tmp_path: Path) -> None:

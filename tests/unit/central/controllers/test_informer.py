@@ -181,7 +181,7 @@ def test_what_the_record_knows_of_the_pod() -> None:
     made.show("a", node="n1", annotations=assignment(uid_of("a"), "n1"), priority=7, created="1970-01-01T00:01:00Z")
     record = made.ledger.pod(uid_of("a"))
     assert record is not None
-    assert (record.priority, record.created, record.gen, record.deleting) == (7, 60, 1, False)
+    assert (record.priority, record.created, record.deleting) == (7, 60, False)
 
 
 # NodeDevices and Nodes

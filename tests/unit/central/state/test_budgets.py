@@ -36,8 +36,8 @@ def record(name: str, *, namespace: str = NAMESPACE, deleting: bool = False, **l
     ],
 )
 def test_which_pods_are_protected(budgets: list[Budget], protected: bool) -> None:
-    assert Budgets.of(budgets).protect(record("p", app="x")) is protected
-    assert not Budgets.of(budgets).protect(record("p", namespace="other", app="x"))
+    assert bool(Budgets.of(budgets).beyond([record("p", app="x")])) is protected
+    assert not Budgets.of(budgets).beyond([record("p", namespace="other", app="x")])
 
 
 def test_pods_that_go_together_use_their_budget_up() -> None:
@@ -51,7 +51,7 @@ def test_budgets_follow_the_watch() -> None:
     pod = record("p", app="x")
 
     def protected() -> bool:
-        return feed.budgets().protect(pod)
+        return bool(feed.budgets().beyond([pod]))
 
     feed.replaced([made("b", 0, app="x")], "1")
     assert protected()
