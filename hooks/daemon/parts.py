@@ -15,6 +15,7 @@ from hooks.attach.preparer import Operation, VfPreparer
 from hooks.attach.share_folders import ShareFolders, make_hami_folder, write_grant
 from hooks.daemon.settings import (
     FrontEndName,
+    MpsMemory,
     Settings,
     attaches,
     guard_lock,
@@ -37,6 +38,7 @@ from hooks.grant.rdma import RdmaInjection
 from hooks.host.lists import has_ended
 from hooks.host.open_folders import REMOVE_S
 from hooks.isolation.hami_core import HamiCore
+from hooks.isolation.library import ShareLibrary
 from hooks.isolation.mps import Mps
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
@@ -106,12 +108,12 @@ def _unenforced(_: Settings) -> Isolation:
     return Unenforced()
 
 
+def _library(settings: Settings) -> ShareLibrary:
+    return ShareLibrary(libraries=str(share_libraries(settings)), shares_dir=settings.shares_dir)
+
+
 def _tokens(settings: Settings) -> Isolation:
-    return Tokens(
-        libraries=str(share_libraries(settings)),
-        shares_dir=settings.shares_dir,
-        by_driver=settings.limits_by_driver,
-    )
+    return Tokens(library=_library(settings), by_driver=settings.limits_by_driver)
 
 
 def _vfs(host: Host) -> Preparer:
@@ -125,11 +127,13 @@ def _memory_limits(host: Host) -> Preparer:
 
 
 def _share_folders(host: Host) -> Preparer:
-    return ShareFolders(root=Path(host.settings.shares_dir), isolation=IsolationName.TOKENS, fill=write_grant)
+    isolations = frozenset({IsolationName.TOKENS, IsolationName.MPS})  # grants of MPS where the answer has one
+    return ShareFolders(root=Path(host.settings.shares_dir), isolations=isolations, fill=write_grant)
 
 
 def _mps(settings: Settings) -> Isolation:
-    return Mps(folders=mps_folders(settings))
+    library = _library(settings) if settings.mps_memory is MpsMemory.CONTAINER else None
+    return Mps(folders=mps_folders(settings), library=library)
 
 
 def _mps_daemons(host: Host) -> Preparer:
@@ -148,9 +152,8 @@ def _hami_core(settings: Settings) -> Isolation:
 
 
 def _hami_folders(host: Host) -> Preparer:
-    return ShareFolders(
-        root=Path(host.settings.hami_dir), isolation=IsolationName.HAMI_CORE, fill=make_hami_folder, renewed=True
-    )
+    isolations = frozenset({IsolationName.HAMI_CORE})
+    return ShareFolders(root=Path(host.settings.hami_dir), isolations=isolations, fill=make_hami_folder, renewed=True)
 
 
 def _mig_instances(host: Host) -> Preparer:

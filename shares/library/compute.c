@@ -235,7 +235,7 @@ void forget_launch_context(CUcontext context) {
 
 /* A launch that waits for nothing more. */
 struct launch {
-  struct device *device; /* NULL: it is captured, a node of a graph, and needs no turn */
+  struct device *device; /* NULL: it needs no turn. It is captured, a node of a graph, or the device takes none */
   enum mode mode;
   uint16_t kind;
 };
@@ -243,6 +243,7 @@ struct launch {
 /* Return the launch when it may be made. */
 static struct launch begin_launch(CUstream stream, int captured, Record record, uint16_t kind) {
   struct launch launch = {captured ? NULL : device_of_thread(), IN_TURN, kind};
+  if (launch.device && !atomic_load_explicit(&launch.device->takes_turns, memory_order_relaxed)) launch.device = NULL;
   if (!launch.device) return launch;
   struct launches *on = launches_on(launch.device);
   int64_t length = queue_length(&on->queue, kind);
