@@ -7,7 +7,7 @@ the library learns it.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
 from itertools import cycle
@@ -21,12 +21,13 @@ ROUND_TRIP_NS: Final = 300 * US
 WINDOW_NS: Final = 1_000 * MS
 SYNCHRONISED_NS: Final = 8 * US  # from the end of the last kernel to the program's next instruction
 
-# The library's figures, which shares/library/compute.c and credit.h have too.
+# The library's figures, which shares/library/compute.c and account.c have too.
 QUIET_NS: Final = MS // 10
 CREDIT_NS: Final = 5 * MS
 GUEST_FACTOR: Final = 2
 PAUSE_AFTER_NS: Final = 5 * MS
 IDLE_NS: Final = MS
+OWN_PAUSE_NS: Final = 300 * US
 QUEUE_NS: Final = 10 * MS
 SHARED_QUEUE_NS: Final = MS // 2
 LONG_NS: Final = 2 * MS
@@ -109,6 +110,8 @@ class _Library:
         self._used_ns = 0
         self._kernel_ns = 0
         self._turn_idle_ns = 0  # when the device should have done the launches of the last turn
+        self._synchronised_ns: int | None = None  # the last end of a synchronisation; None: a launch followed
+        self._own_pauses_ns = 0, 0  # the last two times between such an end and the next launch
 
     def begin(self) -> None:
         self._run.device.add(self.context)
@@ -143,6 +146,9 @@ class _Library:
     def _launch(self, *, resumes: bool = False) -> bool:
         """Launch the kernel if that is allowed now. Return whether the program goes on at once."""
         now_ns = self._clock.now_ns
+        if self._synchronised_ns is not None:
+            self._own_pauses_ns = self._own_pauses_ns[1], now_ns - self._synchronised_ns
+            self._synchronised_ns = None
         if self._waits_from_ns is None:
             self._refill(now_ns)
         if not self._may_launch(now_ns):
@@ -233,11 +239,18 @@ class _Library:
             return
         if self._synchronises:
             self._synchronises = False
-            self._clock.after(SYNCHRONISED_NS, self._resume)
+            self._clock.after(SYNCHRONISED_NS, self._synchronised)
         if self._pauses:
             self._clock.after(QUIET_NS, partial(self._end_quiet_pause, self._launched_ns))
         if self._in_turn(self._clock.now_ns):
             self._clock.after(IDLE_NS, partial(self._release, self._launched_ns))
+
+    def _synchronised(self) -> None:
+        self._synchronised_ns = self._clock.now_ns
+        if min(self._own_pauses_ns) >= OWN_PAUSE_NS and self.page.waiters and self._in_turn(self._clock.now_ns):
+            self.page = replace(self.page, until_ns=self._clock.now_ns)
+            self._run.send(self, self._run.card.release, self._report())
+        self._resume()
 
     def _end_quiet_pause(self, launched_ns: int) -> None:
         if self._pauses and launched_ns == self._launched_ns and not self.context.kernels:

@@ -314,7 +314,7 @@ CHECKS: Final[tuple[NodeCheck, ...]] = (
     ),
     _gpus(
         name="mps",
-        what="isolation mps: NVIDIA's program, systemd, and each card's daemon: runs, answers, takes clients",
+        what="isolation mps: NVIDIA's program, systemd, each card's daemon, and what keeps containers to their memory",
         why="programs of a share start only while their card's daemon takes clients",
         read=Host.mps,
         decide=decide_mps,

@@ -24,7 +24,7 @@ from doctor.hooks_dir import FolderReading, LoadReading, RegistrationReading, Se
 from doctor.keys import KeysReading
 from doctor.kubelet import read_kubelet, unit
 from doctor.kubelet.kubelet import KubeletReading, Route
-from doctor.mps import MpsReading, read_mps
+from doctor.mps import MpsReading, read_memory, read_mps
 from doctor.nri import NriReading, read_validator
 from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionReading, LoaderCacheReading, ReloadReading
@@ -40,8 +40,10 @@ from hooks.attach.overlay import with_attached
 from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import (
     FrontEndName,
+    MpsMemory,
     Settings,
     attaches,
+    has_share_library,
     ldcache_program,
     ledger_path,
     mps_folders,
@@ -269,9 +271,13 @@ class Host(Readings):
     async def mps(self) -> MpsReading:
         offered = IsolationName.MPS in self.hooks.isolations
         answer_s = MPS_ANSWER_S * self._slowness
-        return await read_mps(
+        reading = await read_mps(
             mps_folders(self.hooks), self.hooks.mps_control, offered=offered, root=self.root, answer_s=answer_s
         )
+        if self.hooks.mps_memory is not MpsMemory.CONTAINER:
+            return reading
+        nvml = (await read_shared("driver", self.nvidia())).nvml
+        return replace(reading, memory=await read_memory(parse_endpoint(self.hooks.shares_socket), nvml.gpus if nvml else ()))
 
     async def reload(self) -> ReloadReading:
         runtime = await read_shared("runtime", self.runtime())
@@ -325,7 +331,7 @@ class Host(Readings):
 
     async def units(self) -> str | None:
         units = [f"{daemon}.{kind}" for daemon in self._configs for kind in ("socket", "service")]
-        if IsolationName.TOKENS in self.hooks.isolations:
+        if has_share_library(self.hooks):
             units.append("lading-shares.service")
         if self.by_nri:
             units.append("lading-nri-guard.service")

@@ -33,6 +33,7 @@ class SharedGpu(msgspec.Struct, frozen=True, kw_only=True):
     request_percent: Annotated[int, msgspec.Meta(ge=0, le=100)]  # guaranteed percent of the card's compute
     limit_percent: Annotated[int, msgspec.Meta(ge=1, le=100)]
     driver_limits: bool = False  # the driver limits the pod to its shares' memory, so nothing else needs to refuse
+    turns: bool = True  # kernels run in turns of the card only; False: an MPS server runs them at any time
 
 
 class ShareGrant(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ class ShareUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     held_s: float  # seconds of the card's time, since the container's grant or the server's start
     has_turn: bool
     waiters: int  # other containers that want the card
+    turns: bool = True  # False: an MPS server runs kernels at any time
     memory_used_mib: int = msgspec.field(name="memoryUsedMiB")
     memory_limit_mib: int = msgspec.field(name="memoryLimitMiB")
     context_mib: int = msgspec.field(name="contextMiB", default=0)  # memory that a context of the card takes; 0: not known yet

@@ -11,6 +11,7 @@ write: a process that opens it again for writing gets EPERM (F_SEAL_FUTURE_WRITE
         i32 request  i32 limit (both ppm)  i32 processes  i64 limit  i64 used (both bytes)
         i32 informs: 1 if the driver enforces the memory limit, so that the library only reports allocations
         u32 pause: number of the pause in which the container launches nothing for a moment; 0: there is none
+    1088 u8 turnless[16]: for each device, 1 if launches need no turn, because an MPS server runs them
 
 Tests: tests/unit/shares/test_server.py
 """
@@ -43,6 +44,7 @@ _PAUSE_AT: Final = 60
 _CONTEXT: Final = struct.Struct("<H")
 _CONTEXTS_AT: Final = 32
 _ENTRY: Final = 64
+_TURNLESS_AT: Final = 1088
 _F_SEAL_FUTURE_WRITE: Final = 0x0010  # linux/fcntl.h; not in Python's fcntl
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE
 
@@ -54,6 +56,7 @@ class DeviceShare(NamedTuple):
     request_ppm: int
     limit_ppm: int
     limit_bytes: int
+    turns: bool = True
 
 
 class SharedPage:
@@ -73,6 +76,7 @@ class SharedPage:
             uuid = bytes.fromhex(one.uuid.removeprefix("GPU-").replace("-", ""))
             entry = uuid, 0, 0, one.request_ppm, one.limit_ppm, 0, one.limit_bytes, 0
             _DEVICE.pack_into(self._map, _at(index), *entry)
+            self._map[_TURNLESS_AT + index] = not one.turns
 
     def beat(self, now_ns: int) -> None:
         _BEAT.pack_into(self._map, _BEAT_AT, now_ns)

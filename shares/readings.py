@@ -1,9 +1,7 @@
 """Read by NVML how much memory of a card each process has, with its contexts, as the driver counts it.
 
-Source: NVML API reference, nvmlDeviceGetComputeRunningProcesses, through nvidia-ml-py. The session stays open while shared
-cards are read: to open one takes longer than the reading itself, and the driver is in use anyway.
-
-Tests: tests/shares/test_contexts.py
+The session stays open while shared cards are read: to open one takes longer than the reading itself, and the driver is in use
+anyway.
 """
 
 import contextlib
@@ -14,6 +12,7 @@ from pathlib import Path
 import pynvml
 
 from lading.errors import HostError
+from lading.nvml import list_processes
 from lading.vocabulary import GpuUuid
 
 Readings = Mapping[GpuUuid, Mapping[int, int]]  # bytes by process ID, for each card that answered
@@ -40,12 +39,8 @@ class DriverReadings:
             raise HostError(f"cannot read the memory of processes: NVML: {e}", hint="nvml_library") from e
 
     def _read_card(self, uuid: GpuUuid) -> dict[int, int]:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        used: dict[int, int] = {}
-        for one in pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle):  # NVML may list a process twice
-            if one.usedGpuMemory is not None:
-                used[one.pid] = max(used.get(one.pid, 0), one.usedGpuMemory)
-        return used
+        processes = list_processes(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+        return {one.pid: one.used_bytes for one in processes if one.used_bytes is not None}
 
     def _open(self) -> None:
         if self._is_open:

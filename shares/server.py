@@ -339,7 +339,7 @@ class _Container:
             Share(request_ppm=gpu.request_percent * _PERCENT, limit_ppm=gpu.limit_percent * _PERCENT) for gpu in grant.gpus
         ]
         shown = [
-            DeviceShare(gpu.uuid, share.request_ppm, share.limit_ppm, gpu.memory_mib * _MIB)
+            DeviceShare(gpu.uuid, share.request_ppm, share.limit_ppm, gpu.memory_mib * _MIB, gpu.turns)
             for gpu, share in zip(grant.gpus, wanted, strict=True)
         ]
         self._listener, had_server = _listen(shares.folder / name)

@@ -7,7 +7,7 @@
  *
  * What each process has of a card is in the file <uuid>.memory, where fake_nvml.c finds it: 256 numbers of bytes. A number is that
  * of the process which holds a lock (fcntl) on the byte of its index, so it ends with the process, however that ends, and the
- * kernel says which process it is, in the process IDs of who asks.
+ * kernel says which process it is, in the process IDs of who asks. 256 more numbers say whether it is a client of an MPS server.
  *
  * It refuses what the driver refuses. The rules are from a run on a card (H200, driver 580.159) where the comment says "seen",
  * else from the description of the function in cuda.h of CUDA 13.0.
@@ -16,6 +16,10 @@
  *                            of which FAKE_CUDA_DIR has a link nvidia<minor> to the UUID, as the driver would tell it
  *   FAKE_CUDA_DIR            a folder with one state file for each card, which the processes share; made when needed
  *   FAKE_CUDA_MIB            memory of a card [81008]
+ *   CUDA_MPS_PIPE_DIRECTORY  a folder. If an MPS daemon (fake_mps.py) has its socket there, the process is a client of its server:
+ *                            CUDA_MPS_PINNED_DEVICE_MEM_LIMIT limits its memory of the first card, and a fault of one client is
+ *                            one of all (Multi-Process Service, "Memory protection and error containment"). That clients work
+ *                            at the same time, each on a part of the card, is not simulated: they have slices, as others
  *   FAKE_CUDA_CONTEXT_MIB    memory that a context takes [514, seen]; 0: cuInit takes none either
  *   FAKE_CUDA_ASKED          a file: a line for each function that cuGetProcAddress is asked for, name and flags [none]
  *   FAKE_CUDA_FREE_US        for so long a call that frees goes on after the memory is free [0]
@@ -41,7 +45,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -64,6 +70,7 @@ enum {
   CAPTURED_EVENT = 907,
   CAPTURE_OF_OTHER_THREAD = 908,
   ILLEGAL_ADDRESS = 700,
+  MPS_SERVER_NOT_READY = 807,
 };
 #define GRANULARITY ((size_t)2 << 20) /* seen: cuMemCreate of 1 MiB is refused */
 #define SMALLEST ((size_t)512)        /* places in a block that several allocations share are multiples of it */
@@ -176,6 +183,8 @@ static int count = -1;
 static size_t total, context_bytes, used[MAX_CARDS]; /* `used`: by this process, without its contexts */
 static _Atomic int64_t *slots[MAX_CARDS];            /* memory that each process has of the card */
 static int slot_files[MAX_CARDS], own_slot[MAX_CARDS];
+static int mps = -1;      /* the connection to an MPS daemon; -1: there is none */
+static size_t mps_memory; /* the limit of a client; 0: none */
 static struct block *blocks;
 static struct CUctx_st contexts[MAX_CARDS];
 static struct CUmemPoolHandle_st pools[MAX_CARDS], host_pool = {.card = HOST}, managed_pool = {.next = &host_pool};
@@ -248,6 +257,7 @@ static int open_slots(const char *uuid, int card) {
     if (fcntl(slot_files[card], F_SETLK, &own)) continue;
     own_slot[card] = i;
     atomic_store(&slots[card][i], 0);
+    atomic_store(&slots[card][SLOTS + i], mps >= 0);
     return 1;
   }
   return 0;
@@ -269,6 +279,7 @@ static size_t used_by_all(int card) {
 static CUresult occupy(int card, size_t size) {
   _Atomic int64_t *own = &slots[card][own_slot[card]];
   if (size > total) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!card && mps_memory && (size_t)atomic_load(own) + size > mps_memory) return CUDA_ERROR_OUT_OF_MEMORY;
   atomic_fetch_add(own, (int64_t)size);
   if (used_by_all(card) <= total) return CUDA_SUCCESS;
   atomic_fetch_sub(own, (int64_t)size);
@@ -314,7 +325,41 @@ static void add_cards_of_dev(void) {
 static void after_fork(void) {
   pthread_mutex_init(&lock, NULL);
   pthread_mutex_init(&capture_lock, NULL);
+  if (mps >= 0) close(mps);
+  mps = -1;
   forked = 1;
+}
+
+static size_t parse_limit(const char *text) {
+  char unit = 0;
+  unsigned long long number = 0;
+  if (!text || sscanf(text, "%llu%c", &number, &unit) != 2) return 0;
+  return (size_t)number << (unit == 'G' ? 30 : 20);
+}
+
+/* Become a client of the MPS server, if a daemon answers; else the process goes on without (nvidia-cuda-mps-control(1)). */
+static CUresult join_mps(void) {
+  const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY"), *own = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  char line[128] = "", memory[32] = "";
+  int fd = folder && *folder ? socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
+  if (fd < 0) return CUDA_SUCCESS;
+  snprintf(address.sun_path, sizeof address.sun_path, "%s/control", folder);
+  if (connect(fd, (struct sockaddr *)&address, sizeof address)) {
+    close(fd);
+    return CUDA_SUCCESS;
+  }
+  mps = fd;
+  dprintf(mps, "client %d\n", (int)getuid());
+  if (recv(mps, line, sizeof line - 1, 0) <= 0 || strncmp(line, "server ", 7)) {
+    close(mps);
+    mps = -1;
+    return MPS_SERVER_NOT_READY;
+  }
+  sscanf(line, "server %*d %*s %31s", memory);
+  size_t most = parse_limit(memory), wanted = parse_limit(own && !strncmp(own, "0=", 2) ? own + 2 : NULL);
+  mps_memory = most && (!wanted || most < wanted) ? most : wanted;
+  return CUDA_SUCCESS;
 }
 
 /* In a namespace of the loader of its own (dlmopen) the driver dies (seen). */
@@ -333,6 +378,12 @@ API CUresult cuInit(unsigned flags) {
     count = 0;
     die_in_namespace();
     pthread_atfork(NULL, NULL, after_fork);
+    CUresult joined = join_mps();
+    if (joined) {
+      count = -1;
+      pthread_mutex_unlock(&lock);
+      return joined;
+    }
     const char *names = getenv("NVIDIA_VISIBLE_DEVICES"), *mib = getenv("FAKE_CUDA_MIB"), *us = getenv("FAKE_CUDA_FREE_US");
     const char *delay = getenv("FAKE_CUDA_LAUNCH_US"), *log = getenv("FAKE_CUDA_LAUNCHES");
     char *list = strdup(names ? names : ""), *rest = list, *name;
@@ -380,12 +431,23 @@ API CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice device) {
 
 static CUcontext base_of(CUcontext context) { return context->is_green ? &contexts[context->card] : context; }
 
+/* Return whether another client of the MPS server has faulted. Which error the others get is described nowhere. */
+static int has_other_faulted(void) {
+  static _Atomic int has_faulted;
+  char line[16];
+  if (mps >= 0 && recv(mps, line, sizeof line, MSG_DONTWAIT) > 0) atomic_store(&has_faulted, 1);
+  return atomic_load(&has_faulted);
+}
+
 /* Return why the process can make no call: 0, if it can. After a kernel's fault it can never again (seen). */
 static CUresult refuse_all(void) {
+  static _Atomic int is_told;
   if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   struct work *work = atomic_load(&fault.work);
+  if (has_other_faulted()) return ILLEGAL_ADDRESS;
   if (!work || !card_reached(work, fault.end)) return CUDA_SUCCESS;
   card_end(work); /* with the work behind it */
+  if (mps >= 0 && !atomic_exchange(&is_told, 1)) dprintf(mps, "fault\n");
   return ILLEGAL_ADDRESS;
 }
 #define CHECK_USABLE \

@@ -7,7 +7,7 @@ of the fault have ended; `quit` waits for clients, `quit -t` does not.
 
 A client (simnode/mps.py) is a connection to the socket `control` that begins with the line `client <uid>`. The answer is
 `server <pid> <percent> <memory limit>` once a server accepts the client, or `refused 807` while the server is in FAULT. The
-line `fault` from a client simulates a fatal fault.
+line `fault` from a client simulates a fatal fault, of which each client is told by a line `fault`.
 
 systemd-run runs the command with the environment of its options, and ignores other options; all options are kept in
 `systemd-run.log` beside it.
@@ -108,7 +108,7 @@ class Server:
     def __init__(self, uid: int, percent: str, memory: str) -> None:
         self.uid, self.percent, self.memory = uid, percent, memory
         self.process = subprocess.Popen([str(Path(sys.argv[0]).with_name(SERVER))])  # noqa: S603 -- a copy of this file
-        self.clients: set[int] = set()
+        self.clients: dict[int, socket.socket] = {}
         self.faulty: set[int] = set()  # clients that were there at a fault
 
     @property
@@ -212,7 +212,7 @@ class MpsDaemon:
 
     def keep_client(self, connection: socket.socket, lines: object, uid: int) -> None:
         number = connection.fileno()
-        while (server := self.admit(uid, number)) is None:
+        while (server := self.admit(uid, connection)) is None:
             time.sleep(0.02)  # the other user's clients have to end first
         if server.faulty and number not in server.clients:
             connection.sendall(b"refused 807\n")  # CUDA_ERROR_MPS_SERVER_NOT_READY
@@ -223,13 +223,15 @@ class MpsDaemon:
                 if line == "fault\n":
                     with self.lock:
                         server.faulty = set(server.clients)
-                    connection.sendall(b"fault\n")
+                        for client in server.clients.values():
+                            with contextlib.suppress(OSError):  # it has just ended
+                                client.sendall(b"fault\n")
         finally:
             with self.lock:
-                server.clients.discard(number)
+                server.clients.pop(number, None)
                 server.faulty.discard(number)
 
-    def admit(self, uid: int, number: int) -> Server | None:
+    def admit(self, uid: int, client: socket.socket) -> Server | None:
         """Return the server that takes, or refuses, this client; None while another user's clients have it."""
         uid = 0 if self.multiuser else uid
         with self.lock:
@@ -242,7 +244,7 @@ class MpsDaemon:
                 self.servers.append(Server(uid, self.percent, self.memory))
             server = self.servers[0]
             if not server.faulty:
-                server.clients.add(number)
+                server.clients[client.fileno()] = client
             return server
 
 

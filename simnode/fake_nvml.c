@@ -513,8 +513,8 @@ static int copy_processes(const process_t *from, int there, unsigned *count, pro
     return status;
 }
 
-/* Add the processes that the fake libcuda.so.1 runs, with what they have of the card now: their contexts and memory (seen). Its
- * files are in FAKE_CUDA_DIR, if that is set; fake_cuda.c says what is in them. */
+/* Add the processes that the fake libcuda.so.1 runs, with what they have of the card now: their contexts and memory (seen). Clients
+ * of an MPS server are in a list of their own. The files are in FAKE_CUDA_DIR, if that is set; fake_cuda.c says what is in them. */
 enum { CUDA_SLOTS = 256 };
 static int open_cuda_slots(const device_t *device) {
     static int files[MAX_GPUS]; /* 0: not open. To close one would end the locks that this process itself has on it. */
@@ -527,28 +527,32 @@ static int open_cuda_slots(const device_t *device) {
     if (!is_same) *file = open(path, O_RDWR | O_CLOEXEC);
     return *file;
 }
-static int add_cuda_processes(const device_t *device, process_t *to) {
-    long long bytes[CUDA_SLOTS];
+static int add_cuda_processes(const device_t *device, process_t *to, int by_mps) {
+    long long bytes[2 * CUDA_SLOTS];
     int added = 0, file = open_cuda_slots(device);
     int there = file >= 0 && pread(file, bytes, sizeof bytes, 0) == sizeof bytes;
     for (int i = 0; there && i < CUDA_SLOTS; i++) {
         struct flock owner = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = i, .l_len = 1};
-        if (bytes[i] <= 0 || fcntl(file, F_GETLK, &owner) || owner.l_type == F_UNLCK) continue;
+        if (bytes[i] <= 0 || bytes[CUDA_SLOTS + i] != by_mps || fcntl(file, F_GETLK, &owner) || owner.l_type == F_UNLCK) continue;
         to[added++] = (process_t){owner.l_pid, bytes[i], NO_INSTANCE, NO_INSTANCE};
     }
     return added;
 }
 
+static int list_processes(const device_t *device, const process_t *of_file, int number, int by_mps, unsigned *count, process_t *to) {
+    process_t all[MAX_PROCESSES + CUDA_SLOTS];
+    memcpy(all, of_file, number * sizeof *all);
+    return copy_processes(all, number + add_cuda_processes(device, all + number, by_mps), count, to);
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(device_t *device, unsigned *count, process_t *processes) {
     CHECK(device->gpu);
-    process_t all[MAX_PROCESSES + CUDA_SLOTS];
-    memcpy(all, device->processes, sizeof device->processes);
-    return copy_processes(all, device->process_count + add_cuda_processes(device, all + device->process_count), count, processes);
+    return list_processes(device, device->processes, device->process_count, 0, count, processes);
 }
 
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(device_t *device, unsigned *count, process_t *processes) {
     CHECK(device->gpu);
-    return copy_processes(device->mps_processes, device->mps_process_count, count, processes);
+    return list_processes(device, device->mps_processes, device->mps_process_count, 1, count, processes);
 }
 
 int nvmlDeviceGetRemappedRows(device_t *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {

@@ -28,7 +28,7 @@ from lading.vocabulary import SandboxId
 @dataclass(slots=True, kw_only=True)
 class ShareFolders(Preparer):
     root: Path
-    isolation: IsolationName
+    isolations: frozenset[IsolationName]
     fill: Callable[[Path, Answer], None]  # puts the container's files into the folder; raises OSError, HostError
     renewed: bool = False  # True: each created container gets an empty folder
     remove: Callable[[Path], Awaitable[None]] = remove_folder  # raises HostError
@@ -65,7 +65,7 @@ class ShareFolders(Preparer):
             folder_name(grant.pod, "" if gpu.pod_wide else grant.container)
             for grant in grants
             for gpu in grant.devices.gpus
-            if gpu.shared and gpu.isolation is self.isolation
+            if gpu.shared and gpu.isolation in self.isolations
         }
 
     def _unheld(self, grants: Collection[Grant]) -> list[Path]:
@@ -75,8 +75,8 @@ class ShareFolders(Preparer):
 
 
 def write_grant(folder: Path, answer: Answer, *, label: Label) -> None:
-    """Write the container's grant file for the share server, whose socket is beside it. Write none if the container's MIG
-    instances are still to be made: the node then decides about the container again."""
+    """Write the container's grant file for the share server, whose socket is beside it. Write none if the share server keeps
+    nothing of the container, or if the container's MIG instances are still to be made: the node then decides about it again."""
     if answer.share is None:
         return
     path, content = folder / FILE, render_grant(answer.share)

@@ -17,7 +17,7 @@ from hooks.frontends.nri.guard.launched import remove
 from hooks.host.cdi_files import remove_specs
 from hooks.host.ldcache import NAME as LDCACHE
 from hooks.host.ldcache import built_program
-from hooks.isolation.tokens import LIBRARIES
+from hooks.isolation.library import LIBRARIES
 from hooks.ledger.file import lock_directory
 from hooks.ledger.store import read_journal, read_ledger
 from lading.amounts import first_few

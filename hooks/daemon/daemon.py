@@ -21,6 +21,7 @@ from hooks.daemon.settings import (
     AttachBy,
     FrontEndName,
     Settings,
+    has_share_library,
     ledger_path,
     read_rails,
     read_trust,
@@ -51,7 +52,6 @@ from hooks.ports import FrontEnd, Vendor
 from hooks.report.reporter import Reporter, connect
 from hooks.report.taint import Tainter
 from lading import __version__
-from lading.devices.isolation import IsolationName
 from lading.errors import HostError, RuntimeUnavailableError
 from lading.health import Condition, HealthServer, parse_address
 from lading.liveness import HELLO, find_own_silence, keep_fed, missing_socket, notify
@@ -321,7 +321,7 @@ def _background(
         yield reporter.keep_reporting()
     if tainter is not None:
         yield tainter.keep_tainted()
-    if IsolationName.TOKENS in settings.isolations:
+    if has_share_library(settings):
         ask_shares = partial(ask, parse_endpoint(settings.shares_socket))
         watch = ShareWatch(node=node, vendors=vendors, ask=ask_shares, tolerance_mib=settings.share_tolerance, log=log)
         yield watch.keep_scanning()

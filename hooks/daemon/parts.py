@@ -15,6 +15,7 @@ from hooks.attach.preparer import Operation, VfPreparer
 from hooks.attach.share_folders import ShareFolders, make_hami_folder, write_grant
 from hooks.daemon.settings import (
     FrontEndName,
+    MpsMemory,
     Settings,
     attaches,
     guard_lock,
@@ -37,6 +38,7 @@ from hooks.grant.rdma import RdmaInjection
 from hooks.host.lists import has_ended
 from hooks.host.open_folders import REMOVE_S
 from hooks.isolation.hami_core import HamiCore
+from hooks.isolation.library import ShareLibrary
 from hooks.isolation.mps import Mps
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
@@ -103,6 +105,10 @@ def _nvidia_of(host: Host) -> Nvidia:
     return next(vendor for vendor in host.vendors if isinstance(vendor, Nvidia))
 
 
+def _library(settings: Settings) -> ShareLibrary:
+    return ShareLibrary(libraries=str(share_libraries(settings)), shares_dir=settings.shares_dir)
+
+
 def _vfs(host: Host) -> Preparer:
     policy = netdev_policy(host.settings)
     return VfPreparer(journal=host.ledger.journal, attacher=host.attacher, policy=policy, moved=host.moved)
@@ -116,6 +122,11 @@ def _memory_limits(host: Host) -> Preparer:
 def _label(settings: Settings) -> Label:
     host_root = Path(settings.host_root)
     return make_label(host_root, settings.view(host_root))
+
+
+def _mps(settings: Settings) -> Isolation:
+    library = _library(settings) if settings.mps_memory is MpsMemory.CONTAINER else None
+    return Mps(folders=mps_folders(settings), library=library)
 
 
 def _mps_daemons(host: Host) -> Preparer:
@@ -167,8 +178,8 @@ def _has(settings: Settings, isolation: IsolationName) -> bool:
 VENDORS: Final[Sequence[Callable[[Settings], Vendor]]] = (_nvidia,)
 ISOLATIONS: Final[Sequence[Callable[[Settings], Isolation]]] = (
     lambda of: Unenforced(),
-    lambda of: Tokens(libraries=str(share_libraries(of)), shares_dir=of.shares_dir, by_driver=of.limits_by_driver),
-    lambda of: Mps(folders=mps_folders(of)),
+    lambda of: Tokens(library=_library(of), by_driver=of.limits_by_driver),
+    _mps,
     lambda of: HamiCore(library=of.hami_library, folder=of.hami_dir),
 )
 PREPARERS: Final = (
@@ -179,7 +190,7 @@ PREPARERS: Final = (
     PreparerKind(
         make=lambda host: ShareFolders(
             root=Path(host.settings.shares_dir),
-            isolation=IsolationName.TOKENS,
+            isolations=frozenset({IsolationName.TOKENS, IsolationName.MPS}),  # grants of MPS where the answer has one
             fill=partial(write_grant, label=_label(host.settings)),
         ),
         wait_s=lambda of: 0.0,
@@ -187,7 +198,7 @@ PREPARERS: Final = (
     PreparerKind(
         make=lambda host: ShareFolders(
             root=Path(host.settings.hami_dir),
-            isolation=IsolationName.HAMI_CORE,
+            isolations=frozenset({IsolationName.HAMI_CORE}),
             fill=partial(make_hami_folder, label=_label(host.settings)),
             renewed=True,
         ),

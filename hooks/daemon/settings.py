@@ -20,8 +20,8 @@ from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unhealthy import Unhealthy
 from hooks.host.ldcache import NAME as LDCACHE
 from hooks.host.ldcache import built_program
+from hooks.isolation.library import LIBRARIES
 from hooks.isolation.mps import MpsFolders
-from hooks.isolation.tokens import LIBRARIES as TOKEN_LIBRARIES
 from hooks.model.assignment import Form, FormName, Trust
 from hooks.model.attachment import NetdevPolicy, VfSettings
 from hooks.vendors.nvidia.settings import NvidiaSettings
@@ -52,6 +52,11 @@ _VF_KEYS: Final = frozenset(
 class AttachBy(StrEnum):
     HOOKS = "hooks"
     CNI = "cni"
+
+
+class MpsMemory(StrEnum):
+    PROCESS = "process"
+    CONTAINER = "container"
 
 
 class FrontEndName(StrEnum):
@@ -115,6 +120,10 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True):
     mps_control: Annotated[str, Setting("isolation mps: NVIDIA's program that starts and asks a card's MPS daemon")] = (
         "/usr/bin/nvidia-cuda-mps-control"
     )
+    mps_memory: Annotated[
+        MpsMemory,
+        Setting("isolation mps: what keeps to a share of memory: each process, by MPS, or the container, by lading-shares"),
+    ] = MpsMemory.PROCESS
     mps_dir: Annotated[str, Setting("isolation mps: folder of the daemons' pipes and logs")] = "/run/lading/mps"
     mps_shm_dir: Annotated[
         str, Setting("isolation mps: folder, on a tmpfs, of what containers of a card have as their /dev/shm")
@@ -293,22 +302,26 @@ def _check_isolations(settings: Settings) -> None:
             f"isolations: this version has no {', '.join(unknown)}", hint=f"write some of {', '.join(sorted(known))}"
         )
     if IsolationName.TOKENS in settings.isolations:
-        _check_tokens(settings)
+        _check_library(settings, "isolations has tokens")
     if IsolationName.MPS in settings.isolations:
         _check_mps(settings)
+    elif settings.mps_memory is MpsMemory.CONTAINER:
+        raise ConfigError(
+            'mps_memory = "container", and isolations has no mps', hint='isolations = ["mps"], or leave mps_memory out'
+        )
     if IsolationName.HAMI_CORE in settings.isolations:
         _check_hami(settings)
 
 
-def _check_tokens(settings: Settings) -> None:
+def _check_library(settings: Settings, reason: str) -> None:
+    """Refuse settings with which the library of shares cannot take the place of the driver's. `reason`: why it is needed."""
     if not settings.mounts_driver:
         raise ConfigError(
-            "isolations has tokens, which replaces libcuda.so.1 among the driver's files that Lading mounts",
-            hint='gpu_mode = "devices"',
+            f"{reason}, which replaces libcuda.so.1 among the driver's files that Lading mounts", hint='gpu_mode = "devices"'
         )
-    if missing := [name for name in TOKEN_LIBRARIES if not (share_libraries(settings) / name).is_file()]:
+    if missing := [name for name in LIBRARIES if not (share_libraries(settings) / name).is_file()]:
         raise ConfigError(
-            f"isolations has tokens, and {share_libraries(settings)} has no {' and no '.join(missing)}",
+            f"{reason}, and {share_libraries(settings)} has no {' and no '.join(missing)}",
             hint="share_libraries = the folder of the built libraries (make share-library builds them)",
         )
 
@@ -319,6 +332,8 @@ def _check_mps(settings: Settings) -> None:
             f"isolations has mps, and mps_control = {settings.mps_control} is no file",
             hint="the driver installs it as nvidia-cuda-mps-control",
         )
+    if settings.mps_memory is MpsMemory.CONTAINER:
+        _check_library(settings, 'isolations has mps, and mps_memory = "container"')
     check_absolute(settings, "mps_dir", "mps_shm_dir")
     socket = f"{mps_folders(settings).pipe(_SOME_UUID)}/control_privileged"
     if (over := len(os.fsencode(socket)) - LONGEST_PATH) > 0:
@@ -342,8 +357,14 @@ def mps_folders(settings: Settings) -> MpsFolders:
     return MpsFolders(mps_dir=settings.mps_dir, shm_dir=settings.mps_shm_dir)
 
 
+def has_share_library(settings: Settings) -> bool:
+    """Return whether containers get Lading's library, which asks lading-shares."""
+    by_mps = IsolationName.MPS in settings.isolations and settings.mps_memory is MpsMemory.CONTAINER
+    return by_mps or IsolationName.TOKENS in settings.isolations
+
+
 def share_libraries(settings: Settings) -> Path:
-    """Return the folder of the isolation tokens' libraries for this machine's architecture."""
+    """Return the folder of the libraries of shares for this machine's architecture."""
     if settings.share_libraries:
         return Path(settings.share_libraries)
     return Path(__file__).parents[2] / "shares/library/built" / platform.machine()

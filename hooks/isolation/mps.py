@@ -4,14 +4,18 @@ CUDA reads the limits of a process: a part of the card's multiprocessors, and an
 process can connect to the daemon of one pipe folder only, so a container gets one card. The MPS server and its clients exchange
 data in /dev/shm, so all containers of a card mount the daemon's folder there. hooks/mps/ runs the daemons.
 
+MPS limits the memory of each process. With Lading's library (hooks/isolation/library.py) each container keeps to its share of
+memory too, by the rules of the isolation `tokens`; it takes no turns.
+
 Source: NVIDIA, Multi-Process Service (docs.nvidia.com/deploy/mps): CUDA_MPS_PIPE_DIRECTORY, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,
 CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; the mount of /dev/shm as in NVIDIA's device plugin.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from hooks.isolation.library import ShareLibrary
 from hooks.isolation.unenforced import list_shares, total_mib
 from hooks.model.assignment import GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Container, EnvVar, Mount, Sandbox, merge
@@ -61,6 +65,7 @@ class MpsFolders:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mps:
     folders: MpsFolders
+    library: ShareLibrary | None = None  # keeps containers to their memory; None: MPS keeps each process to it
     name: IsolationName = IsolationName.MPS
 
     def enforce(self, cards: Sequence[Card], sandbox: Sandbox, container: Container, given: Adjustment) -> Enforced | Refusal:
@@ -83,7 +88,12 @@ class Mps:
             Mount(_SHARED_MEMORY, self.folders.shm(card.gpu.uuid), readonly=False),
         )
         mps = Adjustment(env=tuple(EnvVar(name, value) for name, value in env.items()), mounts=mounts)
-        return Enforced(adjustment=merge((given, list_shares(cards), mps)))
+        if self.library is None:
+            return Enforced(adjustment=merge((given, list_shares(cards), mps)))
+        enforced = self.library.enforce(cards, sandbox, container, given, turns=False)
+        if isinstance(enforced, Refusal):
+            return enforced
+        return replace(enforced, adjustment=merge((enforced.adjustment, mps)))
 
 
 def mps_cards(grants: Collection[Grant]) -> Iterator[GrantedGpu]:

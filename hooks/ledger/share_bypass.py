@@ -1,7 +1,8 @@
 """Find processes that use a shared card past the share server, and shares that use more memory than granted. Pure.
 
 The input is the grants, the processes that the share server knows, and the processes that the driver reports, with their
-cgroups. Only cards with shares of the isolation `tokens` are checked. A pod's process connects to the share server before it
+cgroups. Only shares that the share server keeps are checked: those of the isolation `tokens`, and those of `mps` that it serves
+(`mps_memory`; a container may have its share from before that was set). A pod's process connects to the share server before it
 has a context on the card, because its library asks first. So a process that the driver reports and the server does not know
 uses another library. `unmanaged.py` handles processes of pods without a share.
 
@@ -18,6 +19,7 @@ from enum import StrEnum
 from typing import Final
 
 from hooks.ledger.use import Part, sort_processes, sum_mib
+from hooks.model.assignment import GrantedGpu
 from hooks.model.grant import Grant, GrantKey
 from hooks.model.inventory import Gpu, GpuProcess
 from lading.amounts import first_few
@@ -28,6 +30,8 @@ from lading.vocabulary import GpuUuid, PodUid
 
 SUSPECT_S: Final = 3.0
 _NAMED: Final = 3  # maximum processes named in a message
+_KEPT: Final = (IsolationName.TOKENS, IsolationName.MPS)
+_Shares = Sequence[tuple[Grant, GrantedGpu]]
 
 
 class How(StrEnum):
@@ -63,8 +67,19 @@ class ShareBypass:
 
 
 def shared_cards(grants: Iterable[Grant]) -> frozenset[GpuUuid]:
-    """Return the cards whose shares the share server enforces by turns."""
-    return frozenset(gpu.uuid for grant in grants for gpu in grant.devices.gpus if gpu.isolation is IsolationName.TOKENS)
+    """Return the cards with shares that the share server may keep."""
+    return frozenset(gpu.uuid for grant in grants for gpu in grant.devices.gpus if gpu.isolation in _KEPT)
+
+
+def _list_kept(grant: Grant, known: Iterable[ShareUse]) -> list[GrantedGpu]:
+    """Return the shares of this grant that the share server keeps."""
+    served = {(use.container, use.gpu) for use in known if use.pod_uid == grant.pod}
+    return [
+        gpu
+        for gpu in grant.devices.gpus
+        if gpu.isolation is IsolationName.TOKENS
+        or (gpu.isolation in _KEPT and ("" if gpu.pod_wide else grant.container, gpu.uuid) in served)
+    ]
 
 
 def find_share_bypasses(
@@ -76,13 +91,13 @@ def find_share_bypasses(
     tolerance_mib: int,
 ) -> tuple[ShareBypass, ...]:
     """Return the containers that bypass shares of these cards, sorted by `key`."""
-    sharers = [grant for grant in grants if shared_cards([grant])]
-    result = [*_strangers(gpus, cgroups, known, sharers), *_over_limit(gpus, cgroups, sharers, tolerance_mib)]
+    shares = [(grant, gpu) for grant in grants for gpu in _list_kept(grant, known)]
+    result = [*_strangers(gpus, cgroups, known, shares), *_over_limit(gpus, cgroups, grants, shares, tolerance_mib)]
     return tuple(sorted(result, key=lambda one: one.key))
 
 
 def _strangers(
-    gpus: Iterable[Gpu], cgroups: Mapping[int, str], known: Iterable[ShareUse], grants: Collection[Grant]
+    gpus: Iterable[Gpu], cgroups: Mapping[int, str], known: Iterable[ShareUse], shares: _Shares
 ) -> Iterator[ShareBypass]:
     connected: dict[str, set[int]] = {}
     for use in known:
@@ -95,30 +110,29 @@ def _strangers(
             owner = parse_cgroup(cgroups.get(pid, ""))
             if owner is None or pid in connected.get(owner.pod, ()):
                 continue
-            ids = {one.id: grant.container for grant in grants if grant.pod == owner.pod for one in grant.containers}
+            ids = {one.id: grant.container for grant, _ in shares if grant.pod == owner.pod for one in grant.containers}
             name = ids.get(owner.container, "") if owner.container else ""
             strangers.setdefault((owner.pod, name), []).append(pid)
         for (pod, container), pids in strangers.items():
-            sharer = next((grant for grant in grants if grant.pod == pod and gpu.uuid in shared_cards([grant])), None)
+            sharer = next((grant for grant, share in shares if grant.pod == pod and share.uuid == gpu.uuid), None)
             if sharer is not None:
                 yield _of(sharer, container, gpu.uuid, How.PROCESS, process_ids=tuple(pids))
 
 
 def _over_limit(
-    gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Collection[Grant], tolerance_mib: int
+    gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Collection[Grant], shares: _Shares, tolerance_mib: int
 ) -> Iterator[ShareBypass]:
     processes = sort_processes(gpus, cgroups, grants)
-    shares: dict[tuple[GrantKey, GpuUuid], tuple[Grant, int, list[GpuProcess] | None]] = {}
-    for grant in grants:
-        for granted in grant.devices.gpus:
-            if granted.isolation is not IsolationName.TOKENS or granted.memory_mib is None:
-                continue
-            key = GrantKey(grant.pod, "" if granted.pod_wide else grant.container), granted.uuid
-            _, limit_mib, so_far = shares.get(key, (grant, granted.memory_mib, list[GpuProcess]()))
-            own = processes.get(Part(granted.uuid, grant.key))
-            together = None if so_far is None or own is None else [*so_far, *own]
-            shares[key] = grant, limit_mib, together
-    for (holder, card), (grant, limit_mib, running) in shares.items():
+    holders: dict[tuple[GrantKey, GpuUuid], tuple[Grant, int, list[GpuProcess] | None]] = {}
+    for grant, granted in shares:
+        if granted.memory_mib is None:
+            continue
+        key = GrantKey(grant.pod, "" if granted.pod_wide else grant.container), granted.uuid
+        _, limit_mib, so_far = holders.get(key, (grant, granted.memory_mib, list[GpuProcess]()))
+        own = processes.get(Part(granted.uuid, grant.key))
+        together = None if so_far is None or own is None else [*so_far, *own]
+        holders[key] = grant, limit_mib, together
+    for (holder, card), (grant, limit_mib, running) in holders.items():
         used_mib = None if running is None else sum_mib(running)
         if running and used_mib is not None and used_mib > limit_mib + tolerance_mib * len(running):
             yield _of(grant, holder.container, card, How.MEMORY, limit_mib=limit_mib)

@@ -14,6 +14,7 @@
 #define SHARED_QUEUE_NS (MS / 2) /* the same while other containers use the device */
 #define LONG_NS (2 * MS)        /* a longer launch has to fit into the rest of the turn */
 #define REPORT_NS MS            /* use outside turns that is reported at once */
+#define OWN_PAUSE_NS (3 * MS / 10) /* a program that paused for so long after its last two synchronisations is to pause again */
 enum {
   IDLE_MS = 1,          /* time without work after which a turn is given back while others wait */
   PAUSING_LOOK_US = 100, /* interval of looks for the end of a burst that pauses the holder */
@@ -31,6 +32,8 @@ enum mode { IN_TURN, GUEST, FIXED };
 static struct launches {
   _Atomic int waiting; /* threads that wait for a turn, or for the device, and are about to launch */
   _Atomic int64_t last_launch;
+  _Atomic int64_t synchronised; /* when a call returned that waits for the device; 0: a launch followed */
+  _Atomic int64_t pause, pause_before; /* times between the last two such calls and the next launches */
   int64_t rests, after;  /* since when the device has no work, after which launch; of the thread that keeps turns */
   _Atomic uint32_t paused; /* number of the last pause that was waited for */
   struct account account;
@@ -39,6 +42,12 @@ static struct launches {
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static int started;
+
+/* Return the device of the calling thread's context; NULL if launches on it need no turn. */
+static struct device *device_with_turns(void) {
+  struct device *device = device_of_thread();
+  return device && atomic_load_explicit(&device->takes_turns, memory_order_relaxed) ? device : NULL;
+}
 
 static struct launches *launches_on(const struct device *device) { return &launches[device->index]; }
 
@@ -89,6 +98,15 @@ static int64_t take_used(struct device *device) {
   return account_report(&launches_on(device)->account, now_ns(), 0, 0);
 }
 
+/* Give the turn back, unless a thread is about to use it. */
+static void release(struct device *device) {
+  link_lock();
+  if (link_joined() && atomic_load(&device->turn) == HOLDING && !atomic_load(&launches_on(device)->waiting)) {
+    turn_release(device, take_used(device));
+  }
+  link_unlock();
+}
+
 /* Give back a turn that no thread uses: when the device has had no work for some time while others wait, or when it is over. */
 static void release_if_idle(struct device *device) {
   struct launches *on = launches_on(device);
@@ -98,9 +116,28 @@ static void release_if_idle(struct device *device) {
   if (now - launched < IDLE_MS * MS || !queue_is_done(&on->queue)) return;
   if (on->after != launched) on->rests = now, on->after = launched;
   if (now - on->rests < IDLE_MS * MS) return; /* a program that waited for its work is about to launch more */
-  link_lock();
-  if (link_joined() && atomic_load(&device->turn) == HOLDING && !atomic_load(&on->waiting)) turn_release(device, take_used(device));
-  link_unlock();
+  release(device);
+}
+
+/* Give back the turn at once if a call that waits for the device has returned, others wait, and the program is likely to pause. */
+static CUresult synchronised(CUresult result) {
+  struct device *device = result ? NULL : device_with_turns();
+  if (!device) return result;
+  struct launches *on = launches_on(device);
+  atomic_store_explicit(&on->synchronised, now_ns(), memory_order_relaxed);
+  if (atomic_load(&device->turn) != HOLDING || !atomic_load(&atomic_load(&device->page)->waiters)) return result;
+  int pauses = atomic_load(&on->pause) >= OWN_PAUSE_NS && atomic_load(&on->pause_before) >= OWN_PAUSE_NS;
+  if (pauses && !atomic_load(&on->waiting) && queue_is_done(&on->queue)) release(device);
+  return result;
+}
+
+/* Note how long the program paused if this is the first launch after a synchronisation. */
+static void note_pause(struct launches *on) {
+  int64_t since = atomic_load_explicit(&on->synchronised, memory_order_relaxed);
+  if (LIKELY(!since)) return;
+  atomic_store(&on->pause_before, atomic_load(&on->pause));
+  atomic_store(&on->pause, now_ns() - since);
+  atomic_store(&on->synchronised, 0);
 }
 
 /* Report use, or end the pause of the holder when this process's burst of work is over. */
@@ -157,6 +194,7 @@ static void reset(void) {
   started = 0;
   for (int i = 0; i < MAX_DEVICES; i++) {
     atomic_store(&launches[i].waiting, 0);
+    atomic_store(&launches[i].synchronised, 0);
     account_reset(&launches[i].account);
     queue_reset(&launches[i].queue);
   }
@@ -235,16 +273,17 @@ void forget_launch_context(CUcontext context) {
 
 /* A launch that waits for nothing more. */
 struct launch {
-  struct device *device; /* NULL: it is captured, a node of a graph, and needs no turn */
+  struct device *device; /* NULL: it needs no turn. It is captured, a node of a graph, or the device takes none */
   enum mode mode;
   uint16_t kind;
 };
 
 /* Return the launch when it may be made. */
 static struct launch begin_launch(CUstream stream, int captured, Record record, uint16_t kind) {
-  struct launch launch = {captured ? NULL : device_of_thread(), IN_TURN, kind};
+  struct launch launch = {captured ? NULL : device_with_turns(), IN_TURN, kind};
   if (!launch.device) return launch;
   struct launches *on = launches_on(launch.device);
+  note_pause(on);
   int64_t length = queue_length(&on->queue, kind);
   if (LIKELY(in_turn(launch.device, length) && !is_paused(launch.device))) return launch;
   if (is_paused(launch.device)) wait_out_pause(launch.device);
@@ -326,3 +365,8 @@ CUresult launch_graph(CUgraphExec graph, CUstream stream) {
 CUresult launch_graph_ptsz(CUgraphExec graph, CUstream stream) {
   LAUNCH(stream, _ptsz, kind_of(graph, 0), real.cuGraphLaunch_ptsz(graph, stream));
 }
+
+HOOK CUresult cuCtxSynchronize(void) { return synchronised(real.cuCtxSynchronize()); }
+HOOK CUresult cuStreamSynchronize(CUstream stream) { return synchronised(real.cuStreamSynchronize(stream)); }
+HOOK CUresult cuStreamSynchronize_ptsz(CUstream stream) { return synchronised(real.cuStreamSynchronize_ptsz(stream)); }
+HOOK CUresult cuEventSynchronize(CUevent event) { return synchronised(real.cuEventSynchronize(event)); }

@@ -198,6 +198,7 @@ CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *), cuStreamIsCaptu
 CUresult cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus *, uint64_t *, CUgraph *, const CUgraphNode **, size_t *);
 CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream, CUstreamCaptureStatus *, uint64_t *, CUgraph *, const CUgraphNode **, size_t *);
 CUresult cuStreamGetCtx(CUstream, CUcontext *);
+CUresult cuStreamSynchronize(CUstream), cuStreamSynchronize_ptsz(CUstream);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *);
 CUresult cuEventCreate(CUevent *, unsigned), cuEventDestroy_v2(CUevent);
 CUresult cuEventRecord(CUevent, CUstream), cuEventRecord_ptsz(CUevent, CUstream);

@@ -43,6 +43,7 @@
   X(cuGraphUpload) X(cuGraphUpload_ptsz) X(cuGraphInstantiate) X(cuGraphInstantiate_v2) X(cuGraphInstantiateWithFlags) \
   X(cuGraphInstantiateWithParams) X(cuGraphInstantiateWithParams_ptsz) X(cuGraphDestroy) X(cuGraphExecDestroy) \
   X(cuDeviceGraphMemTrim) \
+  X(cuCtxSynchronize) X(cuStreamSynchronize) X(cuStreamSynchronize_ptsz) X(cuEventSynchronize) \
   X(cuGetProcAddress) X(cuGetProcAddress_v2)
 /* Others that are called. */
 #define CALLED(X) \

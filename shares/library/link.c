@@ -113,6 +113,7 @@ static void use_page(struct page *fresh) {
     devices[i].index = i;
     atomic_store(&devices[i].page, &fresh->device[i]);
     atomic_store(&devices[i].neighbours, &fresh->neighbours[i]);
+    atomic_store(&devices[i].takes_turns, !atomic_load(&fresh->turnless[i]));
   }
   (void)old; /* another thread may be looking at it: 4 KiB for each restart of the server stay mapped */
 }

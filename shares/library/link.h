@@ -16,6 +16,7 @@ struct device {
   int index;                        /* in the grant */
   struct page_device *_Atomic page; /* stays mapped when the server is away */
   _Atomic unsigned char *_Atomic neighbours;
+  _Atomic int takes_turns;
   _Atomic int turn;
   _Atomic int64_t held_bytes; /* memory of this process, without its contexts */
   int contexts;               /* number of contexts of this process */

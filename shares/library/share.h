@@ -36,6 +36,7 @@ struct page {
   _Atomic unsigned char neighbours[MAX_DEVICES]; /* 1: other containers have used the device within the last second */
   _Atomic uint16_t context_mib[MAX_DEVICES]; /* memory that a context takes, as far as the driver has told the server */
   struct page_device device[MAX_DEVICES];
+  _Atomic unsigned char turnless[MAX_DEVICES]; /* 1: launches need no turn, because an MPS server runs all kernels of the card */
 };
 
 struct connection {

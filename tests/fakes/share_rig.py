@@ -41,7 +41,13 @@ def eventually(holds: Callable[[], object]) -> None:
 
 
 def shared(
-    uuid: GpuUuid = CARD, *, mib: int = 2048, request: int = 50, limit: int = 100, driver_limits: bool = False
+    uuid: GpuUuid = CARD,
+    *,
+    mib: int = 2048,
+    request: int = 50,
+    limit: int = 100,
+    driver_limits: bool = False,
+    turns: bool = True,
 ) -> SharedGpu:
     return SharedGpu(
         uuid=uuid,
@@ -50,6 +56,7 @@ def shared(
         request_percent=request,
         limit_percent=limit,
         driver_limits=driver_limits,
+        turns=turns,
     )
 
 

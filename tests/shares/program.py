@@ -532,13 +532,15 @@ class Device:
 
     def nvml_processes(self) -> dict[int, int]:
         """Return the bytes that each process has of the first card, as NVML counts them."""
-        nvml, card, number = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), ctypes.c_uint(256)
-        listed = (NvmlProcess * number.value)()
+        nvml, card, used = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), {}
         assert not nvml.nvmlInit_v2()
         assert not nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card))
-        assert not nvml.nvmlDeviceGetComputeRunningProcesses_v3(card, ctypes.byref(number), listed)
+        for read in (nvml.nvmlDeviceGetComputeRunningProcesses_v3, nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3):
+            number, listed = ctypes.c_uint(256), (NvmlProcess * 256)()
+            assert not read(card, ctypes.byref(number), listed)
+            used.update({one.pid: one.used for one in listed[: number.value]})
         assert not nvml.nvmlShutdown()
-        return {one.pid: one.used for one in listed[: number.value]}
+        return used
 
     def begin_call(self, name: str) -> None:
         """Make a call in a thread, and return while it goes on."""

@@ -193,11 +193,13 @@ class Site(Served, Block):
         request: int = 50,
         limit: int = 100,
         driver_limits: bool = False,
+        turns: bool = True,
         other_mib: int = 0,
     ) -> Container:
         """Grant a share, and wait until the server has it. `other_mib`: grant so much of a second card too."""
         need(not other_mib or len(self.card.uuids) > 1, "two cards")
-        gpus = [shared(self.card.uuids[0], mib=mib, request=request, limit=limit, driver_limits=driver_limits)]
+        first = self.card.uuids[0]
+        gpus = [shared(first, mib=mib, request=request, limit=limit, driver_limits=driver_limits, turns=turns)]
         if other_mib:
             gpus.append(shared(self.card.uuids[1], mib=other_mib, request=request, limit=limit))
         path = self._rig.grant(share(name, *gpus))

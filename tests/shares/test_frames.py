@@ -7,15 +7,18 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from shares.page import DeviceShare, SharedPage
+from shares.policy.model import NO_END
 from shares.wire import SIZE, Frame, Kind, pack, unpack
 from simnode.child import Block
 from tests.fakes.share_rig import BOUND_S, CARD
-from tests.shares.calls import call
+from tests.shares.calls import Call, call
 from tests.shares.site import MIB, SOCKET, Container, Process, Site, eventually
+from tests.shares.test_turns import MS
 
 ROUNDS = 1000
 LIMIT_MIB = 1000
@@ -27,7 +30,10 @@ class CountingServer(Block):
     def __init__(self, path: Path) -> None:
         self._path = path
         self.frames: Counter[Kind] = Counter()
+        self.turns: list[Kind] = []  # frames about turns, in their order
         self.used = 0
+        self.takes_use = 1  # 0: no process works outside a turn
+        self.waiters = 0  # so many other containers want the card during each turn
         self._ending = threading.Event()
 
     def _begin(self) -> None:
@@ -60,10 +66,15 @@ class CountingServer(Block):
 
     def _answer(self, accepted: socket.socket, frame: Frame) -> None:
         if frame.kind is Kind.HELLO:
-            welcome = pack(Frame(Kind.WELCOME, a=time.monotonic_ns(), b=1, c=1))
+            welcome = pack(Frame(Kind.WELCOME, a=time.monotonic_ns(), b=1, c=self.takes_use))
             socket.send_fds(accepted, [welcome], [self.page.fd])
             return
         self.frames[frame.kind] += 1
+        if frame.kind in {Kind.WANT, Kind.RELEASE}:
+            self.turns.append(frame.kind)
+        if frame.kind is Kind.WANT:
+            self.page.show_turn(0, NO_END, self.waiters, neighbours=True, pause=0)
+            accepted.send(pack(Frame(Kind.TOKEN, a=NO_END, c=NO_END)))
         self.used += {Kind.ADD: frame.a, Kind.SUB: -frame.a}.get(frame.kind, 0)
         self.page.show_used(0, self.used)
         if not frame.b and frame.kind in {Kind.ADD, Kind.CONTEXT}:
@@ -127,3 +138,49 @@ def test_the_reserve_goes_back_when_another_process_comes(process: Process, serv
 def test_a_reserve_is_there_for_a_context(process: Process, server: CountingServer) -> None:
     assert process.do(["alloc", "plain", 100 * MIB], ["free", 1], call("cuCtxCreate_v2", "&c", 0, 0)) == [0, 0, 0]
     assert server.used == 2 * MIB
+
+
+SLEEP: Final[Call] = ["sleep", 0.02]
+SYNCHRONISE: Final = {
+    "cuCtxSynchronize": call("cuCtxSynchronize"),
+    "cuStreamSynchronize": call("cuStreamSynchronize", None),
+    "cuStreamSynchronize_ptsz": call("cuStreamSynchronize_ptsz", 1),  # the legacy stream
+    "cuEventSynchronize": call("cuEventSynchronize", "e"),
+}
+
+
+def start_with_turns(container: Container, server: CountingServer, *, waiters: int) -> Process:
+    """Start a process that launches in turns only. `waiters`: number of other containers that want the card."""
+    server.takes_use, server.waiters = 0, waiters
+    process = container.start()
+    assert process.do(call("cuEventCreate", "&e", 0)) == [0]
+    return process
+
+
+@pytest.mark.parametrize("synchronise", SYNCHRONISE.values(), ids=SYNCHRONISE)
+def test_a_program_that_pauses_after_synchronisations_gives_its_turn_back_in_them(
+    container: Container, server: CountingServer, synchronise: Call
+) -> None:
+    """The second launch follows the first within the time after which an idle turn is given back anyway."""
+    process = start_with_turns(container, server, waiters=1)
+    work: list[Call] = [["launch", MS], call("cuEventRecord", "e", None), synchronise]
+    process.do(*(3 * [*work, SLEEP]))
+    before = len(server.turns)
+    assert process.do(*work, ["launch", MS], ["sync"]) == [0] * 5
+    assert server.turns[before : before + 3] == [Kind.WANT, Kind.RELEASE, Kind.WANT]
+
+
+def test_a_program_that_goes_on_after_synchronisations_keeps_its_turn(container: Container, server: CountingServer) -> None:
+    process = start_with_turns(container, server, waiters=1)
+    cycle: list[Call] = [["launch", MS], ["sync"]]
+    assert process.do(*(50 * cycle)) == [0] * 100
+    assert server.frames[Kind.WANT] < 25  # a process that is stopped by the system for a while may lose some
+
+
+def test_a_program_that_pauses_keeps_its_turn_while_no_other_wants_the_card(
+    container: Container, server: CountingServer
+) -> None:
+    process = start_with_turns(container, server, waiters=0)
+    cycle: list[Call] = [["launch", MS], ["sync"], SLEEP]
+    process.do(*(5 * cycle))
+    assert server.turns == [Kind.WANT]

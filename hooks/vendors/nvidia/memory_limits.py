@@ -21,9 +21,10 @@ from typing import Any, Final, NamedTuple
 import pynvml
 
 from hooks.model.inventory import Gpu
-from hooks.vendors.nvidia.session import UNSUPPORTED, session, session_to
+from hooks.vendors.nvidia.session import session, session_to
 from lading.cgroups import ROOT
 from lading.errors import HostError
+from lading.nvml import UNSUPPORTED
 from lading.vocabulary import GpuUuid
 
 NO_LIMIT: Final = 2**64 - 1

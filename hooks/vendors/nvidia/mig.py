@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import pynvml
 
-from hooks.vendors.nvidia.session import UNKNOWN, ask
+from hooks.vendors.nvidia.session import UNKNOWN
 from lading.devices.identity import MIG_PROFILE_SHAPE
+from lading.nvml import ask
 
 _NAMED: Final = re.compile(rf" MIG ({MIG_PROFILE_SHAPE})$")
 _EIGHTHS: Final = 8

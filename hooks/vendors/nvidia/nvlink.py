@@ -12,8 +12,9 @@ from typing import Any
 import pynvml
 
 from hooks.model.inventory import NvLink
-from hooks.vendors.nvidia.session import UNKNOWN, ask
+from hooks.vendors.nvidia.session import UNKNOWN
 from lading.devices.identity import parse_pci_address
+from lading.nvml import ask
 from lading.vocabulary import PciAddress
 
 

@@ -38,9 +38,10 @@ from hooks.vendors.nvidia.procfs import (
     read_mig_minors,
     read_system_memory,
 )
-from hooks.vendors.nvidia.session import WITHHELD, LibraryError, ask, session, session_to
+from hooks.vendors.nvidia.session import WITHHELD, LibraryError, session, session_to
 from lading.devices.identity import parse_pci_address, pci_order
 from lading.errors import HostError
+from lading.nvml import ask, list_processes
 from lading.vocabulary import GpuUuid, PciAddress
 
 NAME: Final = "nvidia"  # the vendor's name in inventories
@@ -49,7 +50,6 @@ CAPS_DRIVER: Final = "nvidia-caps"
 ALL_CARDS: Final = "all"
 
 _NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-_NO_INSTANCE_ID = 0xFFFFFFFF  # instance id of a process on a card that is not in MIG mode
 _MODES: Final = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "EXCLUSIVE_THREAD",
     pynvml.NVML_COMPUTEMODE_PROHIBITED: "PROHIBITED",
@@ -355,20 +355,10 @@ def _read_processes(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[Gp
 
 
 def _list_processes(handle: Any) -> tuple[GpuProcess, ...]:
-    """Return the processes of a card. NVML lists clients of an MPS server separately, and may list a process twice. Raise
-    NVMLError."""
-    result = [
-        *pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
-        *ask(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle), []),
-    ]
-    used: dict[tuple[int, tuple[int, int] | None], int | None] = {}
-    for one in result:
-        key = one.pid, None if one.gpuInstanceId == _NO_INSTANCE_ID else (one.gpuInstanceId, one.computeInstanceId)
-        amounts = (used.get(key), None if one.usedGpuMemory is None else one.usedGpuMemory >> 20)
-        used[key] = max((mib for mib in amounts if mib is not None), default=None)
+    """Return the processes of a card. Raise NVMLError."""
     return tuple(
-        GpuProcess(pid=pid, instance=instance, used_mib=mib)
-        for (pid, instance), mib in sorted(used.items(), key=lambda item: (item[0][0], item[0][1] or (-1, -1)))
+        GpuProcess(pid=one.pid, instance=one.instance, used_mib=None if one.used_bytes is None else one.used_bytes >> 20)
+        for one in list_processes(handle)
     )
 
 

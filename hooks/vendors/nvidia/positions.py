@@ -20,8 +20,9 @@ from typing import Any, Final
 import pynvml
 
 from hooks.vendors.nvidia.mig import name_profile
-from hooks.vendors.nvidia.session import UNKNOWN, ask
+from hooks.vendors.nvidia.session import UNKNOWN
 from lading.devices.identity import MemorySpan, position_name
+from lading.nvml import ask
 from lading.vocabulary import GpuUuid
 
 _NAMED: Final = "MIG "

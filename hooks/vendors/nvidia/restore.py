@@ -14,7 +14,8 @@ from typing import Any
 
 import pynvml
 
-from hooks.vendors.nvidia.session import UNSUPPORTED, session_to
+from hooks.vendors.nvidia.session import session_to
+from lading.nvml import UNSUPPORTED
 from lading.vocabulary import GpuUuid
 
 

@@ -9,17 +9,15 @@ import contextlib
 import ctypes
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import pynvml
 
 from lading.errors import HostError
+from lading.nvml import UNSUPPORTED
 
-T = TypeVar("T")
-
-UNSUPPORTED: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 UNKNOWN: Final = (*UNSUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)  # also the error for an index that the card lacks
 WITHHELD: Final = (*UNSUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION)  # also the error for values that only administrators may read
 _ONE_SESSION: Final = threading.Lock()
@@ -60,13 +58,3 @@ def _load(library: Path) -> ctypes.CDLL:
         return ctypes.CDLL(str(library))
     except OSError as e:
         raise LibraryError(f"cannot load {library}: {e}") from e
-
-
-def ask(call: Callable[[], T], otherwise: T, *, absent: tuple[int, ...] = UNSUPPORTED) -> T:
-    """Return the result of an NVML call; `otherwise` if the call fails with an error in `absent`. Raise other NVMLErrors."""
-    try:
-        return call()
-    except pynvml.NVMLError as e:
-        if e.value in absent:
-            return otherwise
-        raise

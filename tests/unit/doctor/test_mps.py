@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from doctor.mps import DaemonReading, MpsReading, decide_mps, read_mps
+from doctor.mps import DaemonReading, MemoryReading, MpsReading, decide_mps, read_memory, read_mps
 from hooks.isolation.mps import MpsFolders
+from hooks.model.inventory import GpuProcess
 from hooks.mps import control as control_module
 from hooks.mps.control import Control
 from lading.checks.model import Verdict
 from lading.devices.isolation import MPS_CLIENTS
+from lading.sharestatus import ShareUse
 from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
 from tests.unit.doctor.verdicts import only, states
-from tests.unit.hooks.inventories import uuid
+from tests.unit.hooks.inventories import gpu, uuid
 
 WELL = DaemonReading(uuid=uuid(0), runs=True, clients=2)
 OFFERED = MpsReading(offered=True, command="/usr/bin/nvidia-cuda-mps-control", daemons=(WELL,))
@@ -58,7 +60,8 @@ def test_a_daemon_is_asked_for_its_clients_and_a_fault(control: Control, tmp_pat
     with client(pipe) as program:
         program.answer()
         result = reading(control, tmp_path)
-        assert result.daemons == (DaemonReading(uuid=uuid(0), runs=True, clients=1),)
+        (daemon,) = result.daemons
+        assert (daemon.uuid, daemon.runs, daemon.clients, len(daemon.servers)) == (uuid(0), True, 1, 1)
         assert "daemons: 1, processes that use cards by them: 1" in only(decide_mps(result)).what
         program.fault()
         assert "blocks" in only(decide_mps(reading(control, tmp_path))).what
@@ -95,6 +98,31 @@ def test_what_is_wrong_is_reported(found: MpsReading, state: Verdict, words: str
     verdict = only(decide_mps(found))
     assert verdict.verdict is state
     assert words in verdict.what
+
+
+def use(memory_limit_mib: int) -> ShareUse:
+    return ShareUse(
+        namespace="n", pod="p", pod_uid="u", container="c", gpu=uuid(0), request_percent=0, limit_percent=100, held_s=0.0,
+        has_turn=False, waiters=0, turns=False, memory_used_mib=0, memory_limit_mib=memory_limit_mib, processes=0,
+    )  # fmt: skip
+
+
+def test_shares_that_leave_no_place_for_the_server_are_reported() -> None:
+    card = replace(gpu(0), processes=(GpuProcess(pid=7, used_mib=300), GpuProcess(pid=8, used_mib=1000)))
+    daemon, rest = replace(WELL, servers=(7,)), card.usable_mib - 300
+    memory = MemoryReading(uses=(use(1000), use(rest - 1000)), gpus=(card,))
+    assert only(decide_mps(replace(OFFERED, daemons=(daemon,), memory=memory))).verdict is Verdict.OK
+    full = replace(memory, uses=(use(1000), use(rest - 999)))
+    finding = only(decide_mps(replace(OFFERED, daemons=(daemon,), memory=full)))
+    assert finding.verdict is Verdict.WARNING
+    assert "MPS server 300" in finding.what
+
+
+def test_a_share_server_that_does_not_answer_is_reported(tmp_path: Path) -> None:
+    memory = asyncio.run(read_memory(tmp_path / "shares.sock", ()))
+    finding = only(decide_mps(replace(OFFERED, memory=memory)))
+    assert finding.verdict is Verdict.FAILED
+    assert "lading-shares" in finding.mend
 
 
 def test_each_daemon_is_a_finding_of_its_own() -> None:

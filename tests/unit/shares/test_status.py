@@ -1,6 +1,7 @@
 """The answer of a server about itself: JSON, a table, and metrics."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,12 @@ def test_the_answer_is_the_use_of_each_share(path: Path) -> None:
     assert (use.memory_used_mib, use.memory_limit_mib, use.processes) == (701, 2048, 2)
     assert (use.has_turn, use.waiters) == (True, 1)
     assert render_table([use]) == TABLE
+
+
+def test_a_share_without_turns_is_shown_as_one_by_mps(path: Path) -> None:
+    (use,) = asyncio.run(asked(path, replace(USE, grant=share("train", shared(request=30, limit=60, turns=False)))))
+    assert not use.turns
+    assert "by MPS, to 60 %" in render_table([use])
 
 
 def test_an_answer_of_thousands_arrives_whole(path: Path) -> None:

@@ -26,12 +26,13 @@ SANDBOX = Sandbox(id="s1", uid="pod-1")
 
 
 def tokens(root: Path) -> ShareFolders:
-    return ShareFolders(root=root, isolation=IsolationName.TOKENS, fill=partial(write_grant, label=make_label(root / "host")))
+    fill_folder = partial(write_grant, label=make_label(root / "host"))
+    return ShareFolders(root=root, isolations=frozenset({IsolationName.TOKENS, IsolationName.MPS}), fill=fill_folder)
 
 
 def hami(root: Path) -> ShareFolders:
     fill_folder = partial(make_hami_folder, label=make_label(root / "host"))
-    return ShareFolders(root=root, isolation=IsolationName.HAMI_CORE, fill=fill_folder, renewed=True)
+    return ShareFolders(root=root, isolations=frozenset({IsolationName.HAMI_CORE}), fill=fill_folder, renewed=True)
 
 
 def prepare(folders: ShareFolders, given: ShareGrant) -> Adjustment | Refusal:
@@ -51,6 +52,17 @@ def granted(container: str = "train", *, pod_wide: bool = False, isolation: Isol
 
 def reconcile(folders: ShareFolders, grants: Iterable[Grant]) -> None:
     asyncio.run(folders.reconcile(seen(grants), frozenset()))
+
+
+def test_a_share_by_mps_has_a_folder_only_if_the_share_server_keeps_its_memory(tmp_path: Path) -> None:
+    grant, folders = granted(isolation=IsolationName.MPS), tokens(tmp_path)
+    assert fill(folders, Answer(adjustment=Adjustment(), grant=grant)) == Adjustment()
+    assert [*tmp_path.iterdir()] == []
+    fill(folders, Answer(adjustment=Adjustment(), grant=grant, share=share("train", pod="pod-1")))
+    reconcile(folders, [grant])
+    assert (tmp_path / "pod-1_train" / FILE).exists()
+    reconcile(folders, [])
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_grant_is_written_for_the_server(tmp_path: Path) -> None:

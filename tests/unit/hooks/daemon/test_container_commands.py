@@ -10,7 +10,7 @@ from hooks.daemon.settings import Settings
 from hooks.frontends.nri.guard import handler
 from hooks.frontends.nri.guard.launched import PROGRAM, VERSION_MARK
 from hooks.host.cdi_files import spec_path
-from hooks.isolation.tokens import LIBRARIES
+from hooks.isolation.library import LIBRARIES
 from hooks.ledger.store import Ledger
 from hooks.main import main
 from hooks.model.cdi import KINDS

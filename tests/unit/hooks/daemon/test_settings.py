@@ -12,9 +12,11 @@ from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.settings import (
     AttachBy,
     FrontEndName,
+    MpsMemory,
     Settings,
     attaches,
     check,
+    has_share_library,
     ldcache_program,
     netdev_policy,
     read_trust,
@@ -23,6 +25,7 @@ from hooks.daemon.settings import (
 from hooks.grant.dirty import CleanCheck
 from hooks.grant.unhealthy import Unhealthy
 from hooks.host.ldcache import built_program
+from hooks.isolation.library import LIBRARIES
 from hooks.main import serve
 from hooks.model.assignment import Form, Trust
 from hooks.model.attachment import VfConfig, VfSettings
@@ -184,6 +187,31 @@ def test_mps_needs_its_program_and_a_folder_that_sockets_fit_in(tmp_path: Path) 
         check(replace(by_hand, mps_dir=longest + "x"))
     with pytest.raises(ConfigError, match="mps_shm_dir"):
         check(replace(by_hand, mps_shm_dir="shm"))
+
+
+def test_memory_of_containers_by_mps_needs_the_library_of_shares(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.touch()
+    by_mps = Settings(
+        assignments=(Form.MANUAL,),
+        isolations=(IsolationName.MPS,),
+        mps_control=str(program),
+        mps_memory=MpsMemory.CONTAINER,
+        share_libraries=str(tmp_path),
+    )
+    with pytest.raises(ConfigError, match=r"mps_memory = .*has no libcuda") as e:
+        check(replace(by_mps, gpu_mode=GpuMode.DEVICES))
+    assert "share_libraries" in e.value.hint
+    for name in LIBRARIES:
+        (tmp_path / name).touch()
+    check(replace(by_mps, gpu_mode=GpuMode.DEVICES))
+    assert has_share_library(by_mps)
+    assert not has_share_library(replace(by_mps, mps_memory=MpsMemory.PROCESS))
+    with pytest.raises(ConfigError, match=r"mps_memory = .*replaces libcuda") as e:
+        check(replace(by_mps, gpu_mode=GpuMode.CDI))
+    assert e.value.hint == 'gpu_mode = "devices"'
+    with pytest.raises(ConfigError, match="isolations has no mps"):
+        check(replace(by_mps, isolations=(IsolationName.NONE,)))
 
 
 def test_hami_core_needs_its_library_by_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Test what a container with a share by MPS gets, and the limits of a card's daemon."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,20 +9,24 @@ from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules, View, decide
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
+from hooks.isolation.library import ShareLibrary
 from hooks.isolation.mps import Limits, Mps, MpsFolders, largest_limits
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, Refusal, Trust
-from hooks.model.container import Answer, Container, EnvVar, Mount, Sandbox
+from hooks.model.container import Adjustment, Answer, Container, EnvVar, Mount, Sandbox
 from hooks.model.grant import Holding, holding_of
+from hooks.ports import Card, Enforced
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.assignment import MAX_MEMORY_MIB
 from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
+from lading.sharegrant import SharedGpu
 from lading.vocabulary import PodUid
 from tests.fakes.holders import BOOT, NOW, grant
-from tests.unit.hooks.inventories import gpu, inventory, uuid
+from tests.unit.hooks.inventories import gpu, inventory, node, uuid
 
+LIBRARY = ShareLibrary(libraries="/lib", shares_dir="/shares")
 FOLDERS = MpsFolders(mps_dir="/run/lading/mps", shm_dir="/dev/shm/lading-mps")
 NODE = replace(
     inventory(gpus=(gpu(0), gpu(1))),
@@ -35,7 +40,7 @@ RULES = Rules(
     pod=PodPolicy(),
     unassigned=UnassignedPolicy(),
     vendors=(Nvidia(),),
-    isolations=(Unenforced(), Tokens(libraries="/lib", shares_dir="/shares"), Mps(folders=FOLDERS)),
+    isolations=(Unenforced(), Tokens(library=LIBRARY), Mps(folders=FOLDERS)),
     rdma=RdmaInjection(),
 )
 
@@ -105,6 +110,54 @@ def test_a_container_gets_one_card(gpus: str) -> None:
     refusal = ask(gpus)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.ISOLATION_UNAVAILABLE
+
+
+CUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
+BY_LIBRARY = Mps(folders=FOLDERS, library=LIBRARY)
+
+
+def card(number: int = 0, *, context_mib: int = 0, limits_memory: bool = False, **granted: Any) -> Card:
+    given = GrantedGpu(uuid=uuid(number), isolation=IsolationName.MPS, **granted)
+    shown = replace(gpu(number), context_mib=context_mib, limits_memory=limits_memory)
+    return Card(granted=given, gpu=shown, node=node(f"/dev/nvidia{number}"), mig=None)
+
+
+def enforce(*cards: Card, mounts: tuple[Mount, ...] = (Mount(CUDA, f"/driver{CUDA}"),)) -> Enforced | Refusal:
+    sandbox = Sandbox(id="s", uid="pod-1", name="p", namespace="ml")
+    return BY_LIBRARY.enforce(cards, sandbox, Container(name="train"), Adjustment(mounts=mounts))
+
+
+def test_a_container_that_the_library_keeps_to_its_memory_has_the_pipe_and_a_grant_without_turns() -> None:
+    enforced = enforce(card(memory_mib=8192, core_percent=30, core_limit_percent=60, limits_memory=True))
+    assert isinstance(enforced, Enforced), enforced
+    env = {env.name: env.value for env in enforced.adjustment.env}
+    assert (env["CUDA_MPS_PIPE_DIRECTORY"], env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]) == ("/run/lading/mps", "60")
+    assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=8192M"  # for a process that takes another library
+    mounts = {mount.container_path: mount.host_path for mount in enforced.adjustment.mounts}
+    assert mounts[CUDA] == "/lib/libcuda.so.1"
+    assert mounts["/.lading/gpu/real/libcuda.so.1"] == f"/driver{CUDA}"
+    assert mounts["/.lading/gpu/share"] == "/shares/pod-1_train"
+    assert mounts["/run/lading/mps"] == f"/run/lading/mps/{uuid(0)}/pipe"
+    assert enforced.share is not None
+    assert enforced.share.gpus == (
+        SharedGpu(
+            uuid=uuid(0), memory_mib=8192, total_mib=gpu(0).usable_mib, request_percent=30, limit_percent=60, turns=False
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "cause"),
+    [
+        (enforce(card(memory_mib=1000), card(1, memory_mib=1000)), "one card"),
+        (enforce(card(memory_mib=1000), mounts=()), "gets no libcuda.so"),
+        (enforce(card(memory_mib=100, context_mib=518)), "takes 518 MiB"),
+    ],
+)
+def test_what_the_library_cannot_keep_is_refused(result: Enforced | Refusal, cause: str) -> None:
+    assert isinstance(result, Refusal)
+    assert result.reason is Reason.ISOLATION_UNAVAILABLE
+    assert cause in result.message
 
 
 def test_a_card_has_as_many_containers_as_a_server_has_clients() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hooks.host.ldcache import make_hook
+from hooks.isolation.library import ShareLibrary
 from hooks.isolation.tokens import Tokens
 from hooks.model.assignment import GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Container, EnvVar, Mount, Sandbox
@@ -15,7 +16,7 @@ from lading.sharegrant import SharedGpu
 from tests.unit.hooks.inventories import gpu, mig_gpu, mig_uuid, node, uuid
 
 SANDBOX = Sandbox(id="s1", uid="pod-1", namespace="ml", name="p")
-TOKENS = Tokens(libraries="/opt/libraries", shares_dir="/run/shares")
+TOKENS = Tokens(library=ShareLibrary(libraries="/opt/libraries", shares_dir="/run/shares"))
 LIB = "/usr/lib/x86_64-linux-gnu"
 GIVEN = Adjustment(
     mounts=(

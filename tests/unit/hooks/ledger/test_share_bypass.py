@@ -19,9 +19,15 @@ A, B = "a" * 64, "b" * 64
 
 
 def sharer(
-    pod: str, container: str = "train", *, memory_mib: int | None = 1000, ids: str = "", pod_wide: bool = False
+    pod: str,
+    container: str = "train",
+    *,
+    memory_mib: int | None = 1000,
+    ids: str = "",
+    pod_wide: bool = False,
+    isolation: IsolationName = IsolationName.TOKENS,
 ) -> Grant:
-    gpu = GrantedGpu(uuid=uuid(0), memory_mib=memory_mib, core_percent=10, isolation=IsolationName.TOKENS, pod_wide=pod_wide)
+    gpu = GrantedGpu(uuid=uuid(0), memory_mib=memory_mib, core_percent=10, isolation=isolation, pod_wide=pod_wide)
     return grant(pod, container, GrantedDevices(gpus=(gpu,)), containers={ids: "s"} if ids else None)
 
 
@@ -48,7 +54,7 @@ def find(
     return [(one.pod, one.container, one.how, one.process_ids) for one in share_bypasses]
 
 
-def test_only_cards_whose_shares_take_turns_are_checked() -> None:
+def test_only_cards_whose_shares_the_server_may_keep_are_checked() -> None:
     assert shared_cards([sharer("a"), grant("b", devices=whole(1))]) == {uuid(0)}
 
 
@@ -57,6 +63,15 @@ def test_a_process_that_the_share_server_does_not_know() -> None:
     grants = (sharer("a", ids=A), sharer("b", "serve", ids=B))
     assert find(running(1, 2, 3), cgroups, [known("a", 1), known("b", 3)], *grants) == [("a", "train", How.PROCESS, (2,))]
     assert find(running(1, 2, 3), cgroups, [known("a", 1, 2), known("b", 3)], *grants) == []
+
+
+def test_shares_by_mps_are_checked_if_the_server_keeps_them() -> None:
+    processes = (GpuProcess(pid=1, used_mib=1300), GpuProcess(pid=2, used_mib=10))
+    cgroups = dict.fromkeys((1, 2), cgroup("a"))
+    by_mps = sharer("a", ids=A, isolation=IsolationName.MPS)
+    found = [("a", "train", How.MEMORY, ()), ("a", "train", How.PROCESS, (2,))]
+    assert find(processes, cgroups, [known("a", 1)], by_mps) == found
+    assert find(processes, cgroups, [known("b", 3)], by_mps) == []  # the container got its share when the server kept none
 
 
 def test_a_process_that_is_known_for_another_pod_is_not_known_for_this_one() -> None:

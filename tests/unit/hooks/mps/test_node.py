@@ -10,10 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from hooks.attach.share_folders import ShareFolders, write_grant
 from hooks.daemon.daemon import read_configured
 from hooks.daemon.parts import make_rules, make_vendors
-from hooks.daemon.settings import Settings, mps_folders, read_trust
+from hooks.daemon.settings import MpsMemory, Settings, mps_folders, read_trust
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.store import Ledger
 from hooks.model.assignment import Form, Refusal
@@ -22,10 +24,13 @@ from hooks.mps import daemons as daemons_module
 from hooks.mps.control import Control
 from hooks.mps.daemons import MpsDaemons
 from hooks.node.node import Node
+from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.restore import set_exclusive
 from lading.devices.isolation import IsolationName
 from lading.log import Event, Log
 from lading.reasons import Reason
+from lading.selinux import make_label
+from lading.sharegrant import FILE, parse_grant
 from simnode.build import SimNode
 from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
 from simnode.nvml import NvmlState
@@ -55,6 +60,8 @@ class Rig:
             mps_control=str(self.command),
             mps_dir=f"{folder}/mps",
             mps_shm_dir=f"{folder}/shm",
+            shares_dir=f"{folder}/shares",
+            share_libraries="/opt/lading",
         )
 
     @asynccontextmanager
@@ -74,6 +81,8 @@ class Rig:
                 grants=ledger.grants,
                 log=self.log,
             )
+            fill_folder = partial(write_grant, label=make_label(self.folder))
+            shares = ShareFolders(root=Path(settings.shares_dir), isolations=frozenset({IsolationName.MPS}), fill=fill_folder)
             node = Node(
                 ledger=ledger,
                 lists=self.runtime.lists,
@@ -82,7 +91,7 @@ class Rig:
                 log=self.log,
                 rules=lambda: rules,
                 reconcile_interval_s=3600.0,
-                preparers=(daemons,),
+                preparers=(daemons, shares),
             )
             node.watch = InventoryWatch(
                 partial(read_configured, settings, vendors),
@@ -157,6 +166,29 @@ def test_a_share_by_mps_from_its_annotation_to_its_end(rig: Rig, records: Record
 
     asyncio.run(scenario())
     assert {Event.MPS_STARTED, Event.MPS_STOPPED, Event.ENV_PRELOADS} <= set(records.events())
+
+
+def test_the_share_server_keeps_a_container_to_its_memory_and_gives_it_no_turns(rig: Rig) -> None:
+    rig.settings = replace(
+        rig.settings, mps_memory=MpsMemory.CONTAINER, gpu_mode=GpuMode.DEVICES, driver_root=rig.settings.host_root
+    )
+    grants = Path(rig.settings.shares_dir)
+
+    async def scenario() -> None:
+        async with rig.node() as node:
+            answer = await rig.ask(node, "a", "0:memory=8Gi,core=20,limit=60")
+            assert isinstance(answer, Answer), answer
+            mounts = {mount.container_path: mount.host_path for mount in answer.adjustment.mounts}
+            with client(Path(mounts["/run/lading/mps"])) as program:
+                assert program.answer()[2:] == ["60.0", "8192M"]
+            assert "/opt/lading/libcuda.so.1" in mounts.values()
+            assert mounts["/.lading/gpu/share"] == f"{grants}/a_"
+            grant = parse_grant((grants / "a_" / FILE).read_bytes())
+            assert [(gpu.uuid, gpu.memory_mib, gpu.turns) for gpu in grant.gpus] == [(rig.card, 8192, False)]
+            await rig.stop(node, "a")
+            assert not (grants / "a_").exists()
+
+    asyncio.run(scenario())
 
 
 def test_a_fault_refuses_the_card_to_others(rig: Rig) -> None:

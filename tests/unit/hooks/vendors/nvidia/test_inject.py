@@ -6,6 +6,7 @@ import pytest
 
 from hooks.grant.cards import adjust_cards, find_cards
 from hooks.host.ldcache import make_hook, without_compat
+from hooks.isolation.library import ShareLibrary
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
@@ -230,7 +231,7 @@ def test_a_share_beside_a_mig_instance_keeps_its_isolation() -> None:
         Sandbox(uid="p"),
         Container(name="c"),
         vendors=[DEVICES],
-        isolations=[Unenforced(), Tokens(libraries="/opt/libraries", shares_dir="/run/shares")],
+        isolations=[Unenforced(), Tokens(library=ShareLibrary(libraries="/opt/libraries", shares_dir="/run/shares"))],
         cdi_refusal="",
     )
     assert isinstance(enforced, Enforced), enforced
