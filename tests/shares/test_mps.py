@@ -72,7 +72,7 @@ def test_without_the_share_server_launches_are_not_slowed_down(site: Site, pipe:
 
 
 def test_processes_of_a_container_keep_to_its_share_together_with_their_contexts(site: Site, pipe: Path) -> None:
-    """By MPS alone each process has as much as the share."""
+    """Processes that only MPS limits would each have as much as the share."""
     container, mib = site.container("a", mib=2000, turns=False), 2000
     first, second = start(container, pipe, mib=mib), start(container, pipe, mib=mib)
     assert first.call("alloc", "plain", 600 * MIB) == OK
