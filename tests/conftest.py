@@ -25,6 +25,7 @@ from simnode.containerd import Binaries, PrivateContainerd, find_containerd
 from simnode.install import missing_packages
 from simnode.nvml import compile_fake_nvml
 from simnode.patience import tail
+from tests import coroutines
 from tests.depth import PARTS, choose, repeats
 from tests.fakes.needs import need
 from tests.logs import LOGS
@@ -76,6 +77,7 @@ class FailuresAtOnce:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FailuresAtOnce(config))
+    config.pluginmanager.register(coroutines)
 
 
 class ByFixtures(LoadFileScheduling):  # type: ignore[misc]
