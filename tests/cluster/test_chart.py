@@ -34,7 +34,7 @@ def by_name(objects: Any) -> Any:
     return {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in objects}
 
 
-def test_it_is_installed_upgraded_and_removed(empty: ControlPlane, tmp_path: Path) -> None:
+def test_the_chart_is_installed_upgraded_and_removed(empty: ControlPlane, tmp_path: Path) -> None:
     chart = build(tmp_path, date=FIRST_DATE)
     access = ("--kubeconfig", str(empty.admin_conf), "--namespace", "default")
     empty.create_namespace("default")

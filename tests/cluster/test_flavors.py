@@ -59,11 +59,11 @@ def test_a_flavor_becomes_its_amounts(api: KubeApi) -> None:
     assert limits_of(api, {_name("eighth"): "1", "cpu": "2"}) == {**EIGHTH, "cpu": "2"}
 
 
-def test_several_are_on_several_cards(api: KubeApi) -> None:
+def test_several_units_of_a_flavor_are_on_several_cards(api: KubeApi) -> None:
     assert limits_of(api, {_name("half"): "2"}) == {**HALF, "lading.dev/gpu": "2"}
 
 
-def test_each_container_has_its_own(api: KubeApi) -> None:
+def test_each_container_has_a_flavor_of_its_own(api: KubeApi) -> None:
     spec = create(
         api,
         container("a", {_name("half"): "1"}),
@@ -88,7 +88,7 @@ def test_a_pod_without_a_flavor_stays_as_it_is(api: KubeApi) -> None:
         ({_name("half"): "1", "lading.dev/gpu-memory": "1Gi"}, "flavors.lading.dev/half"),
     ],
 )
-def test_what_is_no_flavor_is_denied_with_the_container(api: KubeApi, limits: dict[str, str], named: str) -> None:
+def test_an_invalid_flavor_is_denied_with_the_name_of_the_container(api: KubeApi, limits: dict[str, str], named: str) -> None:
     with pytest.raises(KubeError, match=r"resources\.limits of container main: ") as e:
         create(api, container("main", limits))
     assert named in str(e.value)

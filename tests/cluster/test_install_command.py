@@ -30,7 +30,7 @@ def whats(done: Result) -> set[str]:
     return {one["what"] for one in json.loads(done.stdout)}
 
 
-def test_what_it_makes_is_what_kubectl_would_apply_and_a_second_run_changes_nothing(empty: ControlPlane) -> None:
+def test_install_creates_what_kubectl_would_apply_and_a_second_run_changes_nothing(empty: ControlPlane) -> None:
     assert whats(run(empty, "--dry-run")) == {"created"}
     assert not empty.api.has(CRD)
     assert whats(run(empty)) == {"created"}
@@ -43,7 +43,7 @@ def test_what_it_makes_is_what_kubectl_would_apply_and_a_second_run_changes_noth
     assert whats(run(empty, "--dry-run")) == {"unchanged"}
 
 
-def test_what_another_client_set_is_overwritten_by_force_only(empty: ControlPlane) -> None:
+def test_a_field_of_another_client_is_overwritten_by_force_only(empty: ControlPlane) -> None:
     scaled = empty.kubectl("scale", "-n", "lading-system", "deployment/lading-central", "--replicas=3")
     assert scaled.returncode == 0, scaled.stderr
     refused = run(empty)
@@ -53,7 +53,7 @@ def test_what_another_client_set_is_overwritten_by_force_only(empty: ControlPlan
     assert whats(run(empty)) == {"unchanged"}
 
 
-def test_it_is_removed(empty: ControlPlane) -> None:
+def test_uninstall_removes_every_object(empty: ControlPlane) -> None:
     assert whats(run(empty, "--uninstall")) == {"deleted"}
     empty.eventually(lambda: not empty.api.has(CRD), "the end of the definition of NodeDevices")
     assert not empty.api.has("/apis/apps/v1/namespaces/lading-nodes/daemonsets/lading-node")

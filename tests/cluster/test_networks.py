@@ -84,14 +84,14 @@ def refused(plane: ControlPlane, annotations: dict[str, str]) -> bool:
         {DEFAULT_NETWORK: "lading-system/lading-vf-0000-3b-00-2"},
     ],
 )
-def test_no_one_names_a_vf_on_a_pod(annotations: dict[str, str], plane: ControlPlane) -> None:
+def test_a_pod_that_names_a_network_of_a_vf_is_denied(annotations: dict[str, str], plane: ControlPlane) -> None:
     assert refused(plane, annotations)
 
 
 @pytest.mark.parametrize(
     "annotations", [{}, {NETWORKS: "storage"}, {NETWORKS: '[{"name":"storage","mac":"02:00:00:00:00:01"}]'}]
 )
-def test_other_networks_are_nobodys_business(annotations: dict[str, str], plane: ControlPlane) -> None:
+def test_a_pod_with_other_networks_is_admitted(annotations: dict[str, str], plane: ControlPlane) -> None:
     assert not refused(plane, annotations)
 
 

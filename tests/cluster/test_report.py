@@ -174,7 +174,7 @@ def test_grants_come_and_go(reporting: Stage) -> None:
     assert all(0 <= one.until - one.since < 60 for one in past)
 
 
-def test_what_is_in_use_is_reported_and_makes_no_event(reporting: Stage) -> None:
+def test_use_is_reported_without_an_event(reporting: Stage) -> None:
     changes = len(logged(reporting.lading.hooks, Event.INVENTORY_CHANGED))
     reporting.set_nvml(used={0: (5000, 41)})
     reporting.reported(lambda status: status.use[0].busy_percent == 40, "a busy card")
@@ -224,7 +224,7 @@ def test_a_daemon_that_starts_without_an_api_server_serves_and_stops(reporting: 
     reporting.reported(lambda status: status.reconciled and not status.grants, "the node as it is", within_s=40.0)
 
 
-def test_what_someone_else_wrote_goes_with_the_next_report(reporting: Stage) -> None:
+def test_fields_of_another_client_are_removed_by_the_next_report(reporting: Stage) -> None:
     forged = {"status": {"driver": "none", "summary": {"problems": "all is lost"}, "problems": ["all is lost"]}}
     other = reporting.plane.api_of(f"system:node:{NODE}", group=NODES)
     written = other.call("PATCH", f"{PATH}/{NODE}/status", forged, content_type="application/merge-patch+json")
@@ -237,7 +237,7 @@ def test_what_someone_else_wrote_goes_with_the_next_report(reporting: Stage) -> 
     assert (status.driver, status.problems, status.summary.problems) == ("550.127.05", (), "")
 
 
-def test_an_annotation_is_a_persons_and_stays(reporting: Stage) -> None:
+def test_an_annotation_of_a_person_stays(reporting: Stage) -> None:
     reporting.kubectl("annotate", "nodedevices", NODE, "lading.dev/cordon=all")
     reporting.set_nvml(failures=(Failure(gpu=0, status=GPU_IS_LOST),))
     reporting.reported(lambda status: bool(status.gpus[0].unhealthy), "another report")

@@ -39,21 +39,21 @@ def annotations(
     return result
 
 
-def test_a_pod_that_asks_for_devices_gets_it(api: KubeApi) -> None:
+def test_a_pod_that_requests_devices_gets_the_annotation(api: KubeApi) -> None:
     assert annotations(api, limits=CARD) == REQUIRED
     assert annotations(api, limits=CARD, init=True) == REQUIRED
     assert annotations(api, {"other": "x"}, limits=CARD) == {**REQUIRED, "other": "x"}
 
 
-def test_a_pod_with_an_assignment_gets_it(api: KubeApi) -> None:
+def test_a_pod_with_an_assignment_gets_the_annotation(api: KubeApi) -> None:
     assert annotations(api, ASSIGNED) == {**REQUIRED, **ASSIGNED}
 
 
-def test_other_pods_do_not(api: KubeApi) -> None:
+def test_other_pods_do_not_get_the_annotation(api: KubeApi) -> None:
     assert annotations(api) == {}
     assert annotations(api, {"other": "x"}, limits={"cpu": "1"}) == {"other": "x"}
 
 
 @pytest.mark.parametrize("key", [KEY, f"{KEY}/container.asks"])
-def test_what_a_pod_says_itself_stays(api: KubeApi, key: str) -> None:
+def test_an_annotation_of_the_pods_author_stays(api: KubeApi, key: str) -> None:
     assert annotations(api, {key: '["other", "lading"]'}, limits=CARD) == {key: '["other", "lading"]'}

@@ -50,7 +50,7 @@ def given(spec: Any) -> tuple[str | None, dict[str, str]]:
     return spec.get("runtimeClassName"), spec.get("nodeSelector", {})
 
 
-def test_a_pod_that_asks_for_devices_or_has_an_assignment_gets_it_and_runs_where_it_is(api: KubeApi) -> None:
+def test_a_pod_with_a_request_or_an_assignment_gets_the_runtime_class_and_its_nodes(api: KubeApi) -> None:
     assert given(spec(api, limits=CARD)) == ("lading", LABEL)
     assert given(spec(api, ASSIGNED)) == ("lading", LABEL)
     assert given(spec(api, ASSIGNED, nodeSelector={"zone": "a"})) == ("lading", {"zone": "a", **LABEL})
@@ -58,10 +58,10 @@ def test_a_pod_that_asks_for_devices_or_has_an_assignment_gets_it_and_runs_where
     assert given(spec(api, initContainers=[asks_first])) == ("lading", LABEL)
 
 
-def test_other_pods_do_not(api: KubeApi) -> None:
+def test_other_pods_do_not_get_the_runtime_class(api: KubeApi) -> None:
     assert given(spec(api)) == (None, {})
     assert given(spec(api, {"other": "x"}, limits={"cpu": "1"})) == (None, {})
 
 
-def test_a_class_that_a_pod_says_itself_stays(api: KubeApi) -> None:
+def test_a_runtime_class_of_the_pods_author_stays(api: KubeApi) -> None:
     assert given(spec(api, limits=CARD, runtimeClassName="other")) == ("other", {})

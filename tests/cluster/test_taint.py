@@ -83,12 +83,12 @@ def stage(deployed: ControlPlane, pytestconfig: pytest.Config) -> Iterator[Stage
     assert left == []
 
 
-def test_it_is_taken_away_when_plugin_and_guard_are_there_and_other_taints_stay(stage: Stage) -> None:
+def test_the_taint_is_removed_when_plugin_and_guard_are_connected_and_other_taints_stay(stage: Stage) -> None:
     stage.check(tainted=False)
     assert OTHER in stage.taints()
 
 
-def test_it_comes_back_when_the_guard_is_killed_and_goes_with_a_new_one(stage: Stage) -> None:
+def test_the_taint_comes_back_when_the_guard_is_killed_and_ends_with_a_new_guard(stage: Stage) -> None:
     stage.check(tainted=False)
     stage.lading.guard.kill()
     stage.check(tainted=True)
@@ -97,7 +97,7 @@ def test_it_comes_back_when_the_guard_is_killed_and_goes_with_a_new_one(stage: S
     stage.check(tainted=False)
 
 
-def test_it_is_there_while_nri_is_not(stage: Stage) -> None:
+def test_the_node_has_the_taint_while_nri_is_not_available(stage: Stage) -> None:
     stage.check(tainted=False)
     stage.runtime.kill()
     stage.check(tainted=True)
@@ -105,7 +105,7 @@ def test_it_is_there_while_nri_is_not(stage: Stage) -> None:
     stage.check(tainted=False)
 
 
-def test_what_someone_else_does_to_the_node_is_no_failure(stage: Stage) -> None:
+def test_another_client_may_change_the_node_meanwhile(stage: Stage) -> None:
     stage.check(tainted=False)
     stage.plane.api.call(
         "PATCH", f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"a": "b"}}}, content_type="application/merge-patch+json"

@@ -17,9 +17,9 @@ IDLE_S = 0.1  # until it looks again, if no pod is to be tried
 
 
 class KubeScheduler:
-    def __init__(self, one: Led, *, possible: Callable[[str], Sequence[str]] | None = None) -> None:
-        self._one = one
-        self._possible = possible or (lambda name: one.node_names())
+    def __init__(self, cluster: Led) -> None:
+        self._cluster = cluster
+        self.possible: Callable[[str], Sequence[str]] = lambda name: cluster.node_names()  # the nodes that fit, of a pod
         self._due: dict[str, float] = {}  # pods to be tried, from when
         self._seen: set[str] = set()
         self._read = 0  # requests of the API server that were looked at
@@ -31,7 +31,7 @@ class KubeScheduler:
 
     def _waiting(self) -> dict[str, str]:
         """Return the pods to schedule, in kube-scheduler's order: the UID of each, by its name."""
-        objects, of_pods = self._one.server.objects, pod_path("")
+        objects, of_pods = self._cluster.server.objects, pod_path("")
         pods = [objects[path] for path in objects if path.startswith(of_pods)]
         waiting = [
             pod
@@ -56,7 +56,7 @@ class KubeScheduler:
             await asyncio.sleep(STEP_S if tried is not None else IDLE_S)
 
     def _hear(self, waiting: Mapping[str, str], now: float) -> None:
-        requests = self._one.server.requests
+        requests = self._cluster.server.requests
         for request in requests[self._read :]:
             if is_touch(request):
                 self._due[request.path.split("/")[-2]] = now
@@ -73,15 +73,15 @@ class KubeScheduler:
         """Ask about one pod, and bind it if it fits. Return its node, or REFUSED."""
         self._due.pop(name, None)
         self.asked[name] += 1
-        names = list(self._possible(name))
+        names = list(self.possible(name))
         if not names:  # then it asks no extender
             return REFUSED
-        result = self._one.leadership.scheduler.filter(self._one.shown(name), names)
+        result = self._cluster.leadership.scheduler.filter(self._cluster.shown(name), names)
         fits = list(result.fitting)
         if not fits:
             self.refusals[name] = [*result.fails.values(), *result.never.values()]
             return REFUSED
-        best = self._one.leadership.scheduler.prioritize(self._one.shown(name), fits) if len(fits) > 1 else fits[0]
+        best = self._cluster.leadership.scheduler.prioritize(self._cluster.shown(name), fits) if len(fits) > 1 else fits[0]
         assert best is not None
         if name not in self.ignores:
             self._binding[name] = asyncio.get_running_loop().create_task(self._bind(name, best))
@@ -89,7 +89,7 @@ class KubeScheduler:
 
     async def _bind(self, name: str, node: str) -> None:
         try:
-            reason = await self._one.bind(name, node)
+            reason = await self._cluster.bind(name, node)
         finally:
             del self._binding[name]
         if reason:

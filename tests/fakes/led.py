@@ -1,12 +1,11 @@
 """Run one leadership of central on the fake API server, in simulated time. The test acts as kube-scheduler.
 
-`play` runs a story; no task is left at its end. After `pause` all watches have received all changes, because sockets are served
-before time moves.
+After `pause` all watches have received all changes, because sockets are served before time moves.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -42,7 +41,6 @@ from tests.fakes.kube_objects import (
 )
 from tests.fakes.kube_server import FakeKubeServer, Request
 from tests.fakes.records import Records
-from tests.fakes.simulated_time import run_simulated
 
 REFUSED = "refused"  # filter named no node
 
@@ -61,6 +59,7 @@ class Led:
     plan_share: Fraction = ALL_DEVICES
     finish_s: float = FINISH_S
     policy: Policy = Policy.BINPACK
+    page: bool = False
 
     def make_leadership(self) -> Leadership:
         clock = asyncio.get_running_loop().time
@@ -77,6 +76,7 @@ class Led:
             finish_s=self.finish_s,
             bypassed=self.bypassed,
             quota_delay_s=self.quota_delay_s,
+            page=self.page,
         )
 
     async def begin(self) -> None:
@@ -85,6 +85,11 @@ class Led:
         async with asyncio.timeout(60):  # a machine that does much else is slower
             while not self.leadership.ready:
                 await self.pause()
+
+    async def lead_again(self) -> None:
+        """End the leadership, and begin another one."""
+        await self.leadership.end()
+        await self.begin()
 
     async def pause(self, seconds: float = 0.01) -> None:
         await asyncio.sleep(seconds)
@@ -125,6 +130,12 @@ class Led:
         await self.server.put(quota_path(name, flat=flat), made)
         await self.pause()
 
+    async def put_quotas(self, names: str, *, least: int = 0, most: int = 100, **options: Any) -> None:
+        """Put a quota of cards for each letter, and wait until central counts them."""
+        for name in names:
+            await self.put_quota(name, least=least, most=most, **options)
+        await self.pause(2)
+
     async def remove_pod(self, name: str, *, forced: bool = False) -> None:
         """Delete it, and remove it, as its node does; `forced`: at once."""
         if not forced:
@@ -158,6 +169,19 @@ class Led:
         best = self.leadership.scheduler.prioritize(self.shown(name), fits) if len(fits) > 1 else next(iter(fits), None)
         return await self.bind(name, best) if best else REFUSED
 
+    async def place(self, name: str, limits: Mapping[str, str] = WHOLE, *, on: str = "", **options: Any) -> None:
+        """Create a pod, and bind it to the best node, or to the named one."""
+        await self.put_pod(name, limits, **options)
+        if on:
+            assert self.filter(name, on) == [on]
+        assert (await self.bind(name, on) if on else await self.schedule(name)) == ""
+        await self.pause()
+
+    async def refuse(self, name: str, limits: Mapping[str, str] = WHOLE, **options: Any) -> None:
+        """Create a pod that fits on no node, and let kube-scheduler ask about it."""
+        await self.put_pod(name, limits, **options)
+        assert await self.schedule(name) == REFUSED
+
     # ---- what there is then
 
     def node_names(self) -> list[str]:
@@ -188,77 +212,26 @@ def is_touch(request: Request) -> bool:
 
 
 @contextlib.contextmanager
-def rare_looks() -> Iterator[None]:
-    """Let the controllers look only once a second, so that a test in which many minutes pass takes less time."""
+def rare_scans() -> Iterator[None]:
+    """Let the controllers scan only once a second, so that a test in which many minutes pass takes less time."""
     with contextlib.ExitStack() as stack:
         for controller in (admission_checks, gangs, requeue):
             stack.enter_context(patch.object(controller, "SCAN_S", 1.0))
         yield
 
 
-Story = Callable[[Led], Coroutine[Any, Any, None]]
-
-
 @contextlib.asynccontextmanager
-async def led(
-    folder: Path,
-    signer: Signer | None = None,
-    *,
-    patience_s: float = 0.0,
-    bypassed: Bypassed = Bypassed.REPORT,
-    quota_delay_s: float = 0.0,
-    plan_share: Fraction = ALL_DEVICES,
-    finish_s: float = FINISH_S,
-    policy: Policy = Policy.BINPACK,
-) -> AsyncIterator[Led]:
+async def led(folder: Path, **settings: Any) -> AsyncIterator[Led]:
+    """Lead a cluster with one node and one card. `settings`: fields of Led. At the end, no task may be left."""
     async with FakeKubeServer() as server:
         server.grace = True
         access = open_access(server.write_kubeconfig(folder / "kubeconfig"))
         async with KubeClient(access, user_agent="lading-test") as client:
-            one = Led(
-                server,
-                client,
-                signer,
-                patience_s=patience_s,
-                bypassed=bypassed,
-                quota_delay_s=quota_delay_s,
-                plan_share=plan_share,
-                finish_s=finish_s,
-                policy=policy,
-            )
-            await one.put_node("n1")
-            await one.begin()
+            cluster = Led(server, client, **settings)
+            await cluster.put_node("n1")
+            await cluster.begin()
             try:
-                yield one
+                yield cluster
             finally:
-                await one.leadership.end()
-
-
-def play(
-    story: Story,
-    folder: Path,
-    signer: Signer | None = None,
-    *,
-    patience_s: float = 0.0,
-    bypassed: Bypassed = Bypassed.REPORT,
-    quota_delay_s: float = 0.0,
-    plan_share: Fraction = ALL_DEVICES,
-    finish_s: float = FINISH_S,
-    policy: Policy = Policy.BINPACK,
-) -> None:
-    async def whole() -> None:
-        async with led(
-            folder,
-            signer,
-            patience_s=patience_s,
-            bypassed=bypassed,
-            quota_delay_s=quota_delay_s,
-            plan_share=plan_share,
-            finish_s=finish_s,
-            policy=policy,
-        ) as one:
-            await story(one)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert left == set()
-
-    run_simulated(whole())
+                await cluster.leadership.end()
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -6,7 +6,7 @@ from selenium.webdriver.common.keys import Keys
 from simnode.page import SimCluster
 from tests.page.browser import Tab
 from tests.page.conftest import OpenTab
-from tests.page.test_page import devices_of, lit, small
+from tests.page.test_page import devices_of, lit
 
 
 def where(tab: Tab) -> tuple[str, str]:
@@ -33,8 +33,8 @@ def tab_to_map(tab: Tab) -> None:
     raise AssertionError("the map was not reached")
 
 
-def test_the_map_by_arrow_keys(tab_on: OpenTab) -> None:
-    tab = tab_on(small()).open_drawn()
+def test_the_map_by_arrow_keys(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small).open_drawn()
     first, second, *_ = rows = tab.rows()
     tab_to_map(tab)
     assert where(tab) == (first, "")
@@ -67,11 +67,10 @@ def test_a_far_row_by_keys(tab_on: OpenTab) -> None:
     assert 0 <= rect["y"] - tab.script("return scrollY") < tab.script("return innerHeight")
 
 
-def test_everything_by_keys_alone(tab_on: OpenTab) -> None:
+def test_everything_by_keys_alone(small: SimCluster, tab_on: OpenTab) -> None:
     """Go from the address bar to a pod's devices, to a node, and back, by keys alone."""
-    cluster = small()
-    node, gpus, _ = devices_of(cluster, "train")
-    tab = tab_on(cluster).open_drawn()
+    node, gpus, _ = devices_of(small, "train")
+    tab = tab_on(small).open_drawn()
     tab.press("/", *"train", Keys.TAB, Keys.TAB, Keys.TAB)
     tab_to_map(tab)
     while where(tab)[1] != gpus[0]:
@@ -90,22 +89,21 @@ def test_everything_by_keys_alone(tab_on: OpenTab) -> None:
     tab.until(lambda: len(tab.rows()) == 3)
 
 
-def test_the_focus_can_be_observed(tab_on: OpenTab) -> None:
-    tab = tab_on(small()).open_drawn()
+def test_the_focus_can_be_observed(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small).open_drawn()
     tab_to_map(tab)
     tab.press(Keys.ARROW_RIGHT)
     style = "return getComputedStyle(document.activeElement).outlineStyle"
     assert tab.script(style) == "solid"
 
 
-def test_names_and_roles_of_the_map(tab_on: OpenTab) -> None:
-    cluster = small()
-    node, gpus, vfs = devices_of(cluster, "train")
-    tab = tab_on(cluster).open_drawn()
+def test_names_and_roles_of_the_map(small: SimCluster, tab_on: OpenTab) -> None:
+    node, gpus, vfs = devices_of(small, "train")
+    tab = tab_on(small).open_drawn()
     grid = tab.one("#map")
     assert (grid.aria_role, grid.accessible_name) == ("grid", "Map of the cluster")
     row = tab.one(f'.node[data-node="{node}"]')
-    free = sum(card.free for card in cluster.ledger.capacity(node).cards)
+    free = sum(card.free for card in small.ledger.capacity(node).cards)
     assert row.aria_role == "row"
     assert row.accessible_name.startswith(f"{node}, ready, {free} free, ")
     assert tab.head(node).aria_role == "rowheader"
@@ -113,14 +111,14 @@ def test_names_and_roles_of_the_map(tab_on: OpenTab) -> None:
         cell = tab.cell(uuid)
         assert cell.aria_role == "gridcell"
         assert "held whole by team/train" in cell.accessible_name
-    nic = next(pf for pf in cluster.status(node).pfs if any(vf.bdf in vfs for vf in pf.vfs))
+    nic = next(pf for pf in small.status(node).pfs if any(vf.bdf in vfs for vf in pf.vfs))
     cell = tab.cell(nic.bdf, node)
     assert (cell.aria_role, f"NIC {nic.ibdev}" in cell.accessible_name) == ("gridcell", True)
     assert "team/train" in cell.accessible_name
 
 
-def test_names_and_roles_around_the_map(tab_on: OpenTab) -> None:
-    tab = tab_on(small()).open_drawn("#node=gpu-01")
+def test_names_and_roles_around_the_map(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small).open_drawn("#node=gpu-01")
     expected = {
         "#search": ("searchbox", "Search: pod, node, GPU, model, problem or reason"),
         "#sort": ("combobox", "Order"),
@@ -138,20 +136,19 @@ def test_names_and_roles_around_the_map(tab_on: OpenTab) -> None:
     assert all(one.accessible_name for one in named)
 
 
-def test_changes_are_reported(tab_on: OpenTab) -> None:
-    cluster = small()
-    tab = tab_on(cluster).open_drawn()
+def test_changes_are_reported(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small).open_drawn()
     news = tab.one("#news")
     assert (news.get_attribute("aria-live"), news.aria_role) == ("polite", "status")
     assert "3 nodes" in tab.text("#news")
-    free = sum(card.free for room in cluster.ledger.capacities() for card in room.cards)
+    free = sum(card.free for room in small.ledger.capacities() for card in room.cards)
     assert f"{free} of 24 GPUs free" in tab.text("#news")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_can_be_read(tab_on: OpenTab, scheme: str) -> None:
+def test_words_can_be_read(small: SimCluster, tab_on: OpenTab, scheme: str) -> None:
     """Check the contrast by WCAG 2.2, 1.4.3 and 1.4.11: 4.5 to 1 for text, 3 to 1 for the shapes of marks."""
-    tab = tab_on(small())
+    tab = tab_on(small)
     tab.emulate(prefers_color_scheme=scheme)
     tab.open_drawn()
     names = (

@@ -17,20 +17,6 @@ WHOLE = {"gpu": "1"}
 COUNTS = "free/held/unusable/total"
 
 
-def small() -> SimCluster:
-    """Serve a small cluster: `h100-01`, `a100-01` and `gpu-01`; `train` has two GPUs and two VFs, `a` and `b` share a card,
-    `large` fits nowhere."""
-    cluster = SimCluster(3)
-    for name, limits in (
-        ("train", {"gpu": "2", "rdma": "2"}),
-        ("a", {"gpu-memory": "8Gi"}),
-        ("b", {"gpu-memory": "8Gi"}),
-    ):
-        assert cluster.schedule(cluster.create(name, limits, namespace="team"))
-    assert not cluster.schedule(cluster.create("large", {"gpu-memory": "200Gi"}, namespace="team"))
-    return cluster
-
-
 def devices_of(cluster: SimCluster, name: str) -> tuple[str, list[GpuUuid], list[PciAddress]]:
     """Return the pod's node, GPUs and VFs."""
     pod = cluster.pods[name]
@@ -57,7 +43,7 @@ def test_a_cluster_of_any_size(tab_on: OpenTab, nodes: int, size: str) -> None:
     assert tab.script("return document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_rows_that_no_one_sees_are_drawn_when_they_come_near(tab_on: OpenTab) -> None:
+def test_rows_outside_of_the_window_are_drawn_when_they_come_near(tab_on: OpenTab) -> None:
     tab = tab_on(SimCluster(500)).open_drawn()
     drawn = "return document.querySelectorAll('.node:has([role=gridcell])').length"
     assert 20 < tab.script(drawn) < 500
@@ -66,7 +52,7 @@ def test_rows_that_no_one_sees_are_drawn_when_they_come_near(tab_on: OpenTab) ->
     tab.until(lambda: tab.all(f'.node[data-node="{last}"] [role=gridcell]'))
 
 
-def test_names_that_no_one_sees_come_after_what_is_observed(tab_on: OpenTab) -> None:
+def test_names_outside_of_the_window_are_drawn_after_the_visible_rows(tab_on: OpenTab) -> None:
     tab = tab_on(SimCluster(500))
     held = "const real = setTimeout; window.later = []; window.setTimeout = (f, ms) => ms ? real(f, ms) : later.push(f);"
     added = tab.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": held})
@@ -85,12 +71,11 @@ def test_a_cluster_without_nodes(tab_on: OpenTab) -> None:
     tab.until(lambda: tab.one("#empty").is_displayed())
 
 
-def test_held_and_used_are_two_marks(tab_on: OpenTab) -> None:
-    cluster = small()
-    node, (uuid, other), _ = devices_of(cluster, "train")
-    cluster.use_of = lambda name, grants: {"use": (Use(uuid=uuid, memory_used_mib=1024, busy_percent=7),), "used_at": 1}  # type: ignore[method-assign]
-    cluster.report(node)
-    tab = tab_on(cluster).open_drawn()
+def test_held_and_used_are_two_marks(small: SimCluster, tab_on: OpenTab) -> None:
+    node, (uuid, other), _ = devices_of(small, "train")
+    small.use_of = lambda name, grants: {"use": (Use(uuid=uuid, memory_used_mib=1024, busy_percent=7),), "used_at": 1}  # type: ignore[method-assign]
+    small.report(node)
+    tab = tab_on(small).open_drawn()
     held, bar = tab.cell(uuid), tab.one(f'[data-cell="{uuid}"] .used > span')
     assert "held" in tab.classes(held)
     assert 0 < bar.size["height"] < tab.one(f'[data-cell="{uuid}"] .box').size["height"] / 10
@@ -102,31 +87,29 @@ def test_held_and_used_are_two_marks(tab_on: OpenTab) -> None:
     assert "use not reported" in tab.cell(other).accessible_name
 
 
-def test_trouble_is_shown_in_words(tab_on: OpenTab) -> None:
-    cluster = small()
-    cluster.cordon("gpu-01", cluster.status("gpu-01").gpus[0].uuid)
-    cluster.set_ready("a100-01", False)
-    tab = tab_on(cluster).open_drawn()
-    assert "unusable: cordoned" in tab.cell(cluster.status("gpu-01").gpus[0].uuid).accessible_name
+def test_trouble_is_shown_in_words(small: SimCluster, tab_on: OpenTab) -> None:
+    small.cordon("gpu-01", small.status("gpu-01").gpus[0].uuid)
+    small.set_ready("a100-01", False)
+    tab = tab_on(small).open_drawn()
+    assert "unusable: cordoned" in tab.cell(small.status("gpu-01").gpus[0].uuid).accessible_name
     assert "not reachable" in tab.head("a100-01").accessible_name
     assert tab.text("#totals").count("1 not ready") == 1
 
 
-def test_what_a_node_that_is_away_has_is_not_free(tab_on: OpenTab) -> None:
-    cluster = small()
-    tab = tab_on(cluster).open_drawn()
+def test_devices_of_a_node_that_is_not_ready_are_not_free(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small).open_drawn()
     free = tab.script("return document.querySelectorAll('.map .gpu.free').length")
     assert tab.text("#totals").startswith(f"GPUs {COUNTS}{free}/")
-    away, *_ = [name for name in cluster.nodes if not any(cluster.ledger.holds_on(name))]
-    gpus = [gpu.uuid for gpu in cluster.status(away).gpus]
+    away, *_ = [name for name in small.nodes if not any(small.ledger.holds_on(name))]
+    gpus = [gpu.uuid for gpu in small.status(away).gpus]
     tab.do(lambda one: one.set_ready(away, False))
     tab.until(lambda: tab.text("#totals").startswith(f"GPUs {COUNTS}{free - len(gpus)}/"))
     assert tab.text(f'.node[data-node="{away}"] .free') == f"0/0/{len(gpus)}/{len(gpus)}"
     assert all("withheld" in tab.cell(uuid).accessible_name for uuid in gpus)
 
 
-def test_why_a_pod_waits(tab_on: OpenTab) -> None:
-    tab = tab_on(small()).open_drawn()
+def test_why_a_pod_waits(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small).open_drawn()
     assert "no-card-large-enough" in tab.text("#waiting-list")
     tab.one("#waiting-list button").click()
     assert "no GPU is large enough" in tab.text("#panel")
@@ -150,10 +133,9 @@ def in_use(cluster: SimCluster, name: str, mib: int, busy: int) -> None:
     cluster.report(name)
 
 
-def test_pods_by_state(tab_on: OpenTab) -> None:
-    cluster = small()
-    in_use(cluster, devices_of(cluster, "train")[0], 0, 0)
-    tab = tab_on(cluster).open("#view=pods")
+def test_pods_by_state(small: SimCluster, tab_on: OpenTab) -> None:
+    in_use(small, devices_of(small, "train")[0], 0, 0)
+    tab = tab_on(small).open("#view=pods")
     tab.until(lambda: len(rows_of(tab)) == 4)
     assert not tab.one("#map").is_displayed()
     states = {row[0]: row[1] for row in rows_of(tab)}
@@ -186,11 +168,11 @@ def told(row: TopRow) -> list[str]:
     return [str(cell) for cell in known]
 
 
-def test_the_tree_of_quotas(tab_on: OpenTab) -> None:
+def test_the_tree_of_quotas(small: SimCluster, tab_on: OpenTab) -> None:
     def label() -> str:
         return str(tab.one("#list tbody tr:last-child .quota-bar").get_attribute("aria-label"))
 
-    tab = tab_on(small()).open("#view=quotas")
+    tab = tab_on(small).open("#view=quotas")
     tab.until(lambda: "There are no quotas" in tab.text("#list"))
     quotas = gpu_quota("science", 4, 8, is_parent=True), gpu_quota("team", 1, 8, parent="science"), gpu_quota("<b>", 4, 2)
     tab.do(lambda cluster: cluster.set_quotas(*quotas))
@@ -206,8 +188,8 @@ def test_the_tree_of_quotas(tab_on: OpenTab) -> None:
     tab.until(lambda: label() == "used 1, borrowed 2.202, lent 0")
 
 
-def test_a_list_follows_and_no_unknown_view_is_drawn(tab_on: OpenTab) -> None:
-    tab = tab_on(small()).open("#view=pods")
+def test_a_list_follows_and_no_unknown_view_is_drawn(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small).open("#view=pods")
     tab.until(lambda: "team/train" in tab.text("#list"))
     tab.do(lambda one: one.end("train"))
     tab.until(lambda: "team/train" not in tab.text("#list"))
@@ -218,10 +200,9 @@ def test_a_list_follows_and_no_unknown_view_is_drawn(tab_on: OpenTab) -> None:
 # ---- it follows what happens
 
 
-def test_a_cell_changes_as_the_cluster_does(tab_on: OpenTab) -> None:
-    cluster = small()
-    tab = tab_on(cluster).open_drawn()
-    node, (uuid, _), _ = devices_of(cluster, "train")
+def test_a_cell_changes_as_the_cluster_does(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small).open_drawn()
+    node, (uuid, _), _ = devices_of(small, "train")
     assert "held" in tab.classes(tab.cell(uuid))
     tab.do(lambda one: one.end("train"))
     tab.until(lambda: "free" in tab.classes(tab.cell(uuid)))
@@ -233,23 +214,21 @@ def test_a_cell_changes_as_the_cluster_does(tab_on: OpenTab) -> None:
     assert node in tab.rows()
 
 
-def test_what_is_focused_stays_so_while_it_changes(tab_on: OpenTab) -> None:
-    cluster = small()
-    tab = tab_on(cluster).open_drawn()
-    _, (uuid, _), _ = devices_of(cluster, "train")
+def test_a_focused_cell_stays_focused_while_it_changes(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small).open_drawn()
+    _, (uuid, _), _ = devices_of(small, "train")
     tab.script("arguments[0].focus()", tab.cell(uuid))
     tab.do(lambda one: one.end("train"))
     tab.until(lambda: "free" in tab.classes(tab.cell(uuid)))
     assert tab.focused().get_attribute("data-cell") == uuid
 
 
-def test_details_follow_too_and_keep_what_was_marked(tab_on: OpenTab) -> None:
-    cluster = small()
-    node, (uuid, _), _ = devices_of(cluster, "train")
-    tab = tab_on(cluster).open_drawn("#pod=team/train")
+def test_details_follow_too_and_keep_what_was_marked(small: SimCluster, tab_on: OpenTab) -> None:
+    node, (uuid, _), _ = devices_of(small, "train")
+    tab = tab_on(small).open_drawn("#pod=team/train")
     tab.script("getSelection().selectAllChildren(document.querySelector('#panel code'))")
-    other = next(name for name in cluster.nodes if name not in (node, devices_of(cluster, "a")[0]))
-    free = next(card.gpu.uuid for card in cluster.ledger.capacity(other).cards)
+    other = next(name for name in small.nodes if name not in (node, devices_of(small, "a")[0]))
+    free = next(card.gpu.uuid for card in small.ledger.capacity(other).cards)
     tab.do(lambda one: one.cordon(other, free))
     tab.until(lambda: "unusable" in tab.classes(tab.cell(free)))
     assert tab.script("return String(getSelection())") == uuid
@@ -257,8 +236,8 @@ def test_details_follow_too_and_keep_what_was_marked(tab_on: OpenTab) -> None:
     tab.until(lambda: "Holds no device now" in tab.text("#panel"))
 
 
-def test_a_server_that_does_not_answer_and_is_back(tab_on: OpenTab) -> None:
-    tab = tab_on(small()).open_drawn()
+def test_a_server_that_does_not_answer_and_is_back(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small).open_drawn()
     tab.set_leads(False)
     tab.until(lambda: tab.one("#notice").is_displayed())
     assert tab.one("#connection").get_attribute("data-state") == "lost"
@@ -270,8 +249,8 @@ def test_a_server_that_does_not_answer_and_is_back(tab_on: OpenTab) -> None:
     tab.console()
 
 
-def test_a_replica_that_stands_by(tab_on: OpenTab) -> None:
-    tab = tab_on(small())
+def test_a_replica_that_stands_by(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small)
     tab.set_leads(False)
     tab.open()
     assert "stands by" in tab.text("h1")
@@ -288,10 +267,9 @@ def lit(tab: Tab) -> set[str]:
     return set(tab.script("return [...document.querySelectorAll('.cell.lit')].map((cell) => cell.dataset.cell)"))
 
 
-def test_a_pod_is_lit_on_all_its_devices(tab_on: OpenTab) -> None:
-    cluster = small()
-    tab = tab_on(cluster).open_drawn()
-    _, gpus, _ = devices_of(cluster, "train")
+def test_a_pod_is_lit_on_all_its_devices(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small).open_drawn()
+    _, gpus, _ = devices_of(small, "train")
     tab.hover(tab.cell(gpus[0]))
     tab.until(lambda: set(gpus) < lit(tab))
     assert len(lit(tab)) == 4  # and the NICs of its VFs
@@ -306,10 +284,9 @@ def test_a_pod_is_lit_on_all_its_devices(tab_on: OpenTab) -> None:
     assert lit(tab) == set()
 
 
-def test_a_card_that_several_share(tab_on: OpenTab) -> None:
-    cluster = small()
-    node, (uuid,), _ = devices_of(cluster, "a")
-    tab = tab_on(cluster).open_drawn()
+def test_a_card_that_several_share(small: SimCluster, tab_on: OpenTab) -> None:
+    node, (uuid,), _ = devices_of(small, "a")
+    tab = tab_on(small).open_drawn()
     tab.cell(uuid).click()
     assert f"node {node}" in tab.text("#panel h2")
     next(one for one in tab.all("#panel button") if one.text == "team/b").click()
@@ -318,11 +295,10 @@ def test_a_card_that_several_share(tab_on: OpenTab) -> None:
 
 
 @pytest.mark.parametrize("word", ["node", "uuid", "uuid in part", "model", "pod", "reason", "nothing"])
-def test_search(tab_on: OpenTab, word: str) -> None:
-    cluster = small()
-    node, (uuid, other), _ = devices_of(cluster, "train")
-    model = cluster.status("a100-01").gpus[0].model
-    tab = tab_on(cluster).open_drawn()
+def test_search(small: SimCluster, tab_on: OpenTab, word: str) -> None:
+    node, (uuid, other), _ = devices_of(small, "train")
+    model = small.status("a100-01").gpus[0].model
+    tab = tab_on(small).open_drawn()
     everything = set(tab.rows())
     typed, rows = {
         "node": ("GPU-01", {"gpu-01"}),
@@ -362,10 +338,9 @@ def test_order_and_groups(tab_on: OpenTab) -> None:
     assert tab.script("return location.hash") == "#sort=free&group=model"
 
 
-def test_a_shared_link_shows_the_same(tab_on: OpenTab) -> None:
-    cluster = small()
-    node, gpus, _ = devices_of(cluster, "train")
-    tab = tab_on(cluster).open_drawn()
+def test_a_shared_link_shows_the_same(small: SimCluster, tab_on: OpenTab) -> None:
+    node, gpus, _ = devices_of(small, "train")
+    tab = tab_on(small).open_drawn()
     tab.one("#search").send_keys("gpu")
     tab.cell(gpus[0]).click()
     link = tab.script("return location.hash")
@@ -382,9 +357,8 @@ def test_a_shared_link_shows_the_same(tab_on: OpenTab) -> None:
     assert len(tab.rows()) == 3
 
 
-def test_back_goes_back(tab_on: OpenTab) -> None:
-    cluster = small()
-    tab = tab_on(cluster).open_drawn()
+def test_back_goes_back(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small).open_drawn()
     tab.head("gpu-01").click()
     tab.head("a100-01").click()
     tab.driver.back()
@@ -396,8 +370,8 @@ def test_back_goes_back(tab_on: OpenTab) -> None:
 # ---- as people need it
 
 
-def test_dark_as_the_system_or_as_chosen(tab_on: OpenTab) -> None:
-    tab = tab_on(small())
+def test_dark_as_the_system_or_as_chosen(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small)
     background = "return getComputedStyle(document.body).backgroundColor"
     tab.emulate(prefers_color_scheme="light")
     light = tab.open_drawn().script(background)
@@ -416,20 +390,19 @@ def test_dark_as_the_system_or_as_chosen(tab_on: OpenTab) -> None:
 
 
 @pytest.mark.parametrize("reduced", [False, True])
-def test_nothing_moves_for_who_does_not_want_it(tab_on: OpenTab, reduced: bool) -> None:
-    cluster = small()
-    tab = tab_on(cluster)
+def test_nothing_moves_for_who_does_not_want_it(small: SimCluster, tab_on: OpenTab, reduced: bool) -> None:
+    tab = tab_on(small)
     tab.emulate(prefers_reduced_motion="reduce" if reduced else "no-preference")
     tab.open_drawn()
-    _, (uuid, _), _ = devices_of(cluster, "train")
+    _, (uuid, _), _ = devices_of(small, "train")
     tab.do(lambda one: one.end("train"))
     tab.until(lambda: "changed" in tab.classes(tab.cell(uuid)))
     running = tab.script("return document.querySelector('.changed').getAnimations({ subtree: true }).length")
     assert (running == 0) is reduced
 
 
-def test_on_a_narrow_screen(tab_on: OpenTab) -> None:
-    tab = tab_on(small())
+def test_on_a_narrow_screen(small: SimCluster, tab_on: OpenTab) -> None:
+    tab = tab_on(small)
     tab.resize(380, 760)
     tab.open_drawn("#node=gpu-01")
     assert tab.script("return document.documentElement.scrollWidth <= innerWidth")

@@ -60,7 +60,8 @@ from tests.fakes.kube_objects import (
     quota_path,
 )
 from tests.fakes.kueue import Kueue
-from tests.fakes.led import Led, play, rare_looks
+from tests.fakes.led import Led, led, rare_scans
+from tests.fakes.simulated_time import run_simulated
 
 POISON = "poison"
 
@@ -169,8 +170,12 @@ async def check_that_others_go_on(one: Led) -> None:
 
 
 def live(story: Callable[[Led], Any], policy: Policy) -> None:
+    async def whole() -> None:
+        async with led(Path(folder), patience_s=1.0, bypassed=Bypassed.END, quota_delay_s=1.0, policy=policy) as one:
+            await story(one)
+
     with tempfile.TemporaryDirectory() as folder:
-        play(story, Path(folder), patience_s=1.0, bypassed=Bypassed.END, quota_delay_s=1.0, policy=policy)
+        run_simulated(whole())
 
 
 @pytest.mark.parametrize("listed", [True, pytest.param(False, marks=pytest.mark.long)], ids=["listed", "watched"])
@@ -199,7 +204,7 @@ def test_an_exception_at_any_entry_is_about_one_object(entry: tuple[type, str], 
             assert bool(logged) == (raised.total() > 0)
         if not listed:
             return  # how it ends does not depend on how it began, and minutes of simulated time are slow
-        with rare_looks():
+        with rare_scans():
             await one.pause(130)
             before = counts.total()
             await one.pause(130)

@@ -64,7 +64,7 @@ def test_the_doctor_in_its_pod_finds_the_driver_and_the_cards(site: NodeSite) ->
     assert {one["check"]: one["state"] for one in text["findings"]} == {"driver": "ok", "driver-files": "ok", "nri": "ok"}, text
 
 
-def test_it_reports_its_devices_as_its_own_account(site: NodeSite) -> None:
+def test_a_node_pod_reports_its_devices_by_its_own_account(site: NodeSite) -> None:
     path = f"/apis/devices.lading.dev/v1alpha1/nodedevices/{NODE}"
     site.cluster.eventually(lambda: site.cluster.api.has(path), "a report of the node")
     assert len(site.cluster.api.call("GET", path)["status"]["gpus"]) == 8
@@ -86,7 +86,7 @@ def test_status_knows_its_daemonsets_and_its_node(site: NodeSite) -> None:
     assert not [one for one in observed.findings if one.group in (Part.DAEMONSETS, Part.NODES)]
 
 
-def test_its_node_has_a_taint_only_while_the_guard_is_away(site: NodeSite) -> None:
+def test_the_node_has_the_taint_only_while_the_guard_is_missing(site: NodeSite) -> None:
     cluster = site.cluster
     cluster.eventually(lambda: not site.tainted(), "a node without the taint")
     assert cluster.kubectl("delete", "daemonset", "-n", NODES, "lading-guard").returncode == 0

@@ -124,7 +124,7 @@ def in_quota(quota: str, gang: str, size: int) -> dict[str, Any]:
     return {"labels": {f"{PREFIX}/name": quota}, **of_gang(gang, size)}
 
 
-def test_what_a_quota_lent_is_taken_back_in_whole_gangs_and_lent_again(world: GangWorld) -> None:
+def test_lent_cards_are_taken_back_in_whole_gangs_and_lent_again(world: GangWorld) -> None:
     """Lend and take back 16 cards, of which two quotas are guaranteed 8 each: one runs four gangs of 4 pods, and a gang of 6 of
     the other arrives."""
     for name in ("vision", "speech"):

@@ -31,7 +31,7 @@ def bound(world: World, *names: str) -> set[str]:
     return {name for name in names if world.bound(name)}
 
 
-def test_of_two_gangs_that_do_not_fit_together_one_starts_whole_and_the_other_follows(world: World, pods: Pods) -> None:
+def test_two_gangs_that_do_not_fit_together_start_one_after_the_other(world: World, pods: Pods) -> None:
     world.cordon(*world.gpus[4:])
     first, second = ([f"{name}{number}" for number in range(3)] for name in "ab")
     for number in range(3):  # in turns, as two controllers create them

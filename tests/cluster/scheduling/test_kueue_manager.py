@@ -129,7 +129,7 @@ def test_plain_pods_of_a_group_start_together(jobs: Kueueing, world: World, pods
     world.check(pods, *names)
 
 
-def test_of_a_job_that_may_be_smaller_as_many_pods_are_placed_as_have_quota(jobs: Kueueing, world: World, pods: Pods) -> None:
+def test_a_partially_admitted_job_gets_as_many_pods_placed_as_have_quota(jobs: Kueueing, world: World, pods: Pods) -> None:
     jobs.submit("elastic", 5, 2, queue="gpus-8", annotations={"kueue.x-k8s.io/job-min-parallelism": "1"})
     world.check(pods, *jobs.await_running("elastic", 4))
     (assigned,) = jobs.status("elastic")["admission"]["podSetAssignments"]

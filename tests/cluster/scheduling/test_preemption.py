@@ -90,7 +90,7 @@ def test_a_pod_that_a_budget_keeps_stays_and_another_goes(world: World, pods: Po
         unprotect(world, "younger")
 
 
-def test_who_is_no_more_important_waits(world: World, pods: Pods) -> None:
+def test_a_pod_of_equal_priority_waits(world: World, pods: Pods) -> None:
     world.cordon(*world.gpus[1:])
     share(world, pods, "first", "70Gi", "middle")
     world.create(pods, "equal", memory="20Gi", priorityClassName="middle")

@@ -66,7 +66,7 @@ def test_a_missed_target_is_reported(part: str, worse: Results | float) -> None:
     assert "MISSED" in render({part: worse}, [])
 
 
-def test_what_was_not_measured_has_no_verdict() -> None:
+def test_a_figure_that_was_not_measured_has_no_verdict() -> None:
     assert judge({}) == []
     assert [verdict.unit for verdict in judge({"version": {"relay": {"cpu_us": 40.0}}})] == ["µs"]
 

@@ -48,7 +48,7 @@ def test_no_way_gives_more_than_the_card(way: str) -> None:
     assert said.wait_max_ms >= 0
 
 
-def test_what_is_promised_is_kept_by_turns() -> None:
+def test_turns_keep_the_promised_shares() -> None:
     said = model(CASES["busy"], WAYS["fair"], seconds=SECONDS)
     assert said.share_error < 0.02  # with kernels of 5 ms and a synchronisation after each, a turn has one or two
     assert said.held > 0.97
@@ -64,7 +64,7 @@ def test_limits_are_kept_without_long_stalls(name: str) -> None:
     assert said.wait_max_ms < 100
 
 
-def test_one_that_comes_back_is_measured() -> None:
+def test_the_wait_of_a_container_that_comes_back_is_measured() -> None:
     said = model(CASES["one_comes_back"], WAYS["fair"], seconds=31)
     assert said.wait_back_ms is not None
     assert said.wait_back_ms < 65

@@ -129,7 +129,7 @@ def test_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
         (results(slowest=4.1), "MISSED"),
     ],
 )
-def test_what_was_missed_is_reported(missed: dict[str, Any], word: str) -> None:
+def test_missed_goals_are_reported(missed: dict[str, Any], word: str) -> None:
     text = {word for word in ("MISSED", "ONLINE", "STARVED", "OTHER PRIOR", "BEHIND") if word in render(missed)}
     assert text == ({word} if word else set())
 

@@ -48,7 +48,7 @@ def test_half_of_every_weight_is_a_whole_number() -> None:
     assert VARIANTS["cut x 2"].weights() == shipped._replace(cut=2 * shipped.cut)
 
 
-def test_what_was_shipped_is_back_after_a_failure() -> None:
+def test_the_shipped_constants_are_restored_after_a_failure() -> None:
     before = _constants()
     with pytest.raises(ZeroDivisionError):
         _fail_with(Variant(step_milli=15))

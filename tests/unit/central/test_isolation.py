@@ -1,18 +1,13 @@
 """Test isolations through filter, bind and watch: other nodes, a restart, an edited annotation, requeueing, eviction."""
 
-import asyncio
 import json
 from typing import Any
 
-from central.controllers.requeue import Requeuer
-from central.decide.scheduler import Reservation
 from central.decide.why_pod import why_pending
 from central.ledger.model import CardCapacity
 from central.search.placement import Missing
 from lading.devices.isolation import IsolationName
-from lading.vocabulary import ASSIGNMENT
 from tests.fakes.kube_objects import decoded, gpu_uuid, share
-from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.world import World, uid_of
 
 TEN, FIFTY = share("10Gi"), share("50Gi", 30)
@@ -38,13 +33,7 @@ def bind(
     made: World, name: str, node: str, limits: dict[str, str] = TEN, *, priority: int = 0, **options: str
 ) -> dict[str, Any]:
     """Return what its assignment says of its card."""
-    create(made, name, limits, priority=priority, **options)
-    made.filter(name, node)
-    reserved = made.scheduler.reserve(uid_of(name), node)
-    assert isinstance(reserved, Reservation), reserved
-    made.scheduler.confirm(reserved)
-    given = {**annotations(options), ASSIGNMENT: reserved.assignment}
-    made.show(name, limits, node=node, annotations=given, priority=priority)
+    reserved = made.bind(name, node, limits, annotations=annotations(options), priority=priority)
     (gpu,) = json.loads(reserved.assignment)["containers"]["main"]["gpus"]
     return {key: gpu[key] for key in ("isolation", "core_limit_percent") if key in gpu}
 
@@ -142,26 +131,11 @@ def test_pods_are_requeued_by_the_end_of_shares_and_by_a_node_that_offers_more()
     create(made, "c", isolation="mps")
     for name in ("b", "c"):
         made.filter(name)
-    made.ledger.take_freed()
-    requeued: list[str] = []
-
-    async def touch(pod: Any) -> None:
-        requeued.append(pod.name)
-
-    async def go() -> None:
-        waker = Requeuer(made.scheduler, touch, clock=lambda: made.now, log=made.records.log)
-        task = asyncio.create_task(waker.run())
-        await asyncio.sleep(1)
-        assert requeued == []
-        made.report("n1", isolations=(*BOTH, "mps"))
-        await asyncio.sleep(1)
-        assert requeued == []  # the card is not free
-        made.deleted("a")
-        await asyncio.sleep(1)
-        task.cancel()
-
-    run_simulated(go())
-    assert set(requeued) == {"b", "c"}
+    made.requeued()
+    made.report("n1", isolations=(*BOTH, "mps"))
+    assert made.requeued() == []  # the card is not free
+    made.deleted("a")
+    assert set(made.requeued()) == {"b", "c"}
 
 
 def test_pods_with_another_isolation_are_evicted_for_one_of_higher_priority() -> None:

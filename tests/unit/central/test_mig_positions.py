@@ -5,23 +5,20 @@ import json
 
 import pytest
 
-from central.decide.scheduler import Reservation
 from central.decide.why_pod import why_pending
 from central.search.placement import Missing
 from lading.kube.objects import AnnotatedMetadata
 from lading.nodedevices import NodeDevices
-from lading.vocabulary import ASSIGNMENT
 from simnode.reported import read_status
 from tests.fakes.kube_objects import WHOLE
-from tests.unit.central.world import World, uid_of
+from tests.unit.central.world import World
 
 TWO = {"lading.dev/gpu": "2"}
 
 
 @pytest.fixture
 def world() -> World:
-    made = World()
-    made.node("n1", 0)
+    made = World.of(n1=0)
     metadata = AnnotatedMetadata(name="n1", resource_version=str(made.next_version()))
     made.devices_feed.changed(NodeDevices(metadata=metadata, status=read_status("mig-on-demand")))
     return made
@@ -41,13 +38,7 @@ def fits(world: World, profile: str, limits: dict[str, str] = WHOLE) -> bool:
 
 def bind(world: World, name: str, profile: str, limits: dict[str, str] = WHOLE) -> list[str]:
     """Return the positions in its assignment."""
-    create(world, name, profile, limits)
-    world.filter(name, "n1")
-    reserved = world.scheduler.reserve(uid_of(name), "n1")
-    assert isinstance(reserved, Reservation), reserved
-    world.scheduler.confirm(reserved)
-    given = {"lading.dev/mig-profile": profile, ASSIGNMENT: reserved.assignment}
-    world.show(name, limits, node="n1", annotations=given)
+    reserved = world.bind(name, "n1", limits, annotations={"lading.dev/mig-profile": profile})
     gpus = json.loads(reserved.assignment)["containers"]["main"]["gpus"]
     return [gpu["uuid"].partition("/")[2] for gpu in gpus]
 
@@ -73,7 +64,7 @@ def test_a_position_is_free_again_when_the_last_pod_that_takes_its_memory_has_en
     assert fits(world, "7g.80gb")
 
 
-def test_one_pod_gets_positions_that_do_not_overlap(world: World) -> None:
+def test_a_pod_gets_positions_that_do_not_overlap(world: World) -> None:
     assert sorted(bind(world, "a", "3g.40gb", TWO)) == ["3g.40gb@0", "3g.40gb@4"]
     assert not any(fits(world, profile) for profile in ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"))
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from unittest.mock import AsyncMock
 
 import msgspec
 
@@ -11,6 +12,7 @@ from central.api.cached_objects import Ident
 from central.api.objects import Node
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
+from central.controllers.requeue import Requeuer
 from central.decide.filtered import Filtered
 from central.decide.preempt import Plan, plans
 from central.decide.scheduler import Reservation, Scheduler
@@ -26,6 +28,7 @@ from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT, PodUid
 from tests.fakes.kube_objects import NAMESPACE, WHOLE, Json, decoded, devices, node, pod
 from tests.fakes.records import Records
+from tests.fakes.simulated_time import run_simulated
 
 MOST_COMPARED: Final = 100  # the comparison takes time with the number of pods
 
@@ -62,6 +65,7 @@ class World:
             slice_s=self.slice_s,
         )
         self.quotas = self.scheduler.quotas
+        self.requeuer = Requeuer(self.scheduler, AsyncMock(), clock=lambda: self.now, log=self.records.log)
         self.pod_feed = PodFeed(self.ledger, self.pending, self.conditions, log=self.records.log, unassigned=self._unassigned)
         self.devices_feed = DevicesFeed(self.ledger)
         self.node_feed = NodeFeed(self.ledger)
@@ -72,6 +76,14 @@ class World:
     def next_version(self) -> int:
         self.version += 1
         return self.version
+
+    @classmethod
+    def of(cls, **cards: int) -> "World":
+        """Create nodes by name, with so many cards each."""
+        world = cls()
+        for name, gpus in cards.items():
+            world.node(name, gpus)
+        return world
 
     # ---- what the API server says
 
@@ -124,6 +136,11 @@ class World:
         self.scheduler.apply(decision)
         return decision.answer
 
+    def ask(self, name: str, *names: str, limits: Mapping[str, str] = WHOLE, **options: Any) -> Filtered:
+        """Show the pod, and return the answer to kube-scheduler's filter call about these nodes, or about all."""
+        self.show(name, limits, **options)
+        return self.filter(name, *names)
+
     def _state(self) -> tuple[object, ...]:
         """Return everything that a filter call may change."""
         one, uids = self.scheduler, [uid_of(name) for name in self.pods]
@@ -137,6 +154,10 @@ class World:
         suffice: list[str] = []
         exhaust(self.scheduler.preempting(pod, victims, suffice))
         return suffice
+
+    def requeued(self) -> list[str]:
+        """Return the pods that the next scan of the requeuer patches."""
+        return [pod.name for pod in run_simulated(self.requeuer.scan())]
 
     def pending_pod(self, name: str) -> Pending:
         result = self.pending.get(uid_of(name))
@@ -152,15 +173,16 @@ class World:
 
     # ---- a pod that is bound, in one step
 
-    def bind(self, name: str, node: str, limits: Mapping[str, str] = WHOLE, **options: Any) -> None:
+    def bind(self, name: str, node: str, limits: Mapping[str, str] = WHOLE, **options: Any) -> Reservation:
         """Show, filter, reserve and confirm the pod, and show it as bound."""
         self.show(name, limits, **options)
         self.filter(name, node)
         reserved = self.scheduler.reserve(uid_of(name), node)
-        assert isinstance(reserved, Reservation)
+        assert isinstance(reserved, Reservation), reserved
         self.scheduler.confirm(reserved)
         annotations = {**options.pop("annotations", {}), ASSIGNMENT: reserved.assignment}
         self.show(name, limits, node=node, annotations=annotations, **options)
+        return reserved
 
     def is_free(self, node: str) -> bool:
         """Return whether all cards and VFs of the node are free."""

@@ -92,7 +92,7 @@ def test_help_names_every_step_and_option(stage: Stage) -> None:
         ["vf:3b:00.2:vlan=1"],
     ],
 )
-def test_what_it_does_not_understand_it_does_not_begin(words: list[str], stage: Stage) -> None:
+def test_unknown_arguments_are_a_usage_error(words: list[str], stage: Stage) -> None:
     ended = stage.run(*words)
     assert (ended.status, ended.calls) == (2, [])
 
@@ -116,7 +116,7 @@ def test_the_size_of_the_nccl_pods_is_set_and_of_the_others_is_not(stage: Stage)
     assert re.findall(r"lading.dev/(\w+): (\d+)", out) == [("gpu", "1"), ("rdma", "1")] * 2 + [("gpu", "4"), ("rdma", "2")] * 2
 
 
-def test_what_runs_in_a_pod_is_bash() -> None:
+def test_scripts_that_run_in_pods_are_valid_bash() -> None:
     scripts = re.findall(r"<<'IN_POD'[^\n]*\n(.*?)\nIN_POD\n", SCRIPT.read_text(), re.DOTALL)
     assert len(scripts) == 4
     for script in scripts:
@@ -137,7 +137,7 @@ def test_a_step_ends_as_its_pods_say(step: str, status: int, stage: Stage) -> No
     assert ("FAIL" in ended.out) is (status != 0)
 
 
-def test_one_pod_that_fails_is_enough_and_the_other_is_checked_all_the_same(stage: Stage) -> None:
+def test_a_pod_that_fails_does_not_keep_the_other_pod_from_being_checked(stage: Stage) -> None:
     stage.stand_in("kubectl", "[[ $* == *accept-client* ]]")
     ended = stage.run("link", "cards")
     assert ended.status == 1
@@ -277,7 +277,7 @@ def test_a_pf_that_tells_nothing_of_a_vf_is_no_success(stage: Stage) -> None:
     assert stage.run("vf:0000:3b:00.5:vlan=0").status == 1
 
 
-def test_what_is_not_as_it_was_is_observed(stage: Stage, tmp_path: Path) -> None:
+def test_a_vf_that_differs_from_the_saved_state_is_a_failure(stage: Stage, tmp_path: Path) -> None:
     add_vf(stage, 0, "ens1v0")
     add_vf(stage, 1, "ens1v1")
     pf_tells(stage, {"vf": 0} | QUIET, {"vf": 1} | QUIET)

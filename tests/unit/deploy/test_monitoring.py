@@ -249,7 +249,7 @@ def test_the_table_has_a_column_for_each_query() -> None:
     assert {override["matcher"]["options"] for override in table["fieldConfig"]["overrides"]} <= set(shown.values())
 
 
-def test_what_is_used_of_a_card_stands_with_each_of_its_holders(tmp_path: Path) -> None:
+def test_the_use_of_a_card_is_shown_beside_each_of_its_holders(tmp_path: Path) -> None:
     (table,) = [panel for panel in PANELS if panel["type"] == "table"]
     (query,) = [target["expr"] for target in table["targets"] if "lading_gpu_used_mib" in target["expr"]]
     holders = [f'{{device="GPU-1",instance="n1",kind="gpu",namespace="team",pod="{pod}",container="main"}}' for pod in "ab"]

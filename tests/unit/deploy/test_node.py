@@ -53,7 +53,7 @@ def test_selinux_lets_containers_connect_to_the_share_server() -> None:
         assert containers("node")[name]["securityContext"]["seLinuxOptions"] == {"type": SERVER_TYPE, "level": "s0"}
 
 
-def test_what_it_mounts_is_where_the_settings_say() -> None:
+def test_mounted_folders_are_those_of_the_settings() -> None:
     hooks, result = settings(), seen("node", "hooks")
     for path in (hooks.nri_socket, hooks.runtime_endpoint, hooks.listen):
         assert result[str(parse_endpoint(path).parent)] == str(parse_endpoint(path).parent)
@@ -81,7 +81,7 @@ def test_probes_ask_at_the_addresses_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_not_privileged_has_no_capability_and_nothing_has_a_token_by_itself(name: str) -> None:
+def test_containers_have_no_capabilities_and_no_token_unless_they_need_them(name: str) -> None:
     for container in containers(name).values():
         security = container["securityContext"]
         assert security["readOnlyRootFilesystem"] is True
@@ -93,7 +93,7 @@ def test_what_is_not_privileged_has_no_capability_and_nothing_has_a_token_by_its
     assert privileged == (["hooks", "shares"] if name == "node" else [])
 
 
-def test_one_hooks_at_a_time_and_never_no_guard() -> None:
+def test_an_update_runs_one_hooks_pod_at_a_time_and_always_a_guard() -> None:
     node, guard = (daemonset(name)["spec"]["updateStrategy"]["rollingUpdate"] for name in ("node", "guard"))
     assert (node["maxSurge"], guard["maxUnavailable"]) == (0, 0)
     assert guard["maxSurge"] == 1

@@ -245,7 +245,7 @@ def test_an_object_with_every_field_is_taken() -> None:
         ({"gpus": (msgspec.structs.replace(FULL.gpus[0], reserved_mib=2**62),)}, ".gpus[0].reservedMiB: maximum"),
     ],
 )
-def test_what_is_no_report_is_refused(changed: dict[str, Any], error: str) -> None:
+def test_an_invalid_report_is_refused(changed: dict[str, Any], error: str) -> None:
     assert errors(msgspec.structs.replace(FULL, **changed)) == [error]
 
 

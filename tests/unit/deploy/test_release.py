@@ -27,7 +27,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_this_version_can_be_released(tree: Path) -> None:
+def test_the_present_version_can_be_released(tree: Path) -> None:
     assert find_problems(tree) == []
 
 

@@ -27,7 +27,9 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_flag_before_the_environment_before_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_flag_is_preferred_to_the_environment_and_that_to_the_home_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert KubectlRules(kubeconfig="/c", environment={"KUBECONFIG": "/a:/b"}).find_files() == (Path("/c"),)
     assert KubectlRules(environment={"KUBECONFIG": "/a::/b:/a"}).find_files() == (Path("/a"), Path("/b"))
@@ -43,7 +45,7 @@ def test_a_flag_before_the_environment_before_home(monkeypatch: pytest.MonkeyPat
         ({"namespace": "said"}, "said"),
     ],
 )
-def test_the_namespace_is_the_contexts(config: Path, flags: dict[str, str], namespace: str) -> None:
+def test_the_namespace_is_that_of_the_flag_or_of_the_context(config: Path, flags: dict[str, str], namespace: str) -> None:
     assert find_namespace(Flags(kubeconfig=str(config), **flags)) == namespace  # type: ignore[arg-type]
 
 
@@ -53,7 +55,7 @@ def test_no_kubeconfig_is_an_error_that_names_it(tmp_path: Path) -> None:
     assert "none" in caught.value.message
 
 
-def test_a_context_that_is_named_needs_no_current_one(config: Path) -> None:
+def test_a_named_context_needs_no_current_context(config: Path) -> None:
     text = json.loads(config.read_text())
     del text["current-context"]
     config.write_text(json.dumps(text))
@@ -61,7 +63,7 @@ def test_a_context_that_is_named_needs_no_current_one(config: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["words", "contexts: [", "[]"])
-def test_a_kubeconfig_that_is_none_is_an_error_too(tmp_path: Path, text: str) -> None:
+def test_a_malformed_kubeconfig_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "config").write_text(text)
     with pytest.raises(ConfigError):
         find_namespace(Flags(kubeconfig=str(tmp_path / "config")))
@@ -76,66 +78,59 @@ def test_a_pod_is_named_with_its_namespace_or_without(config: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["", "/", "team/"])
-def test_a_pod_without_a_name_is_no_list_of_pods(config: Path, word: str) -> None:
+def test_a_pod_argument_without_a_name_is_an_error(config: Path, word: str) -> None:
     with pytest.raises(ConfigError):
         find_pod(Flags(kubeconfig=str(config)), word)
 
 
-async def _ask(flags: Flags) -> None:
+async def get(flags: Flags) -> None:
     async with connect(flags) as client:
         await client.get(NODE_DEVICES.path())
 
 
-@pytest.mark.parametrize(("status", "hint"), [(403, "lading-reader"), (401, "lading-reader")])
-def test_a_no_comes_with_what_to_do(tmp_path: Path, status: int, hint: str) -> None:
-    async def scenario() -> None:
-        async with FakeKubeServer() as server:
-            server.fail(Fault(status=status, reason="No"))
-            await _ask(Flags(kubeconfig=str(server.write_kubeconfig(tmp_path / "config"))))
-
-    with pytest.raises(LadingError) as caught:
-        asyncio.run(scenario())
-    assert hint in caught.value.hint
-
-
-def test_a_server_that_accepts_and_never_answers_is_left_after_the_time_that_was_given(tmp_path: Path) -> None:
-    async def scenario() -> float:
-        async with FakeKubeServer() as server:
-            server.fail(Fault(hang=True), times=2)
-            flags = Flags(kubeconfig=str(server.write_kubeconfig(tmp_path / "config")), request_timeout_s=0.1)
-            began = asyncio.get_running_loop().time()
-            for read in (_ask, _list):
-                with pytest.raises(LadingError) as caught:
-                    await read(flags)
-                assert server.url in caught.value.message
-                assert "--request-timeout" in caught.value.hint
-            return asyncio.get_running_loop().time() - began
-
-    assert asyncio.run(scenario()) < 5
-
-
-async def _list(flags: Flags) -> None:
+async def list_pages(flags: Flags) -> None:
     async with connect(flags) as client:
         async for _ in client.list_pages(NODE_DEVICES.path()):
             pass
 
 
-def test_a_server_that_is_silent_is_named_on_stderr_meanwhile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def scenario() -> str:
+@pytest.mark.parametrize(("status", "hint"), [(403, "lading-reader"), (401, "lading-reader")])
+async def test_a_refusal_names_the_role_that_is_needed(tmp_path: Path, status: int, hint: str) -> None:
+    async with FakeKubeServer() as server:
+        server.fail(Fault(status=status, reason="No"))
+        with pytest.raises(LadingError) as caught:
+            await get(Flags(kubeconfig=str(server.write_kubeconfig(tmp_path / "config"))))
+    assert hint in caught.value.hint
+
+
+async def test_a_server_that_never_answers_is_given_up_after_the_request_timeout(tmp_path: Path) -> None:
+    async with FakeKubeServer() as server:
+        server.fail(Fault(hang=True), times=2)
+        flags = Flags(kubeconfig=str(server.write_kubeconfig(tmp_path / "config")), request_timeout_s=0.1)
+        async with asyncio.timeout(5):
+            for read in (get, list_pages):
+                with pytest.raises(LadingError) as caught:
+                    await read(flags)
+                assert server.url in caught.value.message
+                assert "--request-timeout" in caught.value.hint
+
+
+def test_a_silent_server_is_named_on_stderr_while_it_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def wait() -> str:
         async with FakeKubeServer() as server:
             server.fail(Fault(hang=True))
             flags = Flags(kubeconfig=str(server.write_kubeconfig(tmp_path / "config")), request_timeout_s=8)
             with pytest.raises(LadingError):
-                await _ask(flags)
+                await get(flags)
             return server.url
 
-    url = run_simulated(scenario())
+    url = run_simulated(wait())
     output = capsys.readouterr()
     assert output.out == ""
     assert [(url in line, NODE_DEVICES.path() in line) for line in output.err.splitlines()] == [(True, True)] * 2
 
 
-def test_a_server_that_is_not_there_comes_with_what_to_do(config: Path) -> None:
+async def test_an_unreachable_server_is_an_error_with_the_command_to_run(config: Path) -> None:
     with pytest.raises(LadingError) as caught:
-        asyncio.run(_ask(Flags(kubeconfig=str(config))))
+        await get(Flags(kubeconfig=str(config)))
     assert "kubectl" in caught.value.hint

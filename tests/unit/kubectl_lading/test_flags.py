@@ -26,20 +26,20 @@ def parse(*text: str) -> Flags:
     return flagses[0]
 
 
-def test_nothing_reported_is_as_kubectl_has_it() -> None:
+def test_flags_have_the_defaults_of_kubectl() -> None:
     assert parse("look") == Flags(output=Output.TABLE, namespace="", all_namespaces=False, lading_namespace="lading-system")
 
 
 @pytest.mark.parametrize("words", [("-n", "ns", "look"), ("look", "-n", "ns"), ("look", "x", "--namespace=ns")])
-def test_before_and_behind_the_command_are_one(words: tuple[str, ...]) -> None:
+def test_a_flag_may_stand_before_or_after_the_command(words: tuple[str, ...]) -> None:
     assert parse(*words) == Flags(namespace="ns")
 
 
-def test_behind_the_command_counts_more() -> None:
+def test_a_flag_after_the_command_is_preferred() -> None:
     assert parse("-n", "one", "-o", "json", "look", "-n", "other") == Flags(namespace="other", output=Output.JSON)
 
 
-def test_all_of_them() -> None:
+def test_every_flag_is_read() -> None:
     text = parse("--context=c", "--kubeconfig=f", "-A", "look", "--central=http://c", "--lading-namespace=l", "-owide")
     assert text == Flags(
         context="c", kubeconfig="f", all_namespaces=True, central="http://c", lading_namespace="l", output=Output.WIDE
@@ -70,7 +70,7 @@ def test_a_flag_that_would_be_ignored_is_refused(scope: Scope, refused: set[str]
 
 
 @pytest.mark.parametrize("time", ["0", "soon", ""])
-def test_a_time_that_is_none_is_a_usage_error(time: str) -> None:
+def test_an_invalid_request_timeout_is_a_usage_error(time: str) -> None:
     @command("look")
     async def look(flags: Flags) -> None:
         pass
@@ -78,7 +78,7 @@ def test_a_time_that_is_none_is_a_usage_error(time: str) -> None:
     assert CliRunner().invoke(look, ["--request-timeout", time]).exit_code == 2
 
 
-def test_an_output_that_there_is_not_is_a_usage_error() -> None:
+def test_an_unknown_output_is_a_usage_error() -> None:
     @command("look")
     async def look(flags: Flags) -> None:
         pass
@@ -102,12 +102,12 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5 m", "-1s", "m", "1d"])
-def test_no_durations(text: str) -> None:
+def test_an_invalid_duration_is_an_error(text: str) -> None:
     with pytest.raises(click.BadParameter):
         Duration().convert(text, None, None)
 
 
-def test_what_is_too_short() -> None:
+def test_a_duration_below_the_least_is_an_error() -> None:
     least = Duration(least=1)
     assert least.convert("1s", None, None) == 1
     with pytest.raises(click.BadParameter):

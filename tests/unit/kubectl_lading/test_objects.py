@@ -27,5 +27,5 @@ def owner(kind: str, *, controller: bool = True) -> dict[str, Any]:
         ({"annotations": {MIRROR: "x"}}, True),
     ],
 )
-def test_who_stays(metadata: dict[str, Any], expected: bool) -> None:
+def test_mirror_pods_and_pods_of_a_daemonset_are_bound_to_their_node(metadata: dict[str, Any], expected: bool) -> None:
     assert bool(pod(**metadata).why_bound_to_its_node) is expected

@@ -29,6 +29,6 @@ def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str], error: Excepti
     assert capsys.readouterr().err.startswith("error: cannot ")
 
 
-def test_a_reader_who_has_enough_is_none() -> None:
+def test_a_closed_pipe_is_no_error_message() -> None:
     with pytest.raises(BrokenPipeError):
         run(_fail(BrokenPipeError()))

@@ -35,8 +35,12 @@ def binding(pod: Object, **metadata: str) -> Object:
     return {"metadata": {"uid": pod["metadata"]["uid"], "annotations": {"a": "b"}, **metadata}, "target": {"name": "n1"}}
 
 
-def test_each_change_has_the_next_version_and_an_event() -> None:
-    store = Store()
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def test_each_change_has_the_next_version_and_an_event(store: Store) -> None:
     pod = ask(store, "POST", PODS.path("default"), {"metadata": {"name": "train", "uid": "mine"}})
     assert pod["metadata"]["uid"] != "mine"
     ask(store, "PATCH", f"{POD}/status", {"status": {"phase": "Running"}})
@@ -49,22 +53,19 @@ def test_each_change_has_the_next_version_and_an_event() -> None:
     assert events(store, PODS.path("other")) == []
 
 
-def test_a_patch_that_changes_nothing_is_none() -> None:
-    store = Store()
+def test_a_patch_that_changes_nothing_is_none(store: Store) -> None:
     store.put(POD, {"status": {"phase": "Running"}})
     assert ask(store, "PATCH", f"{POD}/status", {"status": {"phase": "Running"}})["metadata"]["resourceVersion"] == "101"
     assert len(store.log) == 1
 
 
-def test_what_is_there_already_is_not_made_again() -> None:
-    store = Store()
+def test_creating_an_existing_object_is_a_conflict(store: Store) -> None:
     store.put(POD, {})
     assert refusal(store, "POST", PODS.path("default"), {"metadata": {"name": "train"}}) == (409, "AlreadyExists")
 
 
 @pytest.mark.parametrize("wrong", [{"uid": "another"}, {"resourceVersion": "1"}])
-def test_who_means_another_object_meets_a_conflict(wrong: dict[str, str]) -> None:
-    store = Store()
+def test_a_call_for_another_uid_or_version_is_a_conflict(store: Store, wrong: dict[str, str]) -> None:
     pod = store.put(POD, {})
     assert refusal(store, "PATCH", POD, {"metadata": wrong, "spec": {"a": 1}}) == (409, "Conflict")
     assert refusal(store, "DELETE", POD, {"preconditions": wrong}) == (409, "Conflict")
@@ -84,12 +85,11 @@ def test_who_means_another_object_meets_a_conflict(wrong: dict[str, str]) -> Non
         ("GET", "/versions"),
     ],
 )
-def test_what_is_not_there(method: str, path: str) -> None:
+def test_a_call_for_an_absent_object_is_not_found(method: str, path: str) -> None:
     assert refusal(Store(), method, path, {"metadata": {}}) == (404, "NotFound")
 
 
-def test_a_pod_is_bound_once_and_not_while_it_ends() -> None:
-    store = Store()
+def test_a_pod_is_bound_once_and_not_while_it_ends(store: Store) -> None:
     pod = store.put(POD, {})
     ask(store, "POST", f"{POD}/binding", binding(pod))
     bound = store.objects[POD]
@@ -99,8 +99,7 @@ def test_a_pod_is_bound_once_and_not_while_it_ends() -> None:
     assert refusal(store, "POST", PODS.path("default", "b", "binding"), binding(other)) == (409, "Conflict")
 
 
-def test_a_pod_that_runs_ends_in_two_steps_one_that_waits_at_once() -> None:
-    store = Store()
+def test_a_pod_that_runs_ends_in_two_steps_one_that_waits_at_once(store: Store) -> None:
     store.put(POD, {"spec": {"nodeName": "n1"}})
     ask(store, "POST", f"{POD}/eviction", {})
     version = store.last
@@ -114,15 +113,13 @@ def test_a_pod_that_runs_ends_in_two_steps_one_that_waits_at_once() -> None:
     assert POD not in store.objects
 
 
-def test_a_budget_that_lets_no_one_go() -> None:
-    store = Store()
+def test_a_budget_that_lets_no_one_go(store: Store) -> None:
     store.put(POD, {})
     store.evictable = False
     assert refusal(store, "POST", f"{POD}/eviction", {}) == (429, "TooManyRequests")
 
 
-def test_a_status_is_patched_alone_and_its_conditions_by_type() -> None:
-    store = Store()
+def test_a_status_is_patched_alone_and_its_conditions_by_type(store: Store) -> None:
     store.put(POD, {"spec": {"a": 1}, "status": {"conditions": [{"type": "A", "status": "True"}]}})
     change = {"spec": {"a": 2}, "status": {"conditions": [{"type": "B", "status": "True"}, {"type": "A", "status": "False"}]}}
     pod = ask(store, "PATCH", f"{POD}/status", change, kind=STRATEGIC)
@@ -132,8 +129,7 @@ def test_a_status_is_patched_alone_and_its_conditions_by_type() -> None:
     assert pod["status"]["conditions"] == []
 
 
-def test_an_applied_status_is_one_value_of_an_object_that_is_there() -> None:
-    store = Store()
+def test_an_applied_status_is_one_value_of_an_object_that_is_there(store: Store) -> None:
     path = NODE_DEVICES.path(name="n1")
     body = {"status": {"grants": [1], "gpus": [2]}}
     owner = {"kind": APPLY, "fieldManager": "hooks"}
@@ -148,8 +144,7 @@ def test_an_applied_status_is_one_value_of_an_object_that_is_there() -> None:
     assert ask(store, "PATCH", f"{path}/status", body, **another, force="true")["status"] == body["status"]
 
 
-def test_pages_are_of_one_moment() -> None:
-    store = Store()
+def test_pages_are_of_one_moment(store: Store) -> None:
     for name in "cab":
         store.put(PODS.path(f"ns-{name}", name), {})
     first = ask(store, "GET", PODS.path(), limit="2")
@@ -162,7 +157,7 @@ def test_pages_are_of_one_moment() -> None:
     assert refusal(store, "GET", PODS.path(), **{"continue": "forgotten"}) == (410, "Expired")
 
 
-def test_what_was_loaded_is_listed_and_no_one_is_notified() -> None:
+def test_a_loaded_object_is_listed_without_an_event() -> None:
     store = Store(first_version=1000)
     store.load(NODES.path(name="n1"), {"metadata": {"uid": "u", "resourceVersion": "7"}})
     listed = ask(store, "GET", NODES.path())
@@ -171,8 +166,7 @@ def test_what_was_loaded_is_listed_and_no_one_is_notified() -> None:
     assert store.log == []
 
 
-def test_versions_that_were_forgotten() -> None:
-    store = Store()
+def test_versions_that_were_forgotten(store: Store) -> None:
     store.put(POD, {})
     store.compact()
     store.changes(PODS.path(), store.last)
@@ -200,8 +194,7 @@ def test_an_apply_to_a_kind_of_kueue_changes_only_the_entries_that_it_names() ->
     }
 
 
-def test_a_new_pod_waits_with_the_priority_of_its_class() -> None:
-    store = Store()
+def test_a_new_pod_waits_with_the_priority_of_its_class(store: Store) -> None:
     store.load(PRIORITY_CLASSES.path(name="high"), {"value": 7})
     for name, priority in (("high", 7), ("system-node-critical", 2_000_001_000), (None, 0)):
         pod = ask(

@@ -34,7 +34,7 @@ def test_versions_as_distributions_write_them(text: str, parsed: tuple[int, int]
 
 
 @pytest.mark.parametrize("text", ["", "unknown", "1", "v.1"])
-def test_what_is_no_version_is_an_error(text: str) -> None:
+def test_an_invalid_version_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_version(text)
 
@@ -56,7 +56,7 @@ def test_everything_lies_in_the_private_folder(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.6.20", "1.7.24", "2.1.9"])
-def test_what_a_machine_without_sys_resource_needs(version: str) -> None:
+def test_the_oom_score_is_restricted_without_cap_sys_resource(version: str) -> None:
     plugins = rendered(version)["plugins"]
     assert isinstance(plugins, dict)
     cri = plugins.get("io.containerd.grpc.v1.cri") or plugins["io.containerd.cri.v1.runtime"]

@@ -10,5 +10,5 @@ VALUES = st.one_of(st.booleans(), st.integers(-(2**53), 2**53), TEXT, st.lists(T
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z_]{1,20}", fullmatch=True), VALUES))
-def test_what_is_written_is_what_toml_reads(settings: dict[str, object]) -> None:
+def test_rendered_settings_are_read_back_as_toml(settings: dict[str, object]) -> None:
     assert tomllib.loads(render_flat_toml(settings)) == settings

@@ -19,12 +19,12 @@ from tests.unit.simnode.decided import CARDS, STATUS, card, decision
         ((decision("a", GivenGpu(uuid="GPU-unknown", bdf="", memory_mib=1)),), "GPU-unknown"),
     ],
 )
-def test_what_is_held_twice_is_found(held: tuple[Decision, ...], device: str) -> None:
+def test_a_device_that_is_held_twice_is_a_clash(held: tuple[Decision, ...], device: str) -> None:
     (clash,) = find_clashes(held, {"n1": STATUS})
     assert device in clash
 
 
-def test_what_fits_is_no_clash() -> None:
+def test_shares_that_fit_on_a_card_are_no_clash() -> None:
     held = [
         decision("a", card(memory_mib=500, core_percent=50), vfs=(1,)),
         decision("b", card(memory_mib=500, core_percent=50), vfs=(2,)),
@@ -76,5 +76,5 @@ def test_a_decision_is_read_from_the_pod() -> None:
         ({}, ""),
     ],
 )
-def test_what_is_asked_in_words(limits: dict[str, str], words: str) -> None:
+def test_a_request_is_described_in_words(limits: dict[str, str], words: str) -> None:
     assert request_as_text({f"lading.dev/{key}": value for key, value in limits.items()}) == words

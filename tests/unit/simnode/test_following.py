@@ -1,4 +1,3 @@
-import asyncio
 import contextlib
 from pathlib import Path
 
@@ -12,33 +11,28 @@ from simnode.api_store import Changes, RefusedError
 from simnode.following import follow
 
 
-def test_a_watch_that_the_server_ends_or_forgets_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def play() -> list[str]:
-        names: list[str] = []
-        watches: list[int] = []
-        async with ApiServer() as server:
-            real = server.store.changes
+async def test_a_watch_that_the_server_ends_or_forgets_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    watches: list[int] = []
+    async with ApiServer() as server:
+        real = server.store.changes
 
-            def changes(collection: str, version: int) -> Changes:
-                watches.append(version)
-                if len(watches) == 2:  # the first one ended by its time
-                    server.store.put(PODS.path("default", "listed"), {})
-                    raise RefusedError(410, "Expired")
-                if len(watches) == 3:
-                    server.store.put(PODS.path("default", "watched"), {})
-                return real(collection, version)
+        def changes(collection: str, version: int) -> Changes:
+            watches.append(version)
+            if len(watches) == 2:  # the first watch ended by its time
+                server.store.put(PODS.path("default", "listed"), {})
+                raise RefusedError(410, "Expired")
+            if len(watches) == 3:
+                server.store.put(PODS.path("default", "watched"), {})
+            return real(collection, version)
 
-            monkeypatch.setattr(server.store, "changes", changes)
-            server.store.put(PODS.path("default", "before"), {})
-            access = open_access(write_kubeconfig(tmp_path / "kubeconfig", server.url))
-            async with (
-                KubeClient(access, user_agent="lading-test") as client,
-                contextlib.aclosing(follow(client, PODS.path(), watch_s=1)) as pods,
-            ):
-                async for pod in pods:
-                    names.append(pod["metadata"]["name"])
-                    if names[-1] == "watched":
-                        break
-        return names
-
-    assert asyncio.run(play()) == ["before", "before", "listed", "watched"]
+        monkeypatch.setattr(server.store, "changes", changes)
+        server.store.put(PODS.path("default", "before"), {})
+        access = open_access(write_kubeconfig(tmp_path / "kubeconfig", server.url))
+        async with (
+            KubeClient(access, user_agent="lading-test") as client,
+            contextlib.aclosing(follow(client, PODS.path(), watch_s=1)) as pods,
+        ):
+            while names[-1:] != ["watched"]:
+                names.append((await anext(pods))["metadata"]["name"])
+    assert names == ["before", "before", "listed", "watched"]

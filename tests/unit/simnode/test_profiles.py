@@ -126,7 +126,7 @@ MIG = replace(request(whole("train")), mig_profile="2g.20gb")
         ("dgx-h100", PAIR, 2),
     ],
 )
-def test_what_central_places_there_the_node_grants(
+def test_a_node_grants_the_devices_that_central_places_there(
     build_node: BuildNode, fake_nvml: Path, name: str, pod: DeviceRequest, count: int
 ) -> None:
     """Check the way from the node's reading over its report, central's choice and the annotation to the node's decision."""

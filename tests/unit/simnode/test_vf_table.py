@@ -39,7 +39,7 @@ def error_of(answer: bytes) -> int:
         ("vf-port-guid", VfState(port_guid=0x0200_0000_0000_002A)),
     ],
 )
-def test_what_ip_sends_changes_one_vf(table: VfTable, name: str, state: VfState) -> None:
+def test_a_message_of_ip_changes_one_vf(table: VfTable, name: str, state: VfState) -> None:
     assert error_of(table.apply(sent()[name])) == 0
     assert table.read()["pf0"].vfs == (*(VfState(),) * 3, state)
 
@@ -66,7 +66,7 @@ def changed(name: str, at: int, octets: bytes) -> bytes:
     ],
     ids=["device", "vf", "multicast", "vlan", "rates", "short vlan list", "short mac", "cut off", "attribute", "mtu", "length"],
 )
-def test_what_linux_refuses_is_refused_and_changes_nothing(table: VfTable, request_: bytes, code: int) -> None:
+def test_a_message_that_linux_refuses_changes_nothing(table: VfTable, request_: bytes, code: int) -> None:
     before = table.read()
     assert error_of(table.apply(request_)) == code
     assert table.read() == before

@@ -110,7 +110,7 @@ def test_dot_product_takes_the_node_with_the_least_of_what_is_asked_for() -> Non
 
 
 @pytest.mark.parametrize("policy", [FirstFit, BestFit, DotProduct])
-def test_they_keep_up(policy: type[FirstFit] | type[BestFit] | type[DotProduct]) -> None:
+def test_baselines_place_pods_until_the_cluster_is_full(policy: type[FirstFit] | type[BestFit] | type[DotProduct]) -> None:
     of = cluster()
     assert len(played(of, policy(of), 60, 1)) > 10
 

@@ -50,7 +50,7 @@ def test_evicted_pods_come_back() -> None:
     assert len(stay.waits["1 GPU"]) == arrived + stay.evicted > arrived
 
 
-def test_of_equal_priority_none_is_evicted() -> None:
+def test_pods_of_equal_priority_are_not_evicted() -> None:
     trace = Trace(nodes=(NODE,), pods=(replace(whole(2), priority=HIGH), replace(whole(1), priority=HIGH)))
     plain = Trace(nodes=(NODE,), pods=(whole(2), whole(1)))
     assert played(trace, 1.2).waits == played(plain, 1.2).waits

@@ -32,7 +32,7 @@ def test_a_share_needs_one_card_with_room() -> None:
     assert fits(*pods, after=[(0, [1])]) == [True, True, True, True]
 
 
-def test_what_a_pod_takes() -> None:
+def test_placed_pods_take_cpu_memory_and_cards() -> None:
     cluster = Cluster([NODE], [share(300, 1_000), whole(1, 2_000), TracePod(cpu_milli=500, memory_mib=1)])
     cluster.take(0, 0, [1])
     cluster.take(0, 1, [0])

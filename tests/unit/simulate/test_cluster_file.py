@@ -123,7 +123,9 @@ ENTRY = {"name": "n", "count": 2, "devices": "h100.json", "cpu_milli": 1000, "me
         ],
     ],
 )
-def test_what_cannot_be_replayed(tmp_path: Path, content: object, named: tuple[str, ...]) -> None:
+def test_a_file_that_cannot_be_replayed_is_an_error_with_the_reason(
+    tmp_path: Path, content: object, named: tuple[str, ...]
+) -> None:
     one, two, *_ = H100["gpus"]
     written(tmp_path, H100, "h100.json")
     written(tmp_path, "{", "broken.json")

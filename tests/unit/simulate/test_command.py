@@ -237,7 +237,9 @@ def test_durations_that_there_are_not(files: list[str], capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("flag", ["--seed", "--seeds", "--jobs", "--every"])
 @pytest.mark.parametrize("text", ["1_0", "1.0", "", "\u0661", "9" * 30])
-def test_what_is_no_whole_number(files: list[str], capsys: pytest.CaptureFixture[str], flag: str, text: str) -> None:
+def test_a_flag_that_is_no_whole_number_is_a_usage_error(
+    files: list[str], capsys: pytest.CaptureFixture[str], flag: str, text: str
+) -> None:
     with pytest.raises(SystemExit) as ended:
         simulate([*files, flag, text])
     assert ended.value.code == 2

@@ -73,7 +73,7 @@ def test_a_seed_says_it_all(policy: AnyPolicy, durations: Durations) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("prior", Prior)
-def test_what_is_allocated_is_what_runs(spies: list[Spy], policy: AnyPolicy, prior: Prior) -> None:
+def test_allocated_amounts_are_those_of_running_pods(spies: list[Spy], policy: AnyPolicy, prior: Prior) -> None:
     stay = played(policy, prior=prior, game=Departures(durations=Durations.EXPONENTIAL, load=1.2))
     (spy,) = spies
     kinds, cluster = spy.cluster.kinds.all, spy.cluster

@@ -50,7 +50,7 @@ def test_names_do_not_overlap_and_all_is_on_the_paper(ends: list[float]) -> None
         assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points(line))
 
 
-def test_what_lies_before_is_cut_off() -> None:
+def test_points_before_the_first_x_are_cut_off() -> None:
     picture = Picture(title="t", across="x", upward="y", lines={"a": [(0, 0), (70, 7), (100, 9)]}, x_from=70)
     (line,) = ET.fromstring(draw(picture)).iter(f"{SVG}polyline")  # noqa: S314
     assert len(points(line)) == 2

@@ -74,7 +74,9 @@ def test_each_node_has_its_own(tmp_path: Path) -> None:
         (pod(1, 1, "per-pf"), (0,), [FIRST[1], SECOND[0], THIRD[0]]),
     ],
 )
-def test_what_is_not_as_asked(tmp_path: Path, requested: TracePod, cards: Collection[int], vfs: list[PciAddress]) -> None:
+def test_devices_that_do_not_match_the_request_are_refused(
+    tmp_path: Path, requested: TracePod, cards: Collection[int], vfs: list[PciAddress]
+) -> None:
     referee = places(tmp_path)
     assert referee.take(0, pod(0, 1), (), FIRST[:1])
     assert not referee.take(0, requested, cards, vfs)

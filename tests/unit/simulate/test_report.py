@@ -60,7 +60,7 @@ def test_vfs_stand_there_where_someone_asks_for_them() -> None:
     assert "VFS" not in render_table([without], TRACE, ratio=1.3)
 
 
-def test_one_seed_has_no_error() -> None:
+def test_a_single_seed_has_no_standard_error() -> None:
     binpack, _ = reports([RUNS[0], RUNS[3]])
     assert binpack.to_fgd is not None
     assert binpack.to_fgd[1] == (1.0, None)

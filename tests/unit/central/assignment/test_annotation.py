@@ -56,7 +56,7 @@ def test_containers_are_in_starting_order_and_those_without_devices_left_out() -
     assert list(json.loads(text)["containers"]) == ["a", "c", "late"]
 
 
-def test_what_a_pod_takes_is_reported_where_its_containers_take_turns() -> None:
+def test_the_amounts_of_the_pod_are_written_if_its_containers_run_one_after_the_other() -> None:
     placed = {"init": container(share("A", 3000, 10)), "train": container(share("A", 2000, 20))}
     assert gpu_entries(placed, *INIT_AND_APP) == {
         "init": {"memory_mib": 3000, "core_percent": 10, "pod_memory_mib": 3000, "pod_core_percent": 20},
@@ -69,7 +69,7 @@ def test_what_a_pod_takes_is_reported_where_its_containers_take_turns() -> None:
     }
 
 
-def test_what_a_pod_takes_is_reported_of_each_amount_and_card_on_its_own() -> None:
+def test_the_amounts_of_the_pod_are_written_for_each_amount_and_card_alone() -> None:
     placed = {"init": container(share("A", 3000)), "train": container(share("A", 2000, 20))}
     assert gpu_entries(placed, *INIT_AND_APP) == {
         "init": {"memory_mib": 3000, "pod_memory_mib": 3000},
@@ -79,7 +79,7 @@ def test_what_a_pod_takes_is_reported_of_each_amount_and_card_on_its_own() -> No
     assert gpu_entries(elsewhere, *INIT_AND_APP)["train"] == {"memory_mib": 2000, "core_percent": 20}
 
 
-def test_it_is_not_reported_of_a_card_that_a_container_has_whole() -> None:
+def test_the_amounts_of_the_pod_are_not_written_for_a_whole_card() -> None:
     placed = {"init": container(share("A", 3000)), "again": container(share("A", 1000)), "train": container(whole("A"))}
     assert gpu_entries(placed, ("init", Role.INIT), ("again", Role.INIT), ("train", Role.APP)) == {
         "init": {"memory_mib": 3000, "pod_memory_mib": 3000},
@@ -96,7 +96,7 @@ def test_a_mig_instance_is_read_back_with_its_card() -> None:
     assert own(text).taken.gpus == {uuid("A"): Part(mig=frozenset({mig_uuid(1), mig_uuid(2)}))}
 
 
-def test_what_a_pod_takes_is_computed_and_not_believed() -> None:
+def test_the_amounts_of_the_pod_are_computed_and_not_read() -> None:
     placed = {"init": container(share("A", 3000, 10)), "train": container(share("A", 2000, 20), vf(1))}
     text = render(placed, *INIT_AND_APP).replace('"pod_memory_mib":3000', '"pod_memory_mib":4000')
     result = own(text, *INIT_AND_APP)
@@ -152,7 +152,7 @@ WRONG_LABELS: list[Any] = [[], "x", {"affinity": "-x"}, {"exclusion": 7}, {"affi
     ],
     ids=lambda text: text[:40],
 )
-def test_what_is_no_assignment_is_reported(text: str) -> None:
+def test_a_malformed_assignment_is_an_error(text: str) -> None:
     result = parse_own(text, [("train", Role.APP)], namespace="team")
     assert isinstance(result, BadAssignment), result
     assert len(result.message) < 400

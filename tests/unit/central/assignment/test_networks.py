@@ -93,7 +93,7 @@ def test_a_vf_that_the_pod_names_itself_is_left_out(own: str, network: VfNetwork
 
 
 @pytest.mark.parametrize("own", ["vf-0000-3b-00-3", "vfs/vf-x", "vfs/vf-0000-3b-00-3-x", "vfs/a-vf-0000-3b-00-3"])
-def test_what_is_called_alike_is_someone_elses(own: str) -> None:
+def test_a_network_of_a_similar_name_is_kept(own: str) -> None:
     assert add_networks(own, "team", (), EACH) == own
 
 
@@ -118,7 +118,7 @@ def test_what_is_called_alike_is_someone_elses(own: str) -> None:
         "a@" + "x" * 16,
     ],
 )
-def test_what_multus_cannot_read_is_refused(own: str) -> None:
+def test_networks_that_multus_cannot_read_are_refused(own: str) -> None:
     assert isinstance(add_networks(own, "team", [VF], EACH), UnreadableNetworks)
 
 

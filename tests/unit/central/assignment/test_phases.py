@@ -36,7 +36,7 @@ def part(mib: int, core: int, *also: str) -> Part:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_what_a_pod_takes_at_one_time(vector: dict[str, Any]) -> None:
+def test_the_amounts_that_a_pod_takes_at_one_time(vector: dict[str, Any]) -> None:
     roles = [(name, Role(role)) for name, role in vector["roles"]]
     expected = Taken(
         gpus={uuid(letter): part(*amounts) for letter, amounts in vector["taken"]["gpus"].items()},

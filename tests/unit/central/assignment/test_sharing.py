@@ -31,7 +31,7 @@ def of(namespace: str = "a", affinity: str = "", anti: str = "", exclusion: str 
         (of(anti="x") + of(anti="y"), of(anti="y"), False),
     ],
 )
-def test_who_may_be_together(one: Labels, other: Labels, may: bool) -> None:
+def test_which_labels_may_share_a_card(one: Labels, other: Labels, may: bool) -> None:
     assert together(one, other) is may
     assert together(other, one) is may
 

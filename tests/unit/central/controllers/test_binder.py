@@ -37,28 +37,22 @@ class Client:
         return msgspec.json.encode(self.bound)
 
 
+def binder_of(made: World, client: Any, **options: Any) -> Binder:
+    log = made.records.log
+    return Binder(made.scheduler, client, None, touch=client.touch, leads=lambda: True, log=log, **options)
+
+
 @pytest.mark.parametrize("by", ["this Binding", "another text", "another node"])
-def test_found_bound(by: str) -> None:
+async def test_a_pod_that_is_found_bound_counts_only_if_this_binding_did_it(by: str) -> None:
     made, client = World(), Client(by)
     made.node("n1", 1)
     made.show("a")
-
-    async def story() -> None:
-        binder = Binder(
-            made.scheduler,
-            client,  # type: ignore[arg-type]
-            None,
-            touch=client.touch,
-            leads=lambda: True,
-            log=made.records.log,
-        )
-        args = uid_of("a"), "n1"
-        assert await binder.bind(*args) != ""
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert await binder.close()
-
-    asyncio.run(story())
+    binder = binder_of(made, client)
+    args = uid_of("a"), "n1"
+    assert await binder.bind(*args) != ""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert await binder.close()
     reserved = made.ledger.own_claim(uid_of("a"), Claim.RESERVED)
     assert (reserved is not None and reserved.confirmed) is (by == "this Binding")
     result = BindOutcome.FOUND_BOUND if by == "this Binding" else BindOutcome.FOUND_NOT_BOUND
@@ -86,29 +80,17 @@ class Merging:
         raise AssertionError(pod)
 
 
-def bound_with(own: str, *newer: str, vfs: int = 1) -> tuple[str, list[dict[str, str]], World]:
+async def bound_with(own: str, *newer: str, vfs: int = 1) -> tuple[str, list[dict[str, str]], World]:
     made, client = World(), Merging(list(newer))
     made.node("n1", 1, vfs=2)
     limits = WHOLE | ({RESOURCE_RDMA: str(vfs)} if vfs else {})
     made.show("a", limits, annotations={NETWORKS: own} if own else {})
-
-    async def story() -> str:
-        binder = Binder(
-            made.scheduler,
-            client,  # type: ignore[arg-type]
-            None,
-            touch=client.touch,
-            leads=lambda: True,
-            log=made.records.log,
-            network=VfNetwork(namespace="vfs", name="vf-{vf}"),
-        )
-        return await binder.bind(uid_of("a"), "n1")
-
-    return asyncio.run(story()), client.sent, made
+    reason = await binder_of(made, client, network=VfNetwork(namespace="vfs", name="vf-{vf}")).bind(uid_of("a"), "n1")
+    return reason, client.sent, made
 
 
-def test_the_vfs_of_the_assignment_are_networks_of_the_pod() -> None:
-    reason, (sent,), _ = bound_with("storage", vfs=2)
+async def test_the_vfs_of_the_assignment_become_networks_of_the_pod() -> None:
+    reason, (sent,), _ = await bound_with("storage", vfs=2)
     assert reason == ""
     (container,) = json.loads(sent[ASSIGNMENT])["containers"].values()
     storage, *ours = json.loads(sent[NETWORKS])
@@ -117,20 +99,20 @@ def test_the_vfs_of_the_assignment_are_networks_of_the_pod() -> None:
     assert len(ours) == 2
 
 
-def test_a_pod_without_vfs_keeps_its_networks() -> None:
-    _, (sent,), _ = bound_with("storage", vfs=0)
+async def test_a_pod_without_vfs_keeps_its_networks() -> None:
+    _, (sent,), _ = await bound_with("storage", vfs=0)
     assert NETWORKS not in sent
 
 
-def test_networks_that_changed_meanwhile_are_those_that_are_kept() -> None:
-    reason, sent, _ = bound_with("storage", "backup")
+async def test_networks_that_changed_meanwhile_are_kept() -> None:
+    reason, sent, _ = await bound_with("storage", "backup")
     assert reason == ""
     assert [json.loads(annotations[NETWORKS])[0]["name"] for annotations in sent] == ["storage", "backup"]
 
 
 @pytest.mark.parametrize("texts", [("[",), ("storage", "[")])
-def test_networks_that_no_one_can_read_are_refused_and_free_the_devices(texts: tuple[str, ...]) -> None:
-    reason, sent, made = bound_with(*texts)
+async def test_malformed_networks_are_refused_and_free_the_devices(texts: tuple[str, ...]) -> None:
+    reason, sent, made = await bound_with(*texts)
     assert NETWORKS in reason
     assert OfPod.REQUEST_MALFORMED in reason
     assert len(sent) == len(texts) - 1

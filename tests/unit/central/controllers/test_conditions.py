@@ -108,7 +108,7 @@ def test_a_vf_is_ill_alone() -> None:
     assert (word.pod.name, "no driver" in word.message, pf_bdf(0) in word.message) == ("b", True, False)
 
 
-def test_what_the_node_does_not_report_any_more_is_ill() -> None:
+def test_a_held_device_that_the_node_does_not_report_is_unhealthy() -> None:
     there = capacity(gpu(0, mig=["MIG-a"]))
     (deleted,) = words(there, held(taken([1], [0])))
     assert gpu_uuid(1) in deleted.message
@@ -124,7 +124,7 @@ def test_a_card_that_is_lost_has_no_instances_and_is_named_itself() -> None:
     assert "MIG-a" not in word.message
 
 
-def test_of_a_node_without_a_report_nothing_is_known() -> None:
+def test_a_node_without_a_report_gives_no_condition() -> None:
     assert words(capacity(reported=False), held(taken([0]))) == []
 
 
@@ -157,7 +157,7 @@ def test_well_again_is_reported_once() -> None:
     assert (ill.healthy, ill.turned) == (False, True)
 
 
-def test_who_holds_nothing_any_more_keeps_the_last_word() -> None:
+def test_a_pod_without_devices_keeps_its_last_condition() -> None:
     (word,) = words(capacity(gpu(0, LOST)), held(taken([0])))
     assert words(capacity(gpu(0)), conditions=after(word)) == []
 
@@ -176,7 +176,7 @@ def test_a_late_check_a_pod_does_not_undo_what_was_reported() -> None:
     assert (conditions.is_written(word), conditions.take_changed(), conditions.take_changed()) == (False, ("n1",), ())
 
 
-def test_of_pods_that_are_deleted_nothing_is_kept() -> None:
+def test_conditions_of_deleted_pods_are_forgotten() -> None:
     conditions = Conditions()
     for name in ("a", "b", "c"):
         conditions.show(shown("False", "m", name=name))
@@ -185,7 +185,7 @@ def test_of_pods_that_are_deleted_nothing_is_kept() -> None:
     assert [conditions.get(PodUid(f"uid-{name}")) is None for name in "abc"] == [True, True, False]
 
 
-def test_of_a_pods_conditions_only_ours_is_read() -> None:
+def test_only_the_condition_of_lading_is_read() -> None:
     ours, other = Condition(type=DEVICES_HEALTHY, status="True"), Condition(type="Ready", status="True")
     assert Status(conditions=(other, ours, other)).conditions == (ours,)
     assert Status(conditions=(other,)).conditions == ()

@@ -81,7 +81,7 @@ def test_a_card_works_for_its_pods_by_what_they_hold(rig: Rig) -> None:
     assert rig.counted() == (100, 100, 50)
 
 
-def test_what_a_node_says_later_counts_from_then(rig: Rig) -> None:
+def test_use_counts_from_its_first_report(rig: Rig) -> None:
     rig.world.bind("a", "n1", {"lading.dev/gpu": "1"})
     rig.scan()
     rig.say("n1", 100)
@@ -128,7 +128,7 @@ def test_namespaces_have_a_bound(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
         (DeviceRequest(containers=(ContainerRequest(name="a", vfs=1),)), 0),
     ],
 )
-def test_what_a_waiting_pod_asks_for(ask: DeviceRequest, gpus: float) -> None:
+def test_the_gpus_that_a_waiting_pod_requests(ask: DeviceRequest, gpus: float) -> None:
     assert gpus_requested(ask, 10_000) == pytest.approx(gpus)
 
 

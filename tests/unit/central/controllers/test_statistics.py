@@ -26,7 +26,7 @@ def statistics_of(made: World, **kinds: PodKind) -> ClusterStatistics:
     return ClusterStatistics(made.ledger, made.scheduler.forecast, clock=lambda: 0.0, faults=made_faults())
 
 
-def test_what_there_is() -> None:
+def test_the_statistics_of_devices_pods_and_nodes() -> None:
     made = World()
     made.node("n1", 4, 3)
     made.node("n2", 2, unhealthy="Xid 79")
@@ -48,7 +48,7 @@ def test_what_there_is() -> None:
     assert observed.places == {1: 2, 2: 1, 4: 0, 8: 0}
 
 
-def test_what_is_free_on_a_node_that_does_not_serve_cannot_be_given() -> None:
+def test_devices_of_an_unreachable_node_are_unusable() -> None:
     made = World()
     made.node("n1", 2, 1, ready=False)
     statistics = statistics_of(made)
@@ -116,9 +116,7 @@ def test_parts_add_up_to_the_whole_and_no_step_is_of_more_nodes(monkeypatch: pyt
 def test_the_first_scan_lists_no_loads_beside_the_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that no second list of loads is made: a node's capacity has its cpu and memory, and a list of all nodes is one long
     step."""
-    made = World()
-    for name in ("n1", "n2", "n3"):
-        made.node(name, 2)
+    made = World.of(n1=2, n2=2, n3=2)
     listed = []
     real = Ledger.loads_changed_since
 
@@ -134,20 +132,15 @@ def test_the_first_scan_lists_no_loads_beside_the_rooms(monkeypatch: pytest.Monk
     assert [len(some) for some in listed] == [0, 1]
 
 
-def test_others_have_their_turn() -> None:
+async def test_other_tasks_have_their_turn_during_a_scan() -> None:
     made = World()
     for number in range(20):
         made.node(f"n{number}", 1)
     ticks = count()
     statistics = ClusterStatistics(made.ledger, made.scheduler.forecast, clock=lambda: float(next(ticks)), faults=made_faults())
     turns = 0
-
-    async def story() -> None:
-        nonlocal turns
-        looking = asyncio.create_task(statistics.scan())
-        while not looking.done():
-            turns += 1
-            await asyncio.sleep(0)
-
-    asyncio.run(story())
+    looking = asyncio.create_task(statistics.scan())
+    while not looking.done():
+        turns += 1
+        await asyncio.sleep(0.001)
     assert turns > 20

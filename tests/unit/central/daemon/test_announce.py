@@ -62,7 +62,7 @@ def test_only_a_leader_writes_and_once_a_while() -> None:
     assert path == "/apis/discovery.k8s.io/v1/namespaces/lading-system/endpointslices/lading-central"
 
 
-def test_it_is_written_again_in_the_next_term() -> None:
+def test_the_endpoints_are_written_again_in_the_next_leadership() -> None:
     api = Api()
     turns = iter([True, False, True])
     run_for(api, lambda: next(turns, True), 3)

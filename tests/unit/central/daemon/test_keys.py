@@ -15,7 +15,7 @@ from tests.fakes.signing import a_signer
 
 
 @pytest.mark.parametrize("key_id", ["central-2", "2026.11"])
-def test_what_central_signs_with_the_one_a_node_checks_with_the_other(tmp_path: Path, key_id: str) -> None:
+def test_a_node_verifies_with_the_public_key_what_central_signed(tmp_path: Path, key_id: str) -> None:
     private, public = write_pair(tmp_path, key_id)
     written = load_signer(private, key_id).sign("an assignment")
     signature = parse_signature(written)
@@ -57,7 +57,7 @@ def write(folder: Path, key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> 
     return path
 
 
-def test_what_it_signed_and_what_it_did_not() -> None:
+def test_a_signer_accepts_its_own_signatures_alone() -> None:
     signer = a_signer()
     written = signer.sign("text")
     assert signer.accepts("text", written)
@@ -74,14 +74,14 @@ def test_assignments_of_a_configured_earlier_key_are_accepted() -> None:
     assert not a_signer("k2").accepts("text", written)
 
 
-def test_a_key_from_a_file(tmp_path: Path) -> None:
+def test_a_signer_signs_with_the_key_of_a_file(tmp_path: Path) -> None:
     key = Ed25519PrivateKey.generate()
     signer = load_signer(write(tmp_path, key), "central-1")
     assert signer.sign("text").startswith("ed25519:central-1:")
     assert signer.accepts("text", signer.sign("text"))
 
 
-def test_files_that_hold_none(tmp_path: Path) -> None:
+def test_a_file_without_a_fitting_key_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path, ec.generate_private_key(ec.SECP256R1()))
     (tmp_path / "text").write_text("x")
     for file in (path, tmp_path / "text", tmp_path / "none"):

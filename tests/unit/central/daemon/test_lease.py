@@ -150,188 +150,150 @@ async def watched(them: list[Candidate], seconds: float) -> float:
     return led
 
 
-def test_one_of_three_leads_and_keeps_leading() -> None:
-    async def story() -> None:
-        async with candidates(SlowStore(prompt()), 3) as them:
-            await watched(them, TERMS.duration_s + 3 * TERMS.retry_s)
-            (leader,) = leaders(them)
-            assert await watched(them, 1000) == pytest.approx(1000, abs=1)
-            assert leaders(them) == [leader]
-            assert [one.calls for one in them if one.calls] == [["gained"]]
-
-    run_simulated(story())
+async def test_a_single_candidate_of_three_leads_and_keeps_leading() -> None:
+    async with candidates(SlowStore(prompt()), 3) as them:
+        await watched(them, TERMS.duration_s + 3 * TERMS.retry_s)
+        (leader,) = leaders(them)
+        assert await watched(them, 1000) == pytest.approx(1000, abs=1)
+        assert leaders(them) == [leader]
+        assert [one.calls for one in them if one.calls] == [["gained"]]
 
 
-def test_no_one_leads_by_making_the_lease() -> None:
+async def test_a_candidate_that_creates_the_lease_waits_it_out() -> None:
     """Check a lease that was created, used and deleted between two readings: absence has no version, so each lease is waited
     out again."""
-
-    async def story() -> None:
-        store = SlowStore(prompt())
-        async with candidates(store, 2) as them:
-            await watched(them, 5)
-            assert store.record is not None
-            assert (store.record.holder, store.record.released) == ("", False)
-            await watched(them, TERMS.duration_s - 6)
-            store.record = None
-            assert await watched(them, TERMS.duration_s - 1) == 0
-            assert await watched(them, 5) > 0
-
-    run_simulated(story())
+    store = SlowStore(prompt())
+    async with candidates(store, 2) as them:
+        await watched(them, 5)
+        assert store.record is not None
+        assert (store.record.holder, store.record.released) == ("", False)
+        await watched(them, TERMS.duration_s - 6)
+        store.record = None
+        assert await watched(them, TERMS.duration_s - 1) == 0
+        assert await watched(them, 5) > 0
 
 
-def test_a_lease_that_is_not_there_is_waited_out() -> None:
+async def test_an_absent_lease_is_waited_out() -> None:
     """Check an absent lease, which may have been deleted under a leader that did not notice."""
-
-    async def story() -> None:
-        store = SlowStore(prompt())
-        async with candidates(store, 1) as them:
-            assert await watched(them, TERMS.duration_s - 1) == 0
-            assert await watched(them, 5) > 0
-            store.record = None
-            them.append(Candidate(store, name="later", pauses=never()))
-            assert await watched(them, TERMS.duration_s + 5) > 0
-            await them[-1].stop()
-
-    run_simulated(story())
+    store = SlowStore(prompt())
+    async with candidates(store, 1) as them:
+        assert await watched(them, TERMS.duration_s - 1) == 0
+        assert await watched(them, 5) > 0
+        store.record = None
+        them.append(Candidate(store, name="later", pauses=never()))
+        assert await watched(them, TERMS.duration_s + 5) > 0
+        await them[-1].stop()
 
 
 @pytest.mark.parametrize(
     "record", [Record(holder="", duration_s=15, version="x"), Record(holder="else", duration_s=40, version="x")]
 )
-def test_a_lease_of_someone_else_is_waited_out_for_the_longer_duration(record: Record) -> None:
-    async def story() -> None:
-        store = SlowStore(prompt())
-        store.record = record
-        async with candidates(store, 1) as them:
-            assert await watched(them, record.duration_s - 1) == 0
-            assert await watched(them, 5) > 0
-            assert store.record is not None
-            assert store.record.transitions == 1
-
-    run_simulated(story())
+async def test_a_foreign_lease_is_waited_out_for_the_longer_duration(record: Record) -> None:
+    store = SlowStore(prompt())
+    store.record = record
+    async with candidates(store, 1) as them:
+        assert await watched(them, record.duration_s - 1) == 0
+        assert await watched(them, 5) > 0
+        assert store.record is not None
+        assert store.record.transitions == 1
 
 
-def test_a_leader_that_ended_without_a_word_is_followed_after_the_duration() -> None:
-    async def story() -> None:
-        async with candidates(SlowStore(prompt()), 2) as them:
-            await watched(them, 20)
-            (leader,) = leaders(them)
-            await leader.stop()
-            (other,) = [one for one in them if one is not leader]
-            await watched(them, TERMS.duration_s - TERMS.retry_s - 1)
-            assert not other.election.is_leader()
-            # It sees the last renewal a pause late, and that it got old a pause late; a pause is up to a fifth longer.
-            await watched(them, 3 * TERMS.retry_s + 2)
-            assert other.election.is_leader()
-
-    run_simulated(story())
+async def test_a_leader_that_was_killed_is_followed_after_the_duration() -> None:
+    async with candidates(SlowStore(prompt()), 2) as them:
+        await watched(them, 20)
+        (leader,) = leaders(them)
+        await leader.stop()
+        (other,) = [one for one in them if one is not leader]
+        await watched(them, TERMS.duration_s - TERMS.retry_s - 1)
+        assert not other.election.is_leader()
+        # It sees the last renewal a pause late, and that it got old a pause late; a pause is up to a fifth longer.
+        await watched(them, 3 * TERMS.retry_s + 2)
+        assert other.election.is_leader()
 
 
-def test_a_release_lets_another_lead_at_once() -> None:
-    async def story() -> None:
-        async with candidates(SlowStore(prompt()), 2) as them:
-            await watched(them, 20)
-            (leader,) = leaders(them)
-            await leader.stop()
-            await leader.election.release()
-            assert leaders(them) == []
-            before = max(one.election.transitions for one in them)
-            await watched(them, 2 * TERMS.retry_s)
-            (following,) = leaders(them)
-            assert following.election.transitions == before + 1
-            assert leader.calls == ["gained"]
-            assert leader.records.count(Event.LEASE_RELEASED) == 1
-
-    run_simulated(story())
+async def test_a_release_lets_another_candidate_lead_at_once() -> None:
+    async with candidates(SlowStore(prompt()), 2) as them:
+        await watched(them, 20)
+        (leader,) = leaders(them)
+        await leader.stop()
+        await leader.election.release()
+        assert leaders(them) == []
+        before = max(one.election.transitions for one in them)
+        await watched(them, 2 * TERMS.retry_s)
+        (following,) = leaders(them)
+        assert following.election.transitions == before + 1
+        assert leader.calls == ["gained"]
+        assert leader.records.count(Event.LEASE_RELEASED) == 1
 
 
-def test_who_is_no_leader_releases_nothing() -> None:
-    async def story() -> None:
-        store = SlowStore(prompt())
-        async with candidates(store, 2) as them:
-            await watched(them, 20)
-            (standby,) = [one for one in them if not one.election.is_leader()]
-            await standby.stop()
-            await standby.election.release()
-            assert store.record is not None
-            assert not store.record.released
-            assert await watched(them, 60) == pytest.approx(60, abs=1)
-
-    run_simulated(story())
+async def test_a_standby_candidate_releases_nothing() -> None:
+    store = SlowStore(prompt())
+    async with candidates(store, 2) as them:
+        await watched(them, 20)
+        (standby,) = [one for one in them if not one.election.is_leader()]
+        await standby.stop()
+        await standby.election.release()
+        assert store.record is not None
+        assert not store.record.released
+        assert await watched(them, 60) == pytest.approx(60, abs=1)
 
 
-def test_without_the_api_server_a_leader_ends_at_its_deadline() -> None:
-    async def story() -> None:
-        store = SlowStore(prompt())
-        async with candidates(store, 1) as them:
-            await watched(them, 20)
-            assert them[0].calls == ["gained"]
-            store.away = True
-            led = await watched(them, 30)
-            assert TERMS.renew_deadline_s - 1.2 * TERMS.retry_s - 0.5 <= led <= TERMS.renew_deadline_s
-            assert them[0].calls == ["gained", "lost"]
-            assert them[0].records.count(Event.LEASE_FAILED) == 1
-            store.away = False
-            await watched(them, 5)
-            assert them[0].calls == ["gained", "lost", "gained"]
-
-    run_simulated(story())
+async def test_without_the_api_server_a_leader_ends_at_its_deadline() -> None:
+    store = SlowStore(prompt())
+    async with candidates(store, 1) as them:
+        await watched(them, 20)
+        assert them[0].calls == ["gained"]
+        store.away = True
+        led = await watched(them, 30)
+        assert TERMS.renew_deadline_s - 1.2 * TERMS.retry_s - 0.5 <= led <= TERMS.renew_deadline_s
+        assert them[0].calls == ["gained", "lost"]
+        assert them[0].records.count(Event.LEASE_FAILED) == 1
+        store.away = False
+        await watched(them, 5)
+        assert them[0].calls == ["gained", "lost", "gained"]
 
 
-def test_a_success_counts_from_before_it_was_sent() -> None:
-    async def story() -> None:
-        store = SlowStore(itertools.repeat((0.01, 3.5, False)))
-        store.record = Record(holder="", duration_s=1, version="released")
-        async with candidates(store, 1) as them:
-            while not them[0].election.is_leader():  # noqa: ASYNC110  the clock decides
-                await asyncio.sleep(0.01)
-            store.away = True
-            assert await watched(them, 20) == pytest.approx(TERMS.renew_deadline_s - 3.5, abs=2 * TICK_S)
-
-    run_simulated(story())
+async def test_a_renewal_counts_from_the_time_before_it_was_sent() -> None:
+    store = SlowStore(itertools.repeat((0.01, 3.5, False)))
+    store.record = Record(holder="", duration_s=1, version="released")
+    async with candidates(store, 1) as them:
+        while not them[0].election.is_leader():  # noqa: ASYNC110  the clock decides
+            await asyncio.sleep(0.01)
+        store.away = True
+        assert await watched(them, 20) == pytest.approx(TERMS.renew_deadline_s - 3.5, abs=2 * TICK_S)
 
 
-def test_lost_is_reported_at_the_deadline_also_while_a_renewal_hangs() -> None:
-    async def story() -> None:
-        slow = itertools.chain(itertools.repeat((0.01, 0.01, False), 12), itertools.repeat((100.0, 0.0, False)))
-        async with candidates(SlowStore(slow), 1) as them:
-            until = 0.0
-            while them[0].calls != ["gained", "lost"]:
-                await asyncio.sleep(0.01)
-                if them[0].election.is_leader():
-                    until = now()
-            assert now() - until < 0.05
-
-    run_simulated(story())
+async def test_the_loss_is_reported_at_the_deadline_while_a_renewal_hangs() -> None:
+    slow = itertools.chain(itertools.repeat((0.01, 0.01, False), 12), itertools.repeat((100.0, 0.0, False)))
+    async with candidates(SlowStore(slow), 1) as them:
+        until = 0.0
+        while them[0].calls != ["gained", "lost"]:
+            await asyncio.sleep(0.01)
+            if them[0].election.is_leader():
+                until = now()
+        assert now() - until < 0.05
 
 
-def test_a_process_that_was_stopped_is_no_leader_when_it_goes_on() -> None:
-    async def story() -> None:
-        async with candidates(SlowStore(prompt()), 1) as them:
-            await watched(them, 20)
-            assert them[0].election.is_leader()
-            them[0]._offset += TERMS.renew_deadline_s  # nothing of it ran meanwhile
-            assert not them[0].election.is_leader()
-
-    run_simulated(story())
+async def test_a_process_that_was_suspended_is_no_leader_when_it_continues() -> None:
+    async with candidates(SlowStore(prompt()), 1) as them:
+        await watched(them, 20)
+        assert them[0].election.is_leader()
+        them[0]._offset += TERMS.renew_deadline_s  # nothing of it ran meanwhile
+        assert not them[0].election.is_leader()
 
 
-def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
-    async def story() -> None:
-        store = SlowStore(prompt())
-        async with candidates(store, 1) as them:
-            await watched(them, 20)
-            store.record = Record(holder="else", duration_s=15, version="by-hand")
-            await watched(them, 3 * TERMS.retry_s)
-            assert them[0].calls == ["gained", "lost"]
-
-    run_simulated(story())
+async def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
+    store = SlowStore(prompt())
+    async with candidates(store, 1) as them:
+        await watched(them, 20)
+        store.record = Record(holder="else", duration_s=15, version="by-hand")
+        await watched(them, 3 * TERMS.retry_s)
+        assert them[0].calls == ["gained", "lost"]
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
-def test_never_two_leaders_whatever_is_late(seed: int) -> None:
+def test_there_are_never_two_leaders_whatever_call_is_late(seed: int) -> None:
     """Check many random schedules: late and lost requests and answers, candidates that pause, end, release and restart, clocks
     of different rates, a deleted lease. When one begins to lead, the calls of earlier leaders have ended."""
     random = Random(seed)  # noqa: S311
@@ -393,50 +355,42 @@ def test_terms_that_would_not_be_safe_are_refused(terms: dict[str, float]) -> No
         LeaseTerms(**terms)  # type: ignore[arg-type]
 
 
-def test_the_lease_as_an_object(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with FakeKubeServer() as server:
-            access = open_access(server.write_kubeconfig(tmp_path / "kubeconfig"))
-            async with KubeClient(access, user_agent="lading-test") as client:
-                lease = KubeLease(client, namespace="kube-system", name="lading-central")
-                assert await lease.read(timeout_s=1) is None
-                first = await lease.write(
-                    Record(holder="a", duration_s=15, acquired="2026-01-01T00:00:00.000000Z"), timeout_s=1
-                )
-                assert await lease.read(timeout_s=1) == first
-                with pytest.raises(ConflictError):
-                    await lease.write(Record(holder="b", duration_s=15), timeout_s=1)
-                second = await lease.write(dataclasses.replace(first, holder="b", transitions=1), timeout_s=1)
-                assert second.version != first.version
-                with pytest.raises(ConflictError):
-                    await lease.write(first, timeout_s=1)
-                spec = server.objects[LEASE]["spec"]
-                assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("b", 1)
-                released = await lease.write(dataclasses.replace(second, holder="", duration_s=1), timeout_s=1)
-                assert released.released
-                await server.put(LEASE, {"spec": {"holderIdentity": 7}})
-                with pytest.raises(KubeError):
-                    await lease.read(timeout_s=1)
-
-    asyncio.run(go())
+async def test_the_lease_object_is_read_and_written_by_version(tmp_path: Path) -> None:
+    async with FakeKubeServer() as server:
+        access = open_access(server.write_kubeconfig(tmp_path / "kubeconfig"))
+        async with KubeClient(access, user_agent="lading-test") as client:
+            lease = KubeLease(client, namespace="kube-system", name="lading-central")
+            assert await lease.read(timeout_s=1) is None
+            first = await lease.write(Record(holder="a", duration_s=15, acquired="2026-01-01T00:00:00.000000Z"), timeout_s=1)
+            assert await lease.read(timeout_s=1) == first
+            with pytest.raises(ConflictError):
+                await lease.write(Record(holder="b", duration_s=15), timeout_s=1)
+            second = await lease.write(dataclasses.replace(first, holder="b", transitions=1), timeout_s=1)
+            assert second.version != first.version
+            with pytest.raises(ConflictError):
+                await lease.write(first, timeout_s=1)
+            spec = server.objects[LEASE]["spec"]
+            assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("b", 1)
+            released = await lease.write(dataclasses.replace(second, holder="", duration_s=1), timeout_s=1)
+            assert released.released
+            await server.put(LEASE, {"spec": {"holderIdentity": 7}})
+            with pytest.raises(KubeError):
+                await lease.read(timeout_s=1)
 
 
-def test_two_candidates_before_the_fake_server(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with FakeKubeServer() as server:
-            access = open_access(server.write_kubeconfig(tmp_path / "kubeconfig"))
-            async with KubeClient(access, user_agent="lading-test") as client:
-                store = KubeLease(client, namespace="kube-system", name="lading-central")
-                them = [Candidate(store, name=f"c{i}", pauses=never()) for i in range(2)]  # type: ignore[arg-type]
-                await watched(them, 60)
-                assert sum(len(one.calls) for one in them) == 1
-                (leader,) = leaders(them)
-                await leader.stop()
-                await leader.election.release()
-                await watched(them, 10)
-                assert len(leaders(them)) == 1
-                for one in them:
-                    if one is not leader:
-                        await one.stop()
-
-    run_simulated(go())
+async def test_two_candidates_before_the_fake_server(tmp_path: Path) -> None:
+    async with FakeKubeServer() as server:
+        access = open_access(server.write_kubeconfig(tmp_path / "kubeconfig"))
+        async with KubeClient(access, user_agent="lading-test") as client:
+            store = KubeLease(client, namespace="kube-system", name="lading-central")
+            them = [Candidate(store, name=f"c{i}", pauses=never()) for i in range(2)]  # type: ignore[arg-type]
+            await watched(them, 60)
+            assert sum(len(one.calls) for one in them) == 1
+            (leader,) = leaders(them)
+            await leader.stop()
+            await leader.election.release()
+            await watched(them, 10)
+            assert len(leaders(them)) == 1
+            for one in them:
+                if one is not leader:
+                    await one.stop()

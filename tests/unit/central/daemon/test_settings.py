@@ -32,7 +32,7 @@ def test_the_defaults_are_sound() -> None:
         ("signing_key", "/no/such.pem"),
     ],
 )
-def test_what_is_refused(key: str, value: str) -> None:
+def test_an_invalid_setting_is_refused(key: str, value: str) -> None:
     with pytest.raises(ConfigError):
         check(msgspec.structs.replace(Settings(), **{key: value}))
 
@@ -45,7 +45,9 @@ def test_tls_files_are_read_by_the_check(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("readers", "mode"), [(False, ssl.CERT_REQUIRED), (True, ssl.CERT_NONE)])
-def test_who_needs_a_certificate(tmp_path: Path, readers: bool, mode: ssl.VerifyMode) -> None:
+def test_readers_of_the_page_need_a_certificate_if_tls_readers_is_false(
+    tmp_path: Path, readers: bool, mode: ssl.VerifyMode
+) -> None:
     authority = Authority(tmp_path / "ca")
     pair = authority.sign("central", "central", addresses=["127.0.0.1"])
     files = {"tls_certificate": str(pair.certificate), "tls_key": str(pair.key), "tls_client_ca": str(authority.certificate)}

@@ -28,7 +28,7 @@ def told(scheduler: Scheduler) -> EffectiveConfiguration:
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_what_was_reported_is_what_it_decides_by(policy: Policy) -> None:
+def test_a_scheduler_from_the_effective_configuration_decides_as_the_original(policy: Policy) -> None:
     first = World(policy=policy, forecast=Forecast(PRIOR))
     limits = Limits(spread_containers_per_card=3, partition=PartitionPolicy.HONOR)
     own = Scheduler(first.ledger, first.pending, clock=lambda: 0.0, policy=policy, limits=limits, forecast=Forecast(PRIOR))

@@ -21,10 +21,10 @@ FULL, FEW = Missing.TOO_FEW_FREE_GPUS, Missing.TOO_FEW_GPUS
         ({}, "cannot use lading.dev/gpu of container main: … (request-malformed)", OfPod.REQUEST_MALFORMED),
     ],
 )
-def test_what_is_true_of_most_nodes(reasons: Mapping[str, str], otherwise: str, expected: Coded) -> None:
+def test_the_main_reason_is_that_of_most_nodes(reasons: Mapping[str, str], otherwise: str, expected: Coded) -> None:
     assert main_reason(sort_nodes(NAMES, reasons=reasons, otherwise=otherwise)) is expected
 
 
-def test_who_fits_somewhere_or_is_asked_about_nowhere_has_none() -> None:
+def test_a_pod_that_fits_or_has_no_nodes_has_no_main_reason() -> None:
     assert main_reason(sort_nodes(NAMES, fits={"n2"}, otherwise=FULL.shown)) is None
     assert main_reason(sort_nodes((), otherwise=FULL.shown)) is None

@@ -14,8 +14,7 @@ from tests.unit.central.world import World, uid_of
 
 
 def full() -> World:
-    world = World()
-    world.node("n0", 2)
+    world = World.of(n0=2)
     world.bind("a-runs", "n0", namespace="a")
     world.bind("b-runs", "n0", namespace="b")
     return world
@@ -36,7 +35,7 @@ def line_of(world: World, name: str) -> Line:
     return result
 
 
-def test_a_pod_is_notified_what_is_ahead_and_why() -> None:
+def test_the_line_of_a_pod_names_the_pods_ahead_and_why() -> None:
     world = full()
     waits(world, "old", "a")
     waits(world, "less", "c", age=5)
@@ -51,8 +50,7 @@ def test_a_pod_is_notified_what_is_ahead_and_why() -> None:
 
 
 def test_a_pod_that_is_not_refused_waits_in_no_line() -> None:
-    world = World()
-    world.node("n0", 1)
+    world = World.of(n0=1)
     waits(world, "fits", "a")
     assert pod_line(world.scheduler, world.pending_pod("fits")) is None
 
@@ -68,7 +66,7 @@ def test_pods_that_a_quota_refuses_wait_in_its_line() -> None:
     assert line_of(world, "free").as_text() == "1st of 1 pod in line"
 
 
-def test_a_gang_is_reported_what_is_ahead_and_why() -> None:
+def test_the_line_of_a_gang_names_the_gangs_ahead_and_why() -> None:
     world = full()
     put_gang(world, "old", "a", age=0)
     put_gang(world, "less", "c", age=5)

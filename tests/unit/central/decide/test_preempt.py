@@ -44,37 +44,40 @@ def full(**priorities: int) -> World:
     return made
 
 
-def test_the_least_important_goes() -> None:
-    made = full(a=30, b=10, c=20)
-    result = plan_for(made)
-    assert victims(result) == ["b"]
-    assert result is not None
-    assert result.node == "n1"
+TWO = {"lading.dev/gpu": "2"}
 
 
-def test_as_many_as_necessary_and_the_most_important_are_put_back() -> None:
-    assert victims(plan_for(full(a=30, b=10, c=20, d=40), {"lading.dev/gpu": "2"})) == ["b", "c"]
+@pytest.mark.parametrize(
+    ("priorities", "plan", "expected"),
+    [
+        pytest.param({"a": 30, "b": 10, "c": 20}, {}, ["b"], id="the pod of lowest priority"),
+        pytest.param({"a": 30, "b": 10, "c": 20, "d": 40}, {"limits": TWO}, ["b", "c"], id="no more pods than necessary"),
+        pytest.param({"a": 30, "b": 10}, {"spared": "b"}, ["a"], id="no pod that a budget protects"),
+        pytest.param({"a": 100}, {}, None, id="no pod of equal priority"),
+        pytest.param({"a": 101}, {}, None, id="no pod of higher priority"),
+        pytest.param({"a": 1}, {"limits": TWO}, None, id="none if the pod can never fit"),
+        pytest.param({"a": 1}, {"nodes": ("n7",)}, None, id="none on a node that kube-scheduler does not name"),
+    ],
+)
+def test_victims_of_a_pod_on_a_full_node(priorities: dict[str, int], plan: dict[str, Any], expected: list[str] | None) -> None:
+    result = plan_for(full(**priorities), **plan)
+    assert (result and victims(result)) == expected
+    assert result is None or result.node == "n1"
 
 
-def test_of_equal_ones_the_older_stays() -> None:
-    made = World()
-    made.node("n1", 2)
+def test_of_equal_pods_the_newer_is_the_victim() -> None:
+    made = World.of(n1=2)
     made.bind("old", "n1", created="2026-11-20T00:00:00Z")
     made.bind("young", "n1", created="2026-11-21T00:00:00Z")
     assert victims(plan_for(made)) == ["young"]
 
 
-@pytest.mark.parametrize("priority", [100, 101])
-def test_who_is_not_strictly_less_important_stays(priority: int) -> None:
-    assert plan_for(full(a=priority)) is None
-
-
-def test_a_pod_that_may_not_preempt() -> None:
+def test_a_pod_with_the_preemption_policy_never_has_no_victims() -> None:
     made = full(a=1)
     assert made.plan(wanting(made, never=True), ["n1"]) is None
 
 
-def test_who_frees_nothing_that_is_asked_stays() -> None:
+def test_a_pod_that_frees_no_requested_device_is_no_victim() -> None:
     made = World()
     made.node("n1", 2, 2)
     made.bind("vf-only", "n1", vfs(2), priority=1)
@@ -85,46 +88,35 @@ def test_who_frees_nothing_that_is_asked_stays() -> None:
     assert victims(plan_for(made, share("40Gi") | vfs(1))) == ["vf-only", "first"]
 
 
-def test_of_a_shared_card_those_who_are_enough_go() -> None:
-    made = World()
-    made.node("n1", 1)
+def test_of_a_shared_card_no_more_pods_than_needed_are_victims() -> None:
+    made = World.of(n1=1)
     for name, priority in {"a": 1, "b": 2, "c": 3, "d": 4}.items():
         made.bind(name, "n1", share("20Gi"), priority=priority)
     assert victims(plan_for(made, share("40Gi"))) == ["a", "b"]
     assert victims(plan_for(made)) == ["a", "b", "c", "d"]
 
 
-def test_where_no_one_who_may_go_would_be_enough() -> None:
-    made = World()
-    made.node("n1", 1)
+def test_no_pod_is_a_victim_if_all_allowed_victims_are_not_enough() -> None:
+    made = World.of(n1=1)
     made.bind("a", "n1", share("10Gi"), priority=1)
     made.bind("b", "n1", share("10Gi"), priority=500)
     assert plan_for(made) is None
 
 
-def test_what_only_the_node_grants_is_nobodys_to_evict() -> None:
+def test_devices_that_the_node_alone_granted_have_no_victim() -> None:
     made = World()
     made.node("n1", 1, grants=[grant("uid-manual", "n1", 0)])
     made.show("manual", node="n1", priority=1, annotations={"lading.dev/gpus": "0"})
     assert plan_for(made) is None
 
 
-def test_where_it_can_never_fit_no_one_goes() -> None:
-    assert plan_for(full(a=1), {"lading.dev/gpu": "2"}) is None
-
-
-def test_only_nodes_where_all_else_suffices() -> None:
-    made = full(a=1)
-    assert plan_for(made, nodes=("n7",)) is None
-
-
-def test_room_that_appeared_meanwhile_needs_no_victims() -> None:
+def test_a_pod_that_fits_on_a_free_node_needs_no_victims() -> None:
     made = full(a=1)
     made.node("n2", 1)
     assert plan_for(made) is None
 
 
-def test_who_is_being_deleted_goes_by_itself() -> None:
+def test_a_pod_that_is_being_deleted_is_no_victim() -> None:
     made = full(a=30, b=10)
     made.show("a", node="n1", priority=30, deleting=True, annotations=made.pods["a"]["metadata"]["annotations"])
     result = plan_for(made)
@@ -132,12 +124,7 @@ def test_who_is_being_deleted_goes_by_itself() -> None:
     assert [(victim.name, victim.deleting) for victim in result.victims] == [("a", True)]
 
 
-def test_whom_a_budget_spares_is_left_out() -> None:
-    made = full(a=30, b=10)
-    assert victims(plan_for(made, spared="b")) == ["a"]
-
-
-def test_what_is_nominated_for_another_is_not_there() -> None:
+def test_devices_that_are_reserved_for_another_pod_are_not_free() -> None:
     made = full(a=1)
     result = plan_for(made)
     assert result is not None
@@ -145,10 +132,9 @@ def test_what_is_nominated_for_another_is_not_there() -> None:
     assert plan_for(made) is None
 
 
-def test_nodes_compared() -> None:
+def test_the_node_whose_victims_cost_least_is_chosen() -> None:
     """Compare nodes. Each node has the priority and the minute of creation of its pods. The preemptor requests all cards of a
     node, and two plans are wanted."""
-    two = {"lading.dev/gpu": "2"}
     cases = [
         ({"n1": [(9, 0), (1, 0)], "n2": [(8, 0), (8, 0)]}, "n2"),  # the lowest highest priority
         ({"n1": [(9, 0), (5, 0)], "n2": [(9, 0), (4, 0)]}, "n2"),  # then the lowest sum
@@ -161,9 +147,9 @@ def test_nodes_compared() -> None:
         for node, pods in nodes.items():
             made.node(node, 2)
             for number, (priority, minute) in enumerate(pods):
-                limits = two if len(pods) == 1 else WHOLE
+                limits = TWO if len(pods) == 1 else WHOLE
                 made.bind(f"{node}-{number}", node, limits, priority=priority, created=f"2026-11-21T00:0{minute}:00Z")
-        result = plan_for(made, two)
+        result = plan_for(made, TWO)
         assert result is not None
         assert result.node == best, nodes
 
@@ -216,7 +202,7 @@ held_pods = st.lists(
 
 
 @settings(max_examples=repeats(50, long=500))
-@given(held_pods, st.one_of(shapes, st.just({"lading.dev/gpu": "2"})))
+@given(held_pods, st.one_of(shapes, st.just(TWO)))
 def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int, int, bool]], wanted: dict[str, str]) -> None:
     made = World()
     for node in ("n1", "n2", "n3"):
@@ -243,12 +229,8 @@ def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int
         assert made.plan(pod, made.ledger.nodes()) == min(alone, key=cost, default=None)
 
 
-@pytest.mark.parametrize(
-    ("limits", "held"), [({"lading.dev/gpu": "2"}, WHOLE), (vfs(2), vfs(1)), ({"lading.dev/gpu": "1"}, share("20Gi"))]
-)
-def test_it_ends_with_a_plan_than_which_none_costs_less(
-    limits: dict[str, str], held: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("limits", "held"), [(TWO, WHOLE), (vfs(2), vfs(1)), ({"lading.dev/gpu": "1"}, share("20Gi"))])
+def test_the_last_plan_costs_least(limits: dict[str, str], held: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Search thirty nodes, each of which would do."""
     made = World()
     for number in range(30):

@@ -24,7 +24,7 @@ def flat(namespace: str, least: int, most: int) -> Any:
     return quota(f"{namespace}/q", dialect=QuotaDialect.SCHEDULER_PLUGINS, namespace=namespace, parent=QuotaId(FLAT), **amounts)
 
 
-def test_never_a_pod_of_another_quota_and_always_the_own_one() -> None:
+def test_victims_are_pods_of_the_same_quota() -> None:
     teams = Teams(cards("a"), cards("b"), nodes=1, cards_each=2)
     teams.run("of-b", "b", priority=-5)
     teams.run("of-a", "a")
@@ -36,14 +36,14 @@ def test_never_a_pod_of_another_quota_and_always_the_own_one() -> None:
     assert not can_preempt(teams.world.scheduler, teams.world.pending_pod("high"))
 
 
-def test_a_pod_that_is_never_preempted_stays() -> None:
+def test_a_pod_that_is_not_preemptible_is_no_victim() -> None:
     teams = Teams(cards("a", 4, 4), nodes=1, cards_each=1)
     teams.run("fixed", "a", labels={LABEL_PREEMPTIBLE: "false"})
     assert teams.ask("high", "a", priority=10) != ""
     assert victims(teams, "high") is None
 
 
-def test_pods_without_a_quota_evict_only_one_another() -> None:
+def test_a_pod_without_a_quota_evicts_pods_without_a_quota() -> None:
     teams = Teams(cards("a"), nodes=1, cards_each=2)
     teams.run("of-a", "a", priority=-5)
     teams.world.bind("without", "n0")
@@ -54,7 +54,7 @@ def test_pods_without_a_quota_evict_only_one_another() -> None:
     assert victims(teams, "of-a-too") == {"of-a"}
 
 
-def test_a_pod_that_its_quota_refuses_evicts_what_makes_it_fit_there() -> None:
+def test_a_pod_beyond_its_quota_evicts_pods_until_it_fits_in_the_quota() -> None:
     """Leave 2 of 4 cards free while the quota is used up."""
     teams = Teams(cards("a", 0, 2), nodes=1, cards_each=4)
     teams.run("low", "a", priority=1)
@@ -66,7 +66,7 @@ def test_a_pod_that_its_quota_refuses_evicts_what_makes_it_fit_there() -> None:
     assert victims(teams, "two") == {"low", "lower"}
 
 
-def test_no_one_goes_for_a_pod_that_its_quota_would_not_allow_even_then() -> None:
+def test_no_pod_is_evicted_for_a_pod_that_its_quota_would_still_refuse() -> None:
     teams = Teams(cards("a", 0, 2), nodes=1, cards_each=2)
     teams.run("low", "a", gpus(2))
     assert "5 of 2 GPUs" in teams.ask("three", "a", gpus(3), priority=10)
@@ -79,7 +79,7 @@ def test_no_one_goes_for_a_pod_that_its_quota_would_not_allow_even_then() -> Non
     assert victims(tree, "two") is None
 
 
-def test_a_quota_that_lent_evicts_its_own_pods_for_what_it_may_use_now() -> None:
+def test_a_pod_beyond_the_runtime_of_its_quota_evicts_pods_of_the_quota() -> None:
     """Let both quotas request more than half of 8 cards: each may use 4."""
     teams = Teams(cards("a", 0, 8), cards("b", 0, 8), nodes=1, cards_each=8)
     teams.run("of-b", "b", gpus(4))
@@ -107,7 +107,7 @@ def test_scheduler_plugins_quotas_over_and_within_their_min() -> None:
     assert victims(teams, "within") == {"two"}
 
 
-def test_kube_schedulers_own_preemption_is_held_to_the_same_rule() -> None:
+def test_the_preemption_of_kube_scheduler_follows_the_same_rule() -> None:
     teams = Teams(cards("a"), cards("b"), nodes=2, cards_each=1)
     teams.run("of-a", "a", node="n0")
     teams.run("of-b", "b", node="n1")
@@ -117,7 +117,7 @@ def test_kube_schedulers_own_preemption_is_held_to_the_same_rule() -> None:
     assert teams.world.preempt(shown, requested) == ["n0"]
 
 
-def test_why_says_whose_pods_may_go() -> None:
+def test_the_reason_names_the_pods_that_may_be_evicted() -> None:
     teams = Teams(cards("a"), nodes=1, cards_each=1)
     teams.run("low", "a")
     teams.ask("high", "a", priority=10)

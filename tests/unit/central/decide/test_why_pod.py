@@ -32,9 +32,8 @@ def test_a_pod_that_is_refused() -> None:
     assert {node.text for node in text.nodes} == texts
 
 
-def test_what_the_pod_holds_itself_is_not_in_its_way() -> None:
-    made = World()
-    made.node("n1", 1)
+def test_a_pods_own_claims_do_not_make_it_wait() -> None:
+    made = World.of(n1=1)
     made.bind("x", "n1", share("30Gi"))
     made.show("a", share("60Gi"))
     taken = made.scheduler.placement(made.pending_pod("a"), "n1")
@@ -49,8 +48,7 @@ def test_what_the_pod_holds_itself_is_not_in_its_way() -> None:
 
 
 def test_a_pod_that_is_being_bound() -> None:
-    made = World()
-    made.node("n1", 1)
+    made = World.of(n1=1)
     made.show("a")
     assert isinstance(made.scheduler.reserve(uid_of("a"), "n1"), Reservation)
     text = why(made, "a")
@@ -97,7 +95,7 @@ def test_an_ask_in_words(limits: dict[str, str], words: list[str]) -> None:
         (share("1Gi"), {"gpu-core-limit": "60"}, ["a GPU share of 1Gi, limited to 60%"]),
     ],
 )
-def test_what_annotations_ask_in_words(limits: dict[str, str], annotations: dict[str, str], words: list[str]) -> None:
+def test_requests_by_annotation_are_described(limits: dict[str, str], annotations: dict[str, str], words: list[str]) -> None:
     made = World()
     made.show("a", limits, annotations={f"lading.dev/{key}": value for key, value in annotations.items()})
     text = describe_request(made.pending_pod("a"))

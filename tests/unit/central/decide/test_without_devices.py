@@ -1,12 +1,10 @@
 """Test members of a gang without devices: their cpu and memory decide where they fit, at each call of central."""
 
 from collections.abc import Callable
-from unittest.mock import AsyncMock
 
 import pytest
 
 from central.controllers.patience import Patience
-from central.controllers.requeue import Requeuer
 from central.decide.preempt import plans
 from central.decide.scheduler import Scheduler
 from central.decide.why_pod import judge_nodes, why_by_nodes
@@ -38,15 +36,14 @@ def show_launcher(policy: Policy, *, gpus: int = 2) -> tuple[World, Pending]:
 
 @policies
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_room_on_a_node_requeues_it(policy: Policy, gpus: int) -> None:
+def test_a_launcher_is_requeued_while_a_node_has_cpu(policy: Policy, gpus: int) -> None:
     world, _ = show_launcher(policy, gpus=gpus)
-    waker = Requeuer(world.scheduler, AsyncMock(), clock=lambda: world.now, log=world.records.log)
-    assert [pod.name for pod in run_simulated(waker.scan())] == ["launcher"]
-    assert run_simulated(waker.scan()) == []
+    assert world.requeued() == ["launcher"]
+    assert world.requeued() == []
 
 
 @policies
-def test_it_is_not_refused_any_more_once_kube_scheduler_asked(policy: Policy) -> None:
+def test_a_launcher_is_not_refused_any_more_after_a_filter_call(policy: Policy) -> None:
     world, pod = show_launcher(policy)
     assert list(world.filter("launcher", "n1", "n2").fitting) == ["n1", "n2"]
     assert not world.is_refused(pod.name)
@@ -54,7 +51,7 @@ def test_it_is_not_refused_any_more_once_kube_scheduler_asked(policy: Policy) ->
 
 @policies
 @pytest.mark.parametrize("cached", [False, True])
-def test_cpu_and_memory_decide(policy: Policy, cached: bool) -> None:
+def test_cpu_and_memory_decide_whether_a_launcher_fits(policy: Policy, cached: bool) -> None:
     world, pod = show_launcher(policy)
     scheduler = world.scheduler
     if cached:
@@ -89,7 +86,7 @@ ENTRIES: dict[str, Callable[[Scheduler, Pending], object]] = {
 @policies
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("cached", [False, True])
-def test_it_fits_wherever_central_asks(policy: Policy, entry: str, cached: bool) -> None:
+def test_a_launcher_fits_by_every_path_of_central(policy: Policy, entry: str, cached: bool) -> None:
     world, pod = show_launcher(policy)
     if cached:
         world.scheduler.judged(pod.request)

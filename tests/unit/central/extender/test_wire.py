@@ -9,7 +9,7 @@ from central.extender.wire import Names, render_same
 
 @pytest.mark.parametrize("sent", [b'["a","b-1","c"]', b'["a", "b-1", "c"]', b'["b-1"]', b"[]"])
 @pytest.mark.parametrize("but", ["", "a", "b-1", "c"])
-def test_one_reason_for_all_nodes_is_rendered_as_the_mapping_that_it_is(sent: bytes, but: str) -> None:
+def test_one_reason_for_all_nodes_is_rendered_as_a_mapping_of_all_nodes(sent: bytes, but: str) -> None:
     names = Names.read(msgspec.Raw(sent))
     assert names is not None
     answer = SameReason(names, 'a "reason" (code)', but=but)

@@ -53,9 +53,7 @@ def own_claims(world: World) -> dict[PodUid, dict[Claim, OwnClaim]]:
 
 
 def five_cards() -> World:
-    world = World()
-    world.node("n1", 5)
-    return world
+    return World.of(n1=5)
 
 
 def test_a_plan_that_conflicts_leaves_everything_as_it_was() -> None:

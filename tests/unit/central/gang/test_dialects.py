@@ -22,6 +22,10 @@ KOORDINATOR = "gang.scheduling.koordinator.sh/"
 SIGS = "pod-group.scheduling.sigs.k8s.io"
 
 
+def koordinator(**words: str) -> dict[str, str]:
+    return {f"{KOORDINATOR}{key.replace('_', '-')}": value for key, value in words.items()}
+
+
 def said(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, **spec: Any) -> Any:
     made = pod("a", annotations=annotations or {}, labels=labels or {})
     made["spec"] |= spec
@@ -38,7 +42,7 @@ def key(dialect: GangDialect, name: str) -> GangKey:
     return GangKey(dialect, "default", name)
 
 
-def test_a_pod_without_a_word_belongs_to_no_gang() -> None:
+def test_a_pod_without_annotations_belongs_to_no_gang() -> None:
     assert said({"other": "x"}, {"app": "x"}) is None
 
 
@@ -75,21 +79,13 @@ def test_topology() -> None:
         ({GANG: "g", GANG_MIN: ",".join(f"r{n}=1" for n in range(99)), GANG_ROLE: "r1"}, GANG_MIN, "32 at most"),
         ({GANG: "g", GANG_MIN: "4", GANG_MODE: "Strict"}, "'Strict'", "strict or non-strict"),
         ({GANG: "g", GANG_MIN: "4", GANG_REQUIRED_TOPOLOGY: "a b"}, "'a b'", "key of a node label"),
-        ({GANG: "g", GANG_MIN: "4", f"{KOORDINATOR}name": "h", f"{KOORDINATOR}min-available": "2"}, "gang h", "keep one"),
-        ({f"{KOORDINATOR}name": "h"}, "min-available", "write a number of members"),
-        (
-            {f"{KOORDINATOR}name": "h", f"{KOORDINATOR}min-available": "2", f"{KOORDINATOR}groups": '["default/x"]'},
-            "groups",
-            "with default/h among them",
-        ),
-        (
-            {f"{KOORDINATOR}name": "h", f"{KOORDINATOR}min-available": "2", f"{KOORDINATOR}groups": "[" * 3000},
-            "groups",
-            "a JSON list",
-        ),
+        ({GANG: "g", GANG_MIN: "4"} | koordinator(name="h", min_available="2"), "gang h", "keep one"),
+        (koordinator(name="h"), "min-available", "write a number of members"),
+        (koordinator(name="h", min_available="2", groups='["default/x"]'), "groups", "with default/h among them"),
+        (koordinator(name="h", min_available="2", groups="[" * 3000), "groups", "a JSON list"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name_with_what_would_be_right(
+def test_malformed_gang_annotations_are_refused_with_what_would_be_right(
     annotations: dict[str, str], names: str, right: str
 ) -> None:
     result = said(annotations)
@@ -99,44 +95,31 @@ def test_what_cannot_be_read_is_refused_by_name_with_what_would_be_right(
     assert len(result.message) < 400
 
 
-def test_koordinators_light_form() -> None:
-    result = membership(
-        {
-            f"{KOORDINATOR}name": "train",
-            f"{KOORDINATOR}min-available": "3",
-            f"{KOORDINATOR}mode": "NonStrict",
-            f"{KOORDINATOR}match-policy": "waiting-and-running",
-            f"{KOORDINATOR}waiting-time": "1h30m",
-        }
-    )
+def test_the_annotations_of_koordinator_name_a_gang() -> None:
+    text = koordinator(name="train", min_available="3", mode="NonStrict", match_policy="waiting-and-running")
+    result = membership(text | koordinator(waiting_time="1h30m"))
     assert result.gang == key(GangDialect.KOORDINATOR, "train")
-    assert result.terms == Terms(
-        least={"default/train": 3}, mode=Mode.NON_STRICT, match=Match.WAITING_AND_RUNNING, wait_s=5400.0
-    )
+    least = {"default/train": 3}
+    assert result.terms == Terms(least=least, mode=Mode.NON_STRICT, match=Match.WAITING_AND_RUNNING, wait_s=5400.0)
 
 
 def test_koordinators_labels_come_before_its_annotations() -> None:
     labels = {f"{SIGS}/name": "a", f"{SIGS}/min-available": "2"}
-    result = membership({f"{KOORDINATOR}name": "b", f"{KOORDINATOR}min-available": "3"}, labels)
+    result = membership(koordinator(name="b", min_available="3"), labels)
     assert (result.gang.name, result.terms) == ("a", Terms(least={"default/a": 2}))
 
 
 def test_gangs_of_one_group_are_roles_of_one_gang() -> None:
     group = '["default/b", "default/a"]'
-    both = [
-        membership({f"{KOORDINATOR}name": name, f"{KOORDINATOR}min-available": "2", f"{KOORDINATOR}groups": group})
-        for name in "ab"
-    ]
+    both = [membership(koordinator(name=name, min_available="2", groups=group)) for name in "ab"]
     assert len({one.gang for one in both}) == 1
     assert [one.role for one in both] == ["default/a", "default/b"]
     assert {one.roles for one in both} == {("default/a", "default/b")}
 
 
 def test_a_group_of_another_namespace_that_does_not_list_the_gang_has_nothing_in_common_with_it() -> None:
-    ours = membership({f"{KOORDINATOR}name": "a", f"{KOORDINATOR}min-available": "2"})
-    theirs = said(
-        {f"{KOORDINATOR}name": "b", f"{KOORDINATOR}min-available": "2", f"{KOORDINATOR}groups": '["default/b","default/a"]'}
-    )
+    ours = membership(koordinator(name="a", min_available="2"))
+    theirs = said(koordinator(name="b", min_available="2", groups='["default/b","default/a"]'))
     assert ours.gang != theirs.gang
 
 
@@ -149,7 +132,7 @@ def test_a_group_of_another_namespace_that_does_not_list_the_gang_has_nothing_in
         ({}, {"workloadRef": {"name": "w", "podGroup": "g", "podGroupReplicaKey": "1"}}, GangDialect.KUBERNETES, "w/g/1"),
     ],
 )
-def test_a_gang_whose_minimum_stands_in_an_object(
+def test_a_gang_whose_minimum_is_in_an_object_has_no_terms_yet(
     labels: dict[str, str], spec: dict[str, Any], dialect: GangDialect, name: str
 ) -> None:
     result = membership({}, labels, **spec)
@@ -205,13 +188,13 @@ def objects(group: str, version: str, body: dict[str, Any]) -> list[GangObject]:
         ),
     ],
 )
-def test_what_an_object_says(group: str, version: str, body: dict[str, Any], terms: Terms) -> None:
+def test_the_terms_of_a_gang_are_read_from_its_object(group: str, version: str, body: dict[str, Any], terms: Terms) -> None:
     (result,) = objects(group, version, body)
     assert result.terms == terms
 
 
 def test_a_pod_group_of_koordinator_says_its_group_and_policies_by_annotations() -> None:
-    annotations = {f"{KOORDINATOR}groups": '["default/g","default/h"]', f"{KOORDINATOR}mode": "NonStrict"}
+    annotations = koordinator(groups='["default/g","default/h"]', mode="NonStrict")
     body = {"metadata": {"annotations": annotations}, "spec": {"minMember": 2}}
     (result,) = objects("scheduling.sigs.k8s.io", "v1alpha1", body)
     assert result.roles == ("default/g", "default/h")
@@ -219,6 +202,6 @@ def test_a_pod_group_of_koordinator_says_its_group_and_policies_by_annotations()
 
 
 def test_a_pod_group_whose_group_does_not_list_it_says_what_is_wrong() -> None:
-    body = {"metadata": {"annotations": {f"{KOORDINATOR}groups": '["default/h"]'}}, "spec": {"minMember": 2}}
+    body = {"metadata": {"annotations": koordinator(groups='["default/h"]')}, "spec": {"minMember": 2}}
     (result,) = objects("scheduling.sigs.k8s.io", "v1alpha1", body)
     assert "default/g among them" in result.wrong

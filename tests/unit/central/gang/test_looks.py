@@ -2,7 +2,6 @@
 
 import tracemalloc
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,8 +16,8 @@ from central.gang.life import Phase
 from central.loop.steps import Steps
 from central.request.gang import GangDialect, GangKey, Membership, ObjectKey, Terms
 from lading.vocabulary import PodUid
-from tests.fakes.led import Led, play
-from tests.unit.central.gang.stories import bound, put_gang, put_member
+from tests.fakes.led import Led
+from tests.unit.central.gang.members import bound, put_gang, put_member
 
 GANGS = 30
 
@@ -42,72 +41,60 @@ def visits(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-def test_gangs_that_wait_are_not_checked_while_nothing_changes(tmp_path: Path, visits: Counter[str]) -> None:
-    async def story(one: Led) -> None:
-        for number in range(GANGS):
-            for name in await put_gang(one, f"g{number}x", 2):
-                one.filter(name)
-        await one.pause(10)
-        visits.clear()
-        await one.pause(QUEUED_S)
-        assert visits.total() <= 3 * GANGS
-        assert set(one.leadership.gang_phases) == {Phase.QUEUED}
-
-    play(story, tmp_path)
+async def gangs_wait(cluster: Led, visits: Counter[str]) -> None:
+    """Create gangs for which there are too few cards."""
+    for number in range(GANGS):
+        for name in await put_gang(cluster, f"g{number}x", 2):
+            cluster.filter(name)
+    await cluster.pause(10)
+    visits.clear()
 
 
-def test_gangs_whose_members_are_missing_are_not_checked(tmp_path: Path, visits: Counter[str]) -> None:
-    async def story(one: Led) -> None:
-        for number in range(GANGS):
-            await put_member(one, f"g{number}x0", f"g{number}x", "2")
-        await one.pause(1)
-        visits.clear()
-        await one.put_node("n2")  # the cluster changes
-        await one.pause(60)
-        assert not visits
-
-    play(story, tmp_path)
+async def members_are_missing(cluster: Led, visits: Counter[str]) -> None:
+    """Create one of the two members of each gang."""
+    for number in range(GANGS):
+        await put_member(cluster, f"g{number}x0", f"g{number}x", "2")
+    await cluster.pause(1)
+    visits.clear()
 
 
-def test_the_gang_that_changed_is_checked_alone(tmp_path: Path, visits: Counter[str]) -> None:
-    async def story(one: Led) -> None:
-        for number in range(GANGS):
-            await put_member(one, f"g{number}x0", f"g{number}x", "2")
-        await one.pause(1)
-        visits.clear()
-        await put_member(one, "g7x1", "g7x", "2")
-        await one.pause(0.5)
-        assert {name.removeprefix("compare ") for name in visits} == {"g7x"}
-
-    play(story, tmp_path)
+async def test_gangs_that_wait_are_not_checked_while_nothing_changes(cluster: Led, visits: Counter[str]) -> None:
+    await gangs_wait(cluster, visits)
+    await cluster.pause(QUEUED_S)
+    assert visits.total() <= 3 * GANGS
+    assert set(cluster.leadership.gang_phases) == {Phase.QUEUED}
 
 
-def test_each_waiting_gang_is_compared_when_the_cluster_changes(tmp_path: Path, visits: Counter[str]) -> None:
-    async def story(one: Led) -> None:
-        for number in range(GANGS):
-            for name in await put_gang(one, f"g{number}x", 2):
-                one.filter(name)
-        await one.pause(10)
-        visits.clear()
-        await one.put_node("n2", 2)
-        await one.pause(0.5)
-        assert len({name for name in visits if name.startswith("compare ")}) == GANGS
-
-    play(story, tmp_path)
+async def test_gangs_whose_members_are_missing_are_not_checked(cluster: Led, visits: Counter[str]) -> None:
+    await members_are_missing(cluster, visits)
+    await cluster.put_node("n2")  # the cluster changes
+    await cluster.pause(60)
+    assert not visits
 
 
-def test_what_becomes_of_a_gang_is_forgotten_with_it(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        await one.put_node("n2")
-        names = await put_gang(one, "g", 2)
-        await one.pause(1)
-        assert len(one.leadership.gang_phases.values()) == 1
-        for name in names:
-            await one.remove_pod(name)
-        await one.pause(1)
-        assert (one.leadership.gang_phases, bound(one)) == (Counter(), [])
+async def test_the_gang_that_changed_is_checked_alone(cluster: Led, visits: Counter[str]) -> None:
+    await members_are_missing(cluster, visits)
+    await put_member(cluster, "g7x1", "g7x", "2")
+    await cluster.pause(0.5)
+    assert {name.removeprefix("compare ") for name in visits} == {"g7x"}
 
-    play(story, tmp_path)
+
+async def test_each_waiting_gang_is_compared_when_the_cluster_changes(cluster: Led, visits: Counter[str]) -> None:
+    await gangs_wait(cluster, visits)
+    await cluster.put_node("n2", 2)
+    await cluster.pause(0.5)
+    assert len({name for name in visits if name.startswith("compare ")}) == GANGS
+
+
+async def test_the_phase_of_a_deleted_gang_is_forgotten(cluster: Led) -> None:
+    await cluster.put_node("n2")
+    names = await put_gang(cluster, "g", 2)
+    await cluster.pause(1)
+    assert len(cluster.leadership.gang_phases.values()) == 1
+    for name in names:
+        await cluster.remove_pod(name)
+    await cluster.pause(1)
+    assert (cluster.leadership.gang_phases, bound(cluster)) == (Counter(), [])
 
 
 def test_a_pod_group_costs_only_the_pods_that_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,31 +128,27 @@ def test_a_pod_group_costs_only_the_pods_that_name_it(monkeypatch: pytest.Monkey
     assert not put
 
 
-def test_node_names_of_waiting_members_take_little_memory(tmp_path: Path) -> None:
+async def test_node_names_of_waiting_members_take_little_memory(cluster: Led) -> None:
     """Check the memory of the node names of calls: as text, 5,000 names take 173 KB for each member, and members may have
     calls about different nodes."""
     names = [f"node-{number:05d}.zone-a.example.org" for number in range(5000)]
-
-    async def story(one: Led) -> None:
+    for number in range(20):
+        await put_member(cluster, f"g{number}", "g", "4000")
+    held = list[int]()
+    tracemalloc.start()
+    try:
         for number in range(20):
-            await put_member(one, f"g{number}", "g", "4000")
-        held = list[int]()
-        tracemalloc.start()
-        try:
-            for number in range(20):
-                raw = msgspec.Raw(msgspec.json.encode(names[number:]))
-                text = Names.read(raw)
-                assert text is not None
-                one.leadership.scheduler.filter(one.shown(f"g{number}"), text)
-                await one.pause(0.2)
-                held.append(tracemalloc.get_traced_memory()[0])
-        finally:
-            tracemalloc.stop()
-        gang = one.leadership.gangs.get(GangKey(GangDialect.LADING, "default", "g"))
-        assert gang is not None
-        members = [*gang.members.values()]
-        for number, member in enumerate(members):
-            assert sorted(one.leadership.gangs.calls.names(member.uid)[""]) == names[number:]
-        assert held[-1] - held[9] < 10 * 20_000  # the first ones had the names numbered, once for all
-
-    play(story, tmp_path)
+            raw = msgspec.Raw(msgspec.json.encode(names[number:]))
+            text = Names.read(raw)
+            assert text is not None
+            cluster.leadership.scheduler.filter(cluster.shown(f"g{number}"), text)
+            await cluster.pause(0.2)
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    gang = cluster.leadership.gangs.get(GangKey(GangDialect.LADING, "default", "g"))
+    assert gang is not None
+    members = [*gang.members.values()]
+    for number, member in enumerate(members):
+        assert sorted(cluster.leadership.gangs.calls.names(member.uid)[""]) == names[number:]
+    assert held[-1] - held[9] < 10 * 20_000  # the first calls numbered the names once for all gangs

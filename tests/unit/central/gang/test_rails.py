@@ -1,21 +1,23 @@
 """Test on which rails the members of a gang are: equal ones, unless that takes more nodes or more distant VFs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pytest
 
+from central.assignment.model import Taken
 from central.gang import rails as searched
+from central.ledger.model import NodeCapacity
 from central.ledger.overlay import rails_of
 from lading.vocabulary import GANG_PREFERRED_TOPOLOGY, RESOURCE_GPU, RESOURCE_RDMA
 from tests.fakes.capacities import CARD_MIB, MODEL
 from tests.fakes.kube_objects import Json, devices_path, gpu_uuid, node, node_path
 from tests.fakes.kube_scheduler import KubeScheduler
-from tests.fakes.led import Led, play
-from tests.unit.central.gang.stories import bound, nodes_of, put_gang, put_member
+from tests.fakes.led import Led
+from tests.unit.central.gang.members import nodes_of, put_gang, put_member
 
 RACK = "topology.kubernetes.io/rack"
-FOUR = {RESOURCE_GPU: "4", RESOURCE_RDMA: "4"}
 LOW, HIGH = {0, 1, 2, 3}, {4, 5, 6, 7}
 
 Rail = Callable[[int], int | None]
@@ -35,7 +37,7 @@ def place(number: int, sockets: int) -> Json:
     return {"path": [f"pci0000:{number:02x}", f"0000:{number:02x}:01.0"], "numa": socket, "socket": socket}
 
 
-async def put_node(one: Led, name: str, *, rail: Rail = in_order, vfs: int = 1, rack: str = "", sockets: int = 2) -> None:
+async def put_node(cluster: Led, name: str, *, rail: Rail = in_order, vfs: int = 1, rack: str = "", sockets: int = 2) -> None:
     """Create a node with 8 cards and 8 NICs of so many VFs each."""
     kind = {"model": MODEL, "memoryMiB": CARD_MIB}
     cards = [
@@ -47,278 +49,169 @@ async def put_node(one: Led, name: str, *, rail: Rail = in_order, vfs: int = 1, 
         functions = [{"bdf": f"{bus}:00.{vf + 1}"} for vf in range(vfs)]
         known = {} if rail(nic) is None else {"rail": rail(nic)}
         pfs.append({"bdf": f"{bus}:00.0", "place": place(nic, sockets), "vfs": functions, **known})
-    await one.server.put(node_path(name), node(name, labels={RACK: rack} if rack else None))
+    await cluster.server.put(node_path(name), node(name, labels={RACK: rack} if rack else None))
     report = {"metadata": {"name": name}, "status": {"reconciled": True, "gpus": cards, "pfs": pfs}}
-    await one.server.put(devices_path(name), report)
-    await one.pause()
+    await cluster.server.put(devices_path(name), report)
+    await cluster.pause()
 
 
-async def take(one: Led, scheduler: KubeScheduler, name: str, node: str, limits: Mapping[str, str] = FOUR) -> None:
-    """Have another pod take the node's first devices."""
-    await one.put_pod(name, limits)
-    assert one.filter(name, node) == [node]
-    await one.bind(name, node)
-    await one.pause()
+def devices(count: int) -> dict[str, str]:
+    """Return limits of so many cards and as many VFs."""
+    return {RESOURCE_GPU: str(count), RESOURCE_RDMA: str(count)}
 
 
-def rails(one: Led, *names: str) -> list[set[int]]:
-    result = []
-    for name in names:
-        record = one.leadership.ledger.pod(one.uid(name))
-        assert record is not None
-        assert record.taken is not None
-        result.append({*rails_of(one.leadership.ledger.capacity(record.node), record.taken.vfs)})
-    return result
+async def take(cluster: Led, node: str, rails: Set[int]) -> None:
+    """Have another pod hold these rails of the node: its first ones, or all after those."""
+    await cluster.place(f"{node}-first", devices(min(rails) or len(rails)), on=node)
+    if min(rails):
+        await cluster.place(f"{node}-last", devices(len(rails)), on=node)
+        await cluster.remove_pod(f"{node}-first")
 
 
-def beside(one: Led, name: str) -> bool:
-    """Return whether each card of the pod has a VF of its own switch."""
-    record = one.leadership.ledger.pod(one.uid(name))
+FOUR = devices(4)
+
+
+def taken_by(cluster: Led, name: str) -> tuple[NodeCapacity, Taken]:
+    """Return the capacity of the pod's node, and what the pod holds of it."""
+    record = cluster.leadership.ledger.pod(cluster.uid(name))
     assert record is not None
     assert record.taken is not None
-    capacity = one.leadership.ledger.capacity(record.node)
-    cards = {card.gpu.place.path for card in capacity.cards if card.gpu.uuid in record.taken.gpus}
-    return cards == {vf.pf.place.path for vf in capacity.vfs if vf.vf.bdf in record.taken.vfs}
+    return cluster.leadership.ledger.capacity(record.node), record.taken
 
 
-def test_members_are_on_the_rails_that_are_free_on_all_of_their_nodes(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        for name in ("n3", "n4"):
-            await put_node(one, name)
-        await take(one, scheduler, "other", "n3")
-        assert rails(one, "other") == [LOW]
-        names = await put_gang(one, "g", 2, limits=FOUR)
-        await scheduler.run(2)
-        assert sorted(nodes_of(one, *names)) == ["n3", "n4"]
-        assert rails(one, *names) == [HIGH, HIGH]
-        assert all(beside(one, name) for name in names)
-        await scheduler.end()
-
-    play(story, tmp_path)
+def rails(cluster: Led, *names: str) -> list[set[int]]:
+    return [{*rails_of(capacity, taken.vfs)} for capacity, taken in (taken_by(cluster, name) for name in names)]
 
 
-def test_nodes_with_the_common_rails_go_before_fuller_ones_without(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        for name in ("n1", "n2", "n3", "n4"):
-            await put_node(one, name)
-        await take(one, scheduler, "a", "n1")  # n1 has the high rails left, and n2 the low ones
-        await take(one, scheduler, "b", "n2")
-        await take(one, scheduler, "c", "n2")
-        await one.remove_pod("b")
-        names = await put_gang(one, "g", 2, limits=FOUR)
-        await scheduler.run(2)
-        first, second = rails(one, *names)
-        assert first == second
-        assert "n1" in nodes_of(one, *names) or "n2" in nodes_of(one, *names)
-        await scheduler.end()
-
-    play(story, tmp_path)
+def beside(cluster: Led, name: str) -> bool:
+    """Return whether each card of the pod has a VF of its own switch."""
+    capacity, taken = taken_by(cluster, name)
+    cards = {card.gpu.place.path for card in capacity.cards if card.gpu.uuid in taken.gpus}
+    return cards == {vf.pf.place.path for vf in capacity.vfs if vf.vf.bdf in taken.vfs}
 
 
-def test_where_all_rails_are_free_all_members_have_the_same(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        for number in range(3):
-            await put_node(one, f"n{number}")
-        five = {RESOURCE_GPU: "5", RESOURCE_RDMA: "5"}
-        names = await put_gang(one, "g", 3, limits=five)
-        await scheduler.run(2)
-        assert len({*nodes_of(one, *names)}) == 3
-        assert rails(one, *names) == [{0, 1, 2, 3, 4}] * 3
-        await scheduler.end()
-
-    play(story, tmp_path)
+RACKS = {"n1": {"rack": "a"}, "n2": {"rack": "a"}, "n3": {"rack": "b"}, "n4": {"rack": "b"}}
+PREFER = {GANG_PREFERRED_TOPOLOGY: RACK}
 
 
-def test_common_rails_are_not_worth_another_node(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        for number in range(4):
-            await put_node(one, f"n{number}")
-        names = await put_gang(one, "g", 4, limits=FOUR)
-        await scheduler.run(2)
-        assert len({*nodes_of(one, *names)}) == 2
-        assert sorted(map(sorted, rails(one, *names))) == [[*LOW], [*LOW], [*HIGH], [*HIGH]]
-        await scheduler.end()
-
-    play(story, tmp_path)
+class Case(NamedTuple):
+    nodes: Mapping[str, Any]  # options of `put_node` by name
+    taken: Mapping[str, Set[int]]  # the rails that other pods hold, by node
+    on: Set[str] | int  # the nodes of the members, or how many nodes they are on
+    rails: Sequence[Set[int]]  # each member's, in any order
+    cards: int = 4  # each member's, with as many VFs
+    says: Mapping[str, str] = MappingProxyType({})
 
 
-def test_common_rails_are_not_worth_a_vf_farther_from_its_card(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        await put_node(one, "n1", vfs=2)
-        names = await put_gang(one, "g", 2, limits=FOUR)
-        await scheduler.run(2)
-        assert sorted(map(sorted, rails(one, *names))) == [[*LOW], [*HIGH]]
-        assert all(beside(one, name) for name in names)
-        await scheduler.end()
+CASES = {
+    "members are on the rails that are free on all of their nodes": Case(
+        {"n3": {}, "n4": {}}, {"n3": LOW}, {"n3", "n4"}, [HIGH, HIGH]
+    ),
+    "members have equal rails if all rails are free": Case(
+        {"n2": {}, "n3": {}, "n4": {}}, {}, {"n2", "n3", "n4"}, [{0, 1, 2, 3, 4}] * 3, cards=5
+    ),
+    "common rails are not worth another node": Case({name: {} for name in RACKS}, {}, 2, [LOW, LOW, HIGH, HIGH]),
+    "common rails are not worth a VF farther from its card": Case({"n1": {"vfs": 2}}, {}, {"n1"}, [LOW, HIGH]),
+    "a gang is placed although no rails are common": Case(
+        {"n1": {}, "n2": {}}, {"n1": LOW, "n2": HIGH}, {"n1", "n2"}, [LOW, HIGH]
+    ),
+    "members without common rails have as few different rails as possible": Case(  # and not the rails 2 to 5 on n3
+        {name: {"sockets": 1} for name in ("n1", "n2", "n3")},
+        {"n1": LOW, "n2": HIGH, "n3": {0, 1}},
+        {"n1", "n2", "n3"},
+        [LOW, HIGH, HIGH],
+    ),
+    "rails count by their numbers and not by the order of the NICs": Case(
+        {"n3": {}, "n4": {"rail": lambda nic: 7 - nic}}, {"n3": LOW}, {"n3", "n4"}, [HIGH, HIGH]
+    ),
+    "a rack that holds the gang is preferred to common rails": Case(
+        {name: RACKS[name] for name in ("n1", "n2", "n3")},
+        {"n1": LOW, "n2": HIGH, "n3": LOW},
+        {"n1", "n2"},
+        [LOW, HIGH],
+        says=PREFER,
+    ),
+    "of two racks that hold the gang the one with common rails is taken": Case(  # rack b has more left, and would come second
+        RACKS, {"n1": LOW, "n2": HIGH, "n3": LOW}, {"n3", "n4"}, [HIGH, HIGH], says=PREFER
+    ),
+}
 
-    play(story, tmp_path)
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_members_are_placed_by_their_rails(cluster: Led, scheduler: KubeScheduler, case: Case) -> None:
+    for name, options in case.nodes.items():
+        await put_node(cluster, name, **options)
+    for name, held in case.taken.items():
+        await take(cluster, name, held)
+    names = await put_gang(cluster, "g", len(case.rails), limits=devices(case.cards), says=case.says)
+    await scheduler.run(2)
+    on = {*nodes_of(cluster, *names)}
+    assert case.on == (len(on) if isinstance(case.on, int) else on)
+    assert sorted(map(sorted, rails(cluster, *names))) == [[*each] for each in case.rails]
+    assert all(beside(cluster, name) for name in names)
 
 
-def test_a_gang_without_common_rails_is_placed_all_the_same(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        for name in ("n1", "n2"):
-            await put_node(one, name)
-        await take(one, scheduler, "a", "n1")
-        await take(one, scheduler, "b", "n2")
-        await take(one, scheduler, "c", "n2")
-        await one.remove_pod("b")
-        names = await put_gang(one, "g", 2, limits=FOUR)
-        await scheduler.run(2)
-        assert sorted(map(sorted, rails(one, *names))) == [[*LOW], [*HIGH]]
-        await scheduler.end()
-
-    play(story, tmp_path)
-
-
-def test_members_without_common_rails_have_as_few_different_ones_as_their_nodes_allow(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        for name in ("n1", "n2", "n3"):
-            await put_node(one, name, sockets=1)
-        two = {RESOURCE_GPU: "2", RESOURCE_RDMA: "2"}
-        await take(one, scheduler, "a", "n1")
-        await take(one, scheduler, "b", "n2")
-        await take(one, scheduler, "c", "n2")
-        await one.remove_pod("b")
-        await take(one, scheduler, "d", "n3", two)  # rails 0 and 1
-        names = await put_gang(one, "g", 3, limits=FOUR)
-        await scheduler.run(2)
-        assert len({*nodes_of(one, *names)}) == 3
-        assert sorted(map(sorted, rails(one, *names))) == [[*LOW], [*HIGH], [*HIGH]]  # not 2 to 5 on n3
-        await scheduler.end()
-
-    play(story, tmp_path)
+async def test_a_node_with_the_common_rails_is_preferred_to_a_fuller_node(cluster: Led, scheduler: KubeScheduler) -> None:
+    for name in ("n1", "n2", "n3", "n4"):
+        await put_node(cluster, name)
+    await take(cluster, "n1", LOW)
+    await take(cluster, "n2", HIGH)
+    names = await put_gang(cluster, "g", 2, limits=FOUR)
+    await scheduler.run(2)
+    first, second = rails(cluster, *names)
+    assert first == second
+    assert "n1" in nodes_of(cluster, *names) or "n2" in nodes_of(cluster, *names)
 
 
 @pytest.mark.parametrize("known", [(), ("n3",), ("n4",)])
-def test_nodes_that_do_not_know_their_rails_are_as_good_as_others(tmp_path: Path, known: Sequence[str]) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        for name in ("n3", "n4"):
-            await put_node(one, name, rail=in_order if name in known else unknown)
-        await take(one, scheduler, "other", "n3")
-        names = await put_gang(one, "g", 2, limits=FOUR)
-        await scheduler.run(2)
-        assert sorted(nodes_of(one, *names)) == ["n3", "n4"]
-        assert all(beside(one, name) for name in names)
-        await scheduler.end()
-
-    play(story, tmp_path)
+async def test_nodes_with_unknown_rails_are_as_good_as_others(
+    cluster: Led, scheduler: KubeScheduler, known: Sequence[str]
+) -> None:
+    for name in ("n3", "n4"):
+        await put_node(cluster, name, rail=in_order if name in known else unknown)
+    await take(cluster, "n3", LOW)
+    names = await put_gang(cluster, "g", 2, limits=FOUR)
+    await scheduler.run(2)
+    assert sorted(nodes_of(cluster, *names)) == ["n3", "n4"]
+    assert all(beside(cluster, name) for name in names)
 
 
-def test_rails_count_by_their_numbers_and_not_by_the_order_of_nics(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        await put_node(one, "n3")
-        await put_node(one, "n4", rail=lambda nic: 7 - nic)
-        await take(one, scheduler, "other", "n3")
-        names = await put_gang(one, "g", 2, limits=FOUR)
-        await scheduler.run(2)
-        assert sorted(nodes_of(one, *names)) == ["n3", "n4"]
-        assert rails(one, *names) == [HIGH, HIGH]
-        assert all(beside(one, name) for name in names)
-        await scheduler.end()
-
-    play(story, tmp_path)
+async def half_of_n3_is_taken(cluster: Led) -> None:
+    for name in ("n3", "n4"):
+        await put_node(cluster, name)
+    await take(cluster, "n3", LOW)
 
 
-def test_a_rack_that_holds_the_gang_goes_before_common_rails(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        for name, rack in (("n1", "a"), ("n2", "a"), ("n3", "b")):
-            await put_node(one, name, rack=rack)
-        await take(one, scheduler, "a", "n1")
-        await take(one, scheduler, "b", "n2")
-        await take(one, scheduler, "c", "n2")
-        await one.remove_pod("b")  # rack a has the high rails on n1 and the low ones on n2
-        await take(one, scheduler, "d", "n3")
-        names = await put_gang(one, "g", 2, limits=FOUR, says={GANG_PREFERRED_TOPOLOGY: RACK})
-        await scheduler.run(2)
-        assert sorted(nodes_of(one, *names)) == ["n1", "n2"]
-        await scheduler.end()
-
-    play(story, tmp_path)
+async def test_a_member_with_fewer_vfs_has_its_rails_among_those_of_the_others(cluster: Led, scheduler: KubeScheduler) -> None:
+    await half_of_n3_is_taken(cluster)
+    await put_member(cluster, "ps", "g", "2", limits=devices(3))
+    await put_member(cluster, "worker", "g", "2", limits=FOUR, age=1)
+    await scheduler.run(2)
+    assert rails(cluster, "ps", "worker") == [{4, 5, 6}, HIGH]
 
 
-def test_of_two_racks_that_hold_the_gang_the_one_with_common_rails_is_taken(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        for name, rack in (("n1", "a"), ("n2", "a"), ("n3", "b"), ("n4", "b")):
-            await put_node(one, name, rack=rack)
-        await take(one, scheduler, "a", "n1")
-        await take(one, scheduler, "b", "n2")
-        await take(one, scheduler, "c", "n2")
-        await one.remove_pod("b")
-        await take(one, scheduler, "d", "n3")  # rack b has more left, and would come second
-        names = await put_gang(one, "g", 2, limits=FOUR, says={GANG_PREFERRED_TOPOLOGY: RACK})
-        await scheduler.run(2)
-        assert sorted(nodes_of(one, *names)) == ["n3", "n4"]
-        assert rails(one, *names) == [HIGH, HIGH]
-        await scheduler.end()
-
-    play(story, tmp_path)
+async def test_a_later_member_is_on_the_rails_of_the_running_members(cluster: Led, scheduler: KubeScheduler) -> None:
+    await half_of_n3_is_taken(cluster)
+    names = await put_gang(cluster, "g", 2, limits=FOUR)
+    await scheduler.run(2)
+    assert rails(cluster, *names) == [HIGH, HIGH]
+    await put_node(cluster, "n5")
+    await cluster.place("alone", FOUR, on="n5")
+    assert rails(cluster, "alone") == [LOW]
+    await cluster.remove_pod("alone")
+    await cluster.remove_pod("g1")
+    await put_member(cluster, "later", "g", "2", limits=FOUR)
+    assert cluster.filter("later", "n5") == ["n5"]
+    await cluster.bind("later", "n5")
+    await cluster.pause()
+    assert rails(cluster, "later") == [HIGH]
 
 
-def test_a_member_with_fewer_vfs_has_its_rails_among_those_of_the_others(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        for name in ("n3", "n4"):
-            await put_node(one, name)
-        await take(one, scheduler, "other", "n3")
-        await put_member(one, "ps", "g", "2", limits={RESOURCE_GPU: "3", RESOURCE_RDMA: "3"})
-        await put_member(one, "worker", "g", "2", limits=FOUR, age=1)
-        await scheduler.run(2)
-        assert rails(one, "ps", "worker") == [{4, 5, 6}, HIGH]
-        await scheduler.end()
-
-    play(story, tmp_path)
-
-
-def test_members_beyond_the_minimum_and_later_ones_are_on_the_rails_of_those_that_run(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        for name in ("n3", "n4"):
-            await put_node(one, name)
-        await take(one, scheduler, "other", "n3")
-        names = await put_gang(one, "g", 2, limits=FOUR)
-        await scheduler.run(2)
-        assert rails(one, *names) == [HIGH, HIGH]
-        await put_node(one, "n5")
-        await one.put_pod("alone", FOUR)
-        assert one.filter("alone", "n5") == ["n5"]
-        await one.bind("alone", "n5")
-        await one.pause()
-        assert rails(one, "alone") == [LOW]
-        await one.remove_pod("alone")
-        await one.remove_pod("g1")
-        await put_member(one, "later", "g", "2", limits=FOUR)
-        assert one.filter("later", "n5") == ["n5"]
-        await one.bind("later", "n5")
-        await one.pause()
-        assert rails(one, "later") == [HIGH]
-        await scheduler.end()
-
-    play(story, tmp_path)
-
-
-def test_a_gang_whose_tries_are_used_up_keeps_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gang_is_placed_although_the_steps_of_the_search_are_used_up(
+    cluster: Led, scheduler: KubeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(searched, "MOST_STEPS", 1)
-
-    async def story(one: Led) -> None:
-        scheduler = KubeScheduler(one)
-        for name in ("n3", "n4"):
-            await put_node(one, name)
-        await take(one, scheduler, "other", "n3")
-        names = await put_gang(one, "g", 2, limits=FOUR)
-        await scheduler.run(2)
-        assert sorted(bound(one)) == ["g0", "g1", "other"]
-        assert sorted(nodes_of(one, *names)) == ["n3", "n4"]
-        await scheduler.end()
-
-    play(story, tmp_path)
+    await half_of_n3_is_taken(cluster)
+    names = await put_gang(cluster, "g", 2, limits=FOUR)
+    await scheduler.run(2)
+    assert sorted(nodes_of(cluster, *names)) == ["n3", "n4"]

@@ -77,7 +77,7 @@ def test_gangs_of_one_namespace_are_planned_by_age() -> None:
     assert gangs.planned() == {"a1", "a2"}
 
 
-def test_a_gang_without_room_lets_one_of_a_namespace_with_more_pass() -> None:
+def test_a_gang_that_does_not_fit_lets_a_gang_of_a_namespace_with_more_cards_pass() -> None:
     gangs = Gangs(4)
     gangs.world.bind("runs", "n0", namespace="a")
     gangs.put("large", "b", age=0, members=4)

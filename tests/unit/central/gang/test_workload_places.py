@@ -14,7 +14,9 @@ NEEDS = CpuMemory(1000, 64)
 
 
 @dataclass
-class Capacities:
+class Reserved:
+    """Represent a node with four cards, some of which are reserved for the pods of a Workload."""
+
     ledger: Ledger = field(default_factory=lambda: ledger_of(report(gpus=map(gpu, range(4)))))
     now: float = 0.0
 
@@ -40,53 +42,53 @@ class Capacities:
         return sum(card.free for card in self.ledger.capacity("n1").cards)
 
 
-def test_a_pod_gets_one_place_of_its_set_with_cpu_and_memory_whatever_is_heard_of_it() -> None:
-    one = Capacities()
-    assert one.hold(0, 1)
+def test_a_pod_gets_one_place_of_its_pod_set_with_cpu_and_memory_however_often_it_changes() -> None:
+    places = Reserved()
+    assert places.hold(0, 1)
     for _ in range(3):
-        one.give("a")
-    result = one.nominated("a")
+        places.give("a")
+    result = places.nominated("a")
     assert result is not None
     assert (result.taken, result.cpu_memory, result.until) == (whole(0), NEEDS, HELD_S)
-    assert one.free == 2
-    one.give("b")
-    one.give("c")
-    assert (one.nominated("b") is not None, one.nominated("c")) == (True, None)
+    assert places.free == 2
+    places.give("b")
+    places.give("c")
+    assert (places.nominated("b") is not None, places.nominated("c")) == (True, None)
 
 
 def test_pods_of_other_namespaces_workloads_and_sets_get_nothing() -> None:
-    one = Capacities()
-    one.hold(0)
-    one.give("a", namespace="other")
+    places = Reserved()
+    places.hold(0)
+    places.give("a", namespace="other")
     for mark in ("", "/", TRAIN, f"{TRAIN}/", f"{TRAIN}/ps", "uid-other/worker", "x" * 100_000):
-        one.give("a", mark)
-    assert (one.nominated("a"), one.free) == (None, 3)
+        places.give("a", mark)
+    assert (places.nominated("a"), places.free) == (None, 3)
 
 
 def test_a_pod_that_is_bound_already_leaves_its_place_to_others() -> None:
-    one = Capacities()
-    one.hold(0, 1)
-    one.give("a", bound=True)
-    assert (one.nominated("a"), one.free) == (None, 3)
+    places = Reserved()
+    places.hold(0, 1)
+    places.give("a", bound=True)
+    assert (places.nominated("a"), places.free) == (None, 3)
 
 
 def test_a_plan_that_is_not_free_holds_nothing() -> None:
-    one = Capacities()
-    one.ledger.facts.set_pod(pod("other", node="n1", takes=whole(1)))
-    assert not one.hold(0, 1)
-    assert (one.free, one.places.workloads()) == (3, set())
+    places = Reserved()
+    places.ledger.facts.set_pod(pod("other", node="n1", takes=whole(1)))
+    assert not places.hold(0, 1)
+    assert (places.free, places.places.workloads()) == (3, set())
 
 
-def test_room_ends_in_time_and_the_time_begins_again_once_with_the_admission() -> None:
-    one = Capacities()
-    one.hold(0, 1)
-    one.give("a")
-    one.now = HELD_S - 1
-    one.places.admit(TRAIN)
-    one.now = 2 * HELD_S - 2
-    one.places.admit(TRAIN)
-    one.places.expire()
-    assert one.free == 2
-    one.now = 2 * HELD_S
-    one.places.expire()
-    assert (one.free, TRAIN in one.places, one.nominated("a") is not None) == (3, False, True)
+def test_places_end_after_a_time_which_the_admission_begins_anew_once() -> None:
+    places = Reserved()
+    places.hold(0, 1)
+    places.give("a")
+    places.now = HELD_S - 1
+    places.places.admit(TRAIN)
+    places.now = 2 * HELD_S - 2
+    places.places.admit(TRAIN)
+    places.places.expire()
+    assert places.free == 2
+    places.now = 2 * HELD_S
+    places.places.expire()
+    assert (places.free, TRAIN in places.places, places.nominated("a") is not None) == (3, False, True)

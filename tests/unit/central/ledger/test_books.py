@@ -6,7 +6,7 @@ from central.ledger import books
 from central.ledger.books import Deleted
 
 
-def test_what_was_there_before_a_removal_is_outdated() -> None:
+def test_an_event_from_before_a_removal_is_outdated() -> None:
     removed = Deleted[str]()
     removed.put("a", 5)
     removed.put("a", 3)  # an older removal, late

@@ -65,7 +65,7 @@ def test_a_card_in_mig_mode_has_only_instances_to_give() -> None:
     assert capacity.cards[0].free_mig == (mig_uuid(1),)
 
 
-def test_of_a_card_that_someone_holds_by_instances_nothing_else_is_given() -> None:
+def test_a_card_with_held_instances_has_no_other_free_capacity() -> None:
     capacity = ledger_of(report(gpus=[gpu(0)], grants=[grant("p", "c", granted(0, mig=mig_uuid(0)))])).capacity("n1")
     assert (capacity.cards[0].free_mib, capacity.cards[0].free_core, capacity.cards[0].free) == (0, 0, False)
 
@@ -119,7 +119,7 @@ PARTED = report(gpus=[gpu(0, mig=2)], grants=[grant("p", "c", granted(0, mig=mig
         (report(cordon="all"), share(0, 1), gpu_uuid(0)),
     ],
 )
-def test_what_can_be_taken_of_a_room(on: NodeDevices, wish: Taken, missing: str | None) -> None:
+def test_what_a_capacity_lacks_for_given_devices(on: NodeDevices, wish: Taken, missing: str | None) -> None:
     assert lacking(ledger_of(on).capacity("n1"), wish) == missing
 
 

@@ -36,8 +36,12 @@ def claims(ledger: Ledger, name: str, node: str = "n1") -> set[Claim]:
 # A device is free when the pod is over and the node does not name it
 
 
-def test_a_bound_pod_holds_what_its_assignment_says() -> None:
-    ledger = ledger_of()
+@pytest.fixture
+def ledger() -> Ledger:
+    return ledger_of()
+
+
+def test_a_bound_pod_holds_what_its_assignment_says(ledger: Ledger) -> None:
     ledger.facts.set_pod(pod("p", node="n1", takes=taken({0: Part(1000, 30)}, vfs=[1])))
     capacity = ledger.capacity("n1")
     assert free_mib(capacity) == [CARD_MIB - 1000, CARD_MIB]
@@ -45,15 +49,13 @@ def test_a_bound_pod_holds_what_its_assignment_says() -> None:
     assert free_vfs(capacity) == [0, 2, 3]
 
 
-def test_a_pod_that_is_not_bound_or_has_no_assignment_holds_nothing() -> None:
-    ledger = ledger_of()
+def test_a_pod_that_is_not_bound_or_has_no_assignment_holds_nothing(ledger: Ledger) -> None:
     ledger.facts.set_pod(pod("p", takes=whole(0)))
     ledger.facts.set_pod(pod("q", node="n1"))
     assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
-def test_a_pod_being_deleted_holds_until_it_is_deleted() -> None:
-    ledger = ledger_of()
+def test_a_pod_being_deleted_holds_until_it_is_deleted(ledger: Ledger) -> None:
     ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0)))
     ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0), deleting=True))
     assert free_cards(ledger.capacity("n1")) == [1]
@@ -110,8 +112,7 @@ def test_an_older_version_does_nothing() -> None:
     assert ledger.snapshot() == before
 
 
-def test_what_is_deleted_does_not_come_back_by_a_late_event() -> None:
-    ledger = ledger_of()
+def test_a_deleted_object_does_not_come_back_by_a_late_event(ledger: Ledger) -> None:
     ledger.facts.remove_pod(uid("p"))
     ledger.facts.remove_report("n1", 2)
     ledger.facts.remove_node("n1", 2)
@@ -123,14 +124,13 @@ def test_what_is_deleted_does_not_come_back_by_a_late_event() -> None:
     assert ledger.nodes() == ()
 
 
-def test_a_node_can_come_back_under_its_name() -> None:
-    ledger = ledger_of()
+def test_a_node_can_come_back_under_its_name(ledger: Ledger) -> None:
     ledger.facts.remove_report("n1", 2)
     ledger.facts.set_report(report(version=3))
     assert ledger.nodes() == ("n1",)
 
 
-def test_a_list_takes_away_what_it_does_not_have() -> None:
+def test_a_list_removes_objects_that_it_lacks() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
     ledger.facts.set_pod(pod("old", 1, node="n1", takes=whole(0)))
     ledger.facts.set_pod(pod("new", 9, node="n1", takes=whole(1)))  # read after the list was made
@@ -155,34 +155,33 @@ def test_claims_on_a_node_without_a_report_are_kept() -> None:
 # Nothing is freed on a node that no one can reach
 
 
-def unreachable() -> Ledger:
-    ledger = ledger_of()
+@pytest.fixture
+def unreachable(ledger: Ledger) -> Ledger:
+    """Let the pod p hold a card of a node that is not reachable."""
     ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0)))
     ledger.facts.set_node("n1", NOT_READY, 2)
     return ledger
 
 
 @pytest.mark.parametrize("end", ["removed", "terminal", "not listed"])
-def test_what_ends_on_an_unreachable_node_lingers(end: str) -> None:
-    ledger = unreachable()
+def test_a_claim_that_ends_on_an_unreachable_node_lingers(unreachable: Ledger, end: str) -> None:
     match end:
         case "removed":
-            ledger.facts.remove_pod(uid("p"))
+            unreachable.facts.remove_pod(uid("p"))
         case "terminal":
-            ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0), terminal=True))
+            unreachable.facts.set_pod(pod("p", 2, node="n1", takes=whole(0), terminal=True))
         case _:
-            ledger.facts.replace_pods([], version=2)
-    assert claims(ledger, "p") == {Claim.LINGERING}
-    assert free_cards(ledger.capacity("n1")) == [1]
-    assert ledger.take_freed() == ()
+            unreachable.facts.replace_pods([], version=2)
+    assert claims(unreachable, "p") == {Claim.LINGERING}
+    assert free_cards(unreachable.capacity("n1")) == [1]
+    assert unreachable.take_freed() == ()
 
 
 @pytest.mark.parametrize("less", [None, share(0, 1)])
-def test_an_assignment_that_shrinks_on_an_unreachable_node_lingers(less: Taken | None) -> None:
-    ledger = unreachable()
-    ledger.facts.set_pod(pod("p", 2, node="n1", takes=less))
-    assert Claim.LINGERING in claims(ledger, "p")
-    assert free_cards(ledger.capacity("n1")) == [1]
+def test_an_assignment_that_shrinks_on_an_unreachable_node_lingers(unreachable: Ledger, less: Taken | None) -> None:
+    unreachable.facts.set_pod(pod("p", 2, node="n1", takes=less))
+    assert Claim.LINGERING in claims(unreachable, "p")
+    assert free_cards(unreachable.capacity("n1")) == [1]
 
 
 def test_all_that_ends_on_an_unreachable_node_lingers_together() -> None:
@@ -208,17 +207,16 @@ def test_a_grant_that_vanishes_on_an_unreachable_node_lingers() -> None:
     assert claims(ledger, "p") == {Claim.LINGERING}
 
 
-def test_a_report_after_the_node_came_back_ends_what_lingers() -> None:
-    ledger = unreachable()
-    ledger.facts.remove_pod(uid("p"))
-    ledger.facts.set_node("n1", READY, 3)
-    assert claims(ledger, "p") == {Claim.LINGERING}
-    ledger.facts.set_report(report(version=2))
-    assert claims(ledger, "p") == set()
-    assert ledger.take_freed() == ("n1",)
+def test_a_report_after_the_node_came_back_ends_a_lingering_claim(unreachable: Ledger) -> None:
+    unreachable.facts.remove_pod(uid("p"))
+    unreachable.facts.set_node("n1", READY, 3)
+    assert claims(unreachable, "p") == {Claim.LINGERING}
+    unreachable.facts.set_report(report(version=2))
+    assert claims(unreachable, "p") == set()
+    assert unreachable.take_freed() == ("n1",)
 
 
-def test_what_is_in_use_and_who_was_there_before_is_no_change_of_the_room() -> None:
+def test_use_and_former_holders_are_no_change_of_the_free_capacity() -> None:
     """Check the use and the former holders, which each node reports once a minute: they are no change of the free capacity."""
     ledger = Ledger()
     held = [grant("p", "c", granted(0))]
@@ -244,57 +242,51 @@ PROVES_NOTHING = [
 
 
 @pytest.mark.parametrize("after", PROVES_NOTHING)
-def test_a_report_that_proves_nothing_ends_nothing(after: NodeDevices) -> None:
-    ledger = unreachable()
-    ledger.facts.remove_pod(uid("p"))
-    ledger.facts.set_node("n1", READY, 3)
-    ledger.facts.set_report(after)
-    assert Claim.LINGERING in claims(ledger, "p")
+def test_a_report_that_proves_nothing_ends_nothing(unreachable: Ledger, after: NodeDevices) -> None:
+    unreachable.facts.remove_pod(uid("p"))
+    unreachable.facts.set_node("n1", READY, 3)
+    unreachable.facts.set_report(after)
+    assert Claim.LINGERING in claims(unreachable, "p")
 
 
-def test_a_report_from_before_the_node_came_back_ends_nothing() -> None:
-    ledger = unreachable()
-    ledger.facts.remove_pod(uid("p"))
-    ledger.facts.set_report(report(version=2))
-    ledger.facts.set_node("n1", READY, 3)
-    assert claims(ledger, "p") == {Claim.LINGERING}
+def test_a_report_from_before_the_node_came_back_ends_nothing(unreachable: Ledger) -> None:
+    unreachable.facts.remove_pod(uid("p"))
+    unreachable.facts.set_report(report(version=2))
+    unreachable.facts.set_node("n1", READY, 3)
+    assert claims(unreachable, "p") == {Claim.LINGERING}
 
 
-def test_what_lingers_ends_in_time_on_a_node_that_has_nothing_to_report() -> None:
-    ledger = unreachable()
-    ledger.facts.remove_pod(uid("p"))
-    ledger.expire(0.0)
-    ledger.expire(LINGER_S * 9)
-    ledger.facts.set_node("n1", READY, 3)
-    ledger.expire(1000.0)
-    ledger.expire(1000.0 + LINGER_S - 1)
-    assert claims(ledger, "p") == {Claim.LINGERING}
-    ledger.expire(1000.0 + LINGER_S)
-    assert claims(ledger, "p") == set()
-    assert ledger.take_freed() == ("n1",)
+def test_a_lingering_claim_ends_after_a_time_without_a_report(unreachable: Ledger) -> None:
+    unreachable.facts.remove_pod(uid("p"))
+    unreachable.expire(0.0)
+    unreachable.expire(LINGER_S * 9)
+    unreachable.facts.set_node("n1", READY, 3)
+    unreachable.expire(1000.0)
+    unreachable.expire(1000.0 + LINGER_S - 1)
+    assert claims(unreachable, "p") == {Claim.LINGERING}
+    unreachable.expire(1000.0 + LINGER_S)
+    assert claims(unreachable, "p") == set()
+    assert unreachable.take_freed() == ("n1",)
 
 
-def test_the_time_begins_again_when_the_node_was_away_again() -> None:
-    ledger = unreachable()
-    ledger.facts.remove_pod(uid("p"))
-    ledger.facts.set_node("n1", READY, 3)
-    ledger.expire(0.0)
-    ledger.facts.set_node("n1", NOT_READY, 4)
-    ledger.facts.set_node("n1", READY, 5)
-    ledger.expire(LINGER_S)
-    assert claims(ledger, "p") == {Claim.LINGERING}
+def test_the_time_of_a_lingering_claim_begins_again_with_each_absence(unreachable: Ledger) -> None:
+    unreachable.facts.remove_pod(uid("p"))
+    unreachable.facts.set_node("n1", READY, 3)
+    unreachable.expire(0.0)
+    unreachable.facts.set_node("n1", NOT_READY, 4)
+    unreachable.facts.set_node("n1", READY, 5)
+    unreachable.expire(LINGER_S)
+    assert claims(unreachable, "p") == {Claim.LINGERING}
 
 
-def test_what_lingers_goes_with_the_report() -> None:
-    ledger = unreachable()
-    ledger.facts.remove_pod(uid("p"))
-    ledger.facts.remove_report("n1", 2)
-    assert ledger.holders("n1") == ()
+def test_a_lingering_claim_ends_with_the_report(unreachable: Ledger) -> None:
+    unreachable.facts.remove_pod(uid("p"))
+    unreachable.facts.remove_report("n1", 2)
+    assert unreachable.holders("n1") == ()
 
 
 @pytest.mark.parametrize("end", ["report", "time", "grant"])
-def test_what_was_not_reported_of_a_force_deleted_pod_is_free_after_the_next_report(end: str) -> None:
-    ledger = ledger_of()
+def test_devices_of_a_force_deleted_pod_are_free_after_the_next_report_without_a_grant(ledger: Ledger, end: str) -> None:
     ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     ledger.facts.remove_pod(uid("p"))
     assert free_cards(ledger.capacity("n1")) == [1]
@@ -313,8 +305,7 @@ def test_what_was_not_reported_of_a_force_deleted_pod_is_free_after_the_next_rep
     assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
-def test_each_force_deleted_pod_has_its_own_time() -> None:
-    ledger = ledger_of()
+def test_each_force_deleted_pod_has_its_own_time(ledger: Ledger) -> None:
     for name, now in {"p": 0.0, "q": 2 * LINGER_S}.items():
         ledger.facts.set_pod(pod(name, node="n1", takes=whole(0)))
         ledger.facts.remove_pod(uid(name))
@@ -333,8 +324,7 @@ def test_a_pod_whose_grant_the_node_took_back_leaves_nothing_behind_when_it_is_f
     assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
-def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> None:
-    ledger = ledger_of()
+def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again(ledger: Ledger) -> None:
     ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0)))
     ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0), terminal=True))
     ledger.facts.set_node("n1", NOT_READY, 2)
@@ -360,7 +350,7 @@ def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> Non
         pytest.param(report(pfs=[]), report(version=2), id="VFs"),
     ],
 )
-def test_room_that_appears_is_reported(before: NodeDevices, after: NodeDevices) -> None:
+def test_new_free_capacity_is_reported(before: NodeDevices, after: NodeDevices) -> None:
     ledger = ledger_of(before)
     ledger.facts.set_report(after)
     assert ledger.take_freed() == ("n1",)
@@ -384,8 +374,7 @@ def test_a_device_that_is_described_otherwise_is_reported(after: NodeDevices) ->
     assert ledger.take_freed() == ("n1",)
 
 
-def test_a_new_node_and_one_that_came_back_are_reported() -> None:
-    ledger = ledger_of()
+def test_a_new_node_and_a_node_that_came_back_are_reported(ledger: Ledger) -> None:
     ledger.facts.set_node("n2", READY, 1)
     ledger.facts.set_report(report("n2"))
     assert ledger.take_freed() == ("n2",)
@@ -402,7 +391,7 @@ def test_a_full_node_that_came_back_is_not_reported() -> None:
     assert ledger.take_freed() == ()
 
 
-def test_room_on_a_node_that_gives_nothing_is_not_reported() -> None:
+def test_free_capacity_of_a_node_that_does_not_serve_is_not_reported() -> None:
     ledger = ledger_of(report(reconciled=False))
     ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     ledger.facts.remove_pod(uid("p"))
@@ -412,22 +401,21 @@ def test_room_on_a_node_that_gives_nothing_is_not_reported() -> None:
 # Changes
 
 
-def test_a_report_without_news_changes_no_room() -> None:
+def test_an_equal_report_changes_no_free_capacity() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0, 100))]))
     before = ledger.version
     ledger.facts.set_report(report(version=2, grants=[grant("p", "c", granted(0, 100))]))
     assert ledger.version == before
 
 
-def test_a_pod_that_changed_in_something_else_changes_no_room() -> None:
-    ledger = ledger_of()
+def test_another_change_of_a_pod_changes_no_free_capacity(ledger: Ledger) -> None:
     ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0)))
     before = ledger.version
     ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0), deleting=True))
     assert ledger.version == before
 
 
-def test_rooms_are_caught_up_with_by_version() -> None:
+def test_changed_capacities_are_listed_by_version() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
     everything, observed = ledger.capacities_changed_since(-1)
     assert {name for name, _ in everything} == {"n1", "n2"}
@@ -438,8 +426,7 @@ def test_rooms_are_caught_up_with_by_version() -> None:
     assert ledger.capacities_changed_since(observed) == ([("n1", None)], ledger.version)
 
 
-def test_nothing_is_kept_of_a_node_without_report_and_holders() -> None:
-    ledger = ledger_of()
+def test_nothing_is_kept_of_a_node_without_report_and_holders(ledger: Ledger) -> None:
     ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     ledger.facts.remove_report("n1", 2)
     ledger.facts.remove_node("n1", 2)
@@ -447,8 +434,7 @@ def test_nothing_is_kept_of_a_node_without_report_and_holders() -> None:
     assert ledger.snapshot() == Ledger().snapshot()
 
 
-def test_a_pod_that_takes_nothing_is_known_and_holds_nothing() -> None:
-    ledger = ledger_of()
+def test_a_pod_that_takes_nothing_is_known_and_holds_nothing(ledger: Ledger) -> None:
     ledger.facts.set_pod(pod("p", node="n1", takes=Taken()))
     assert ledger.pod(uid("p")) is not None
     assert ledger.capacity("n1").cards[0].free

@@ -31,7 +31,7 @@ def test_a_group_is_where_its_pods_are() -> None:
     assert groups.cards(X, [P, Q]) == frozenset()
 
 
-def test_it_has_moved_when_a_card_of_it_has_none_of_its_pods() -> None:
+def test_a_group_has_moved_when_none_of_its_pods_is_on_its_card() -> None:
     groups = Groups()
     groups.move(P, "n1", None, of_x(0))
     groups.move(Q, "n1", None, of_x(0))

@@ -38,8 +38,17 @@ def claims(ledger: Ledger, name: str, node: str = "n1") -> set[Claim]:
 # Reservations
 
 
-def test_what_is_reserved_is_not_free_for_another() -> None:
-    ledger = ledger_of()
+@pytest.fixture
+def ledger() -> Ledger:
+    return ledger_of()
+
+
+@pytest.fixture
+def two_nodes() -> Ledger:
+    return ledger_of(report("n1"), report("n2"))
+
+
+def test_reserved_devices_are_not_free_for_another_pod(ledger: Ledger) -> None:
     holder = Holder(pod=P, namespace="default", name="p")
     assert ledger.claims.reserve(P, "n1", share(0, 1000, 60), 1, holder) is None
     before = ledger.snapshot()
@@ -49,8 +58,7 @@ def test_what_is_reserved_is_not_free_for_another() -> None:
     assert ledger.claims.reserve(Q, "n1", share(0, CARD_MIB - 1000, 40), 1) is None
 
 
-def test_release_undoes_a_reservation() -> None:
-    ledger = ledger_of()
+def test_release_undoes_a_reservation(ledger: Ledger) -> None:
     ledger.claims.predict(P, "n1", whole(0), until=5)
     before = ledger.snapshot()
     ledger.claims.reserve(P, "n1", whole(0, 1), 1)
@@ -59,8 +67,7 @@ def test_release_undoes_a_reservation() -> None:
     assert ledger.take_freed() == ("n1",)
 
 
-def test_reserving_the_same_again_is_no_second_reservation() -> None:
-    ledger = ledger_of()
+def test_reserving_the_same_again_is_no_second_reservation(ledger: Ledger) -> None:
     ledger.claims.reserve(P, "n1", whole(0), 1)
     assert ledger.claims.reserve(P, "n1", whole(0), 1) is None
     ledger.claims.release(P)
@@ -68,17 +75,16 @@ def test_reserving_the_same_again_is_no_second_reservation() -> None:
 
 
 @pytest.mark.parametrize(("node", "takes", "gen"), [("n1", whole(1), 1), ("n2", whole(0), 1), ("n1", whole(0), 2)])
-def test_a_reservation_whose_outcome_is_unclear_is_not_replaced(node: str, takes: Taken, gen: int) -> None:
-    ledger = ledger_of(report("n1"), report("n2"))
-    ledger.claims.reserve(P, "n1", whole(0), 1)
-    refused = ledger.claims.reserve(P, node, takes, gen)
+def test_a_reservation_whose_outcome_is_unclear_is_not_replaced(two_nodes: Ledger, node: str, takes: Taken, gen: int) -> None:
+    two_nodes.claims.reserve(P, "n1", whole(0), 1)
+    refused = two_nodes.claims.reserve(P, node, takes, gen)
     assert refused is not None
     assert refused.obstacle is Obstacle.RESERVED
-    assert ledger.own_claim(P, Claim.RESERVED) is not None
-    assert claims(ledger, "p") == {Claim.RESERVED}
+    assert two_nodes.own_claim(P, Claim.RESERVED) is not None
+    assert claims(two_nodes, "p") == {Claim.RESERVED}
 
 
-def test_nothing_is_reserved_where_nothing_is_given() -> None:
+def test_nothing_is_reserved_on_a_node_that_does_not_serve() -> None:
     ledger = ledger_of(report("lost"), report("unsure", reconciled=False))
     ledger.facts.set_node("lost", NOT_READY, 2)
     refused = [ledger.claims.reserve(P, node, whole(0), 1) for node in ("lost", "unsure", "unknown")]
@@ -87,8 +93,7 @@ def test_nothing_is_reserved_where_nothing_is_given() -> None:
 
 
 @pytest.mark.parametrize("end", ["removed", "terminal", "bound"])
-def test_nothing_is_claimed_for_a_pod_that_is_over_or_bound(end: str) -> None:
-    ledger = ledger_of()
+def test_nothing_is_claimed_for_a_pod_that_is_over_or_bound(ledger: Ledger, end: str) -> None:
     if end == "removed":
         ledger.facts.remove_pod(P)
     else:
@@ -101,8 +106,7 @@ def test_nothing_is_claimed_for_a_pod_that_is_over_or_bound(end: str) -> None:
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-def test_a_reservation_outlives_a_stale_event(confirmed: bool) -> None:
-    ledger = ledger_of()
+def test_a_reservation_outlives_a_stale_event(ledger: Ledger, confirmed: bool) -> None:
     ledger.facts.set_pod(pod("p", 1))
     ledger.claims.reserve(P, "n1", whole(0), 1)
     if confirmed:
@@ -112,8 +116,7 @@ def test_a_reservation_outlives_a_stale_event(confirmed: bool) -> None:
     assert claims(ledger, "p") == {Claim.RESERVED}
 
 
-def test_a_bound_pod_takes_over_from_its_reservation_without_a_gap() -> None:
-    ledger = ledger_of()
+def test_a_bound_pod_takes_over_from_its_reservation_without_a_gap(ledger: Ledger) -> None:
     ledger.claims.reserve(P, "n1", whole(0), 1)
     ledger.claims.confirm(P)
     capacity = ledger.capacity("n1")
@@ -123,16 +126,14 @@ def test_a_bound_pod_takes_over_from_its_reservation_without_a_gap() -> None:
     assert (ledger.reservations(), ledger.take_freed()) == ((), ())
 
 
-def test_the_refusal_of_a_second_binding_releases_nothing() -> None:
-    ledger = ledger_of()
+def test_the_refusal_of_a_second_binding_releases_nothing(ledger: Ledger) -> None:
     ledger.claims.reserve(P, "n1", whole(0), 1)
     ledger.claims.confirm(P)
     ledger.claims.release(P)
     assert claims(ledger, "p") == {Claim.RESERVED}
 
 
-def test_an_outcome_that_comes_after_the_watch_changes_nothing() -> None:
-    ledger = ledger_of()
+def test_an_outcome_that_comes_after_the_watch_changes_nothing(ledger: Ledger) -> None:
     ledger.claims.reserve(P, "n1", whole(0), 1)
     ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     before = ledger.snapshot()
@@ -141,25 +142,22 @@ def test_an_outcome_that_comes_after_the_watch_changes_nothing() -> None:
     assert ledger.snapshot() == before
 
 
-def test_someone_else_bound_the_pod() -> None:
-    ledger = ledger_of(report("n1"), report("n2"))
-    ledger.claims.reserve(P, "n1", whole(0), 1)
-    ledger.facts.set_pod(pod("p", node="n2"))
-    assert ledger.snapshot().nodes["n1"].claims == {}
-    assert ledger.take_freed() == ("n1",)
+def test_a_reservation_ends_if_the_pod_is_bound_to_another_node(two_nodes: Ledger) -> None:
+    two_nodes.claims.reserve(P, "n1", whole(0), 1)
+    two_nodes.facts.set_pod(pod("p", node="n2"))
+    assert two_nodes.snapshot().nodes["n1"].claims == {}
+    assert two_nodes.take_freed() == ("n1",)
 
 
-def test_of_a_pod_that_ended_on_another_node_no_reservation_lingers() -> None:
-    ledger = ledger_of(report("n1"), report("n2"))
-    ledger.claims.reserve(P, "n1", whole(0), 1)
-    ledger.facts.set_node("n1", NOT_READY, 2)
-    ledger.facts.set_pod(pod("p", node="n2", terminal=True))
-    assert ledger.holders("n1") == ()
+def test_no_reservation_lingers_of_a_pod_that_ended_on_another_node(two_nodes: Ledger) -> None:
+    two_nodes.claims.reserve(P, "n1", whole(0), 1)
+    two_nodes.facts.set_node("n1", NOT_READY, 2)
+    two_nodes.facts.set_pod(pod("p", node="n2", terminal=True))
+    assert two_nodes.holders("n1") == ()
 
 
 @pytest.mark.parametrize(("reachable", "left"), [(True, set()), (False, {Claim.LINGERING})])
-def test_a_reservation_ends_with_its_pod(reachable: bool, left: set[Claim]) -> None:
-    ledger = ledger_of()
+def test_a_reservation_ends_with_its_pod(ledger: Ledger, reachable: bool, left: set[Claim]) -> None:
     ledger.claims.reserve(P, "n1", whole(0), 1)
     ledger.facts.set_node("n1", NodeFacts(ready=reachable), 2)
     ledger.facts.remove_pod(P)
@@ -167,8 +165,7 @@ def test_a_reservation_ends_with_its_pod(reachable: bool, left: set[Claim]) -> N
     assert ledger.reservations() == ()
 
 
-def test_a_refused_binding_is_released_on_an_unreachable_node_too() -> None:
-    ledger = ledger_of()
+def test_a_refused_binding_is_released_on_an_unreachable_node_too(ledger: Ledger) -> None:
     ledger.claims.reserve(P, "n1", whole(0), 1)
     ledger.facts.set_node("n1", NOT_READY, 2)
     ledger.claims.release(P)
@@ -178,8 +175,7 @@ def test_a_refused_binding_is_released_on_an_unreachable_node_too() -> None:
 # Predictions and nominations
 
 
-def test_a_prediction_holds_for_a_moment() -> None:
-    ledger = ledger_of()
+def test_a_prediction_holds_for_a_moment(ledger: Ledger) -> None:
     ledger.claims.predict(P, "n1", whole(0), until=5.0)
     ledger.expire(4.9)
     assert free_cards(ledger.capacity("n1")) == [1]
@@ -188,26 +184,23 @@ def test_a_prediction_holds_for_a_moment() -> None:
     assert ledger.take_freed() == ("n1",)
 
 
-def test_a_pod_has_one_prediction() -> None:
-    ledger = ledger_of(report("n1"), report("n2"))
-    ledger.claims.predict(P, "n1", whole(0), until=5)
-    assert ledger.claims.predict(P, "n2", whole(0, 1), until=5) is None
-    assert free_cards(ledger.capacity("n1")) == [0, 1]
-    assert free_cards(ledger.capacity("n2")) == []
-    ledger.claims.forget_prediction(P)
-    assert free_cards(ledger.capacity("n2")) == [0, 1]
+def test_a_pod_has_one_prediction(two_nodes: Ledger) -> None:
+    two_nodes.claims.predict(P, "n1", whole(0), until=5)
+    assert two_nodes.claims.predict(P, "n2", whole(0, 1), until=5) is None
+    assert free_cards(two_nodes.capacity("n1")) == [0, 1]
+    assert free_cards(two_nodes.capacity("n2")) == []
+    two_nodes.claims.forget_prediction(P)
+    assert free_cards(two_nodes.capacity("n2")) == [0, 1]
 
 
-def test_what_is_not_free_is_not_predicted() -> None:
-    ledger = ledger_of()
+def test_devices_that_are_not_free_are_not_predicted(ledger: Ledger) -> None:
     ledger.claims.predict(P, "n1", whole(0), until=5)
     refused = ledger.claims.predict(Q, "n1", share(0, 1), until=5)
     assert refused is not None
     assert claims(ledger, "q") == set()
 
 
-def test_a_pods_own_claims_are_not_in_its_way() -> None:
-    ledger = ledger_of()
+def test_a_pods_own_claims_are_not_in_its_way(ledger: Ledger) -> None:
     ledger.claims.nominate(P, "n1", whole(0), until=5)
     ledger.claims.predict(P, "n1", taken({0: Part(1000, 10)}, vfs=[0]), until=5)
     assert free_cards(ledger.capacity("n1")) == [1]
@@ -229,50 +222,47 @@ def test_a_nomination_holds_what_victims_leave() -> None:
 
 
 @pytest.mark.parametrize("end", ["confirmed", "bound", "removed"])
-def test_plans_end_with_the_binding_or_the_pod(end: str) -> None:
-    ledger = ledger_of(report("n1"), report("n2"))
-    ledger.claims.predict(P, "n2", whole(0), until=5)
-    ledger.claims.nominate(P, "n2", whole(1), until=5)
-    ledger.claims.reserve(P, "n1", whole(0), 1)
+def test_plans_end_with_the_binding_or_the_pod(two_nodes: Ledger, end: str) -> None:
+    two_nodes.claims.predict(P, "n2", whole(0), until=5)
+    two_nodes.claims.nominate(P, "n2", whole(1), until=5)
+    two_nodes.claims.reserve(P, "n1", whole(0), 1)
     match end:
         case "confirmed":
-            ledger.claims.confirm(P)
+            two_nodes.claims.confirm(P)
         case "bound":
-            ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
+            two_nodes.facts.set_pod(pod("p", node="n1", takes=whole(0)))
         case _:
-            ledger.facts.remove_pod(P)
-    assert ledger.holders("n2") == ()
+            two_nodes.facts.remove_pod(P)
+    assert two_nodes.holders("n2") == ()
 
 
 @pytest.mark.parametrize("newer", [Claim.PREDICTED, Claim.NOMINATED, Claim.RESERVED])
-def test_of_two_plans_for_two_cards_of_one_group_the_newer_counts(newer: Claim) -> None:
-    ledger = ledger_of(report("n1"), report("n2"))
+def test_the_newer_of_two_claims_decides_the_card_of_a_group(two_nodes: Ledger, newer: Claim) -> None:
     of_x, of_y = (taken({1: Part(10, sharing=(Sharing(namespace="team", affinity=label),))}) for label in "xy")
     older = Claim.PREDICTED if newer is Claim.NOMINATED else Claim.NOMINATED
 
     def plan(kind: Claim, node: str, wish: Taken) -> None:
         match kind:
             case Claim.PREDICTED:
-                ledger.claims.predict(P, node, wish, until=5)
+                two_nodes.claims.predict(P, node, wish, until=5)
             case Claim.NOMINATED:
-                ledger.claims.nominate(P, node, wish, until=5)
+                two_nodes.claims.nominate(P, node, wish, until=5)
             case _:
-                ledger.claims.reserve(P, node, wish, 1)
+                two_nodes.claims.reserve(P, node, wish, 1)
 
     plan(older, "n1", of_x)
     plan(newer, "n2", of_x)
-    assert (claims(ledger, "p", "n1"), claims(ledger, "p", "n2")) == (set(), {newer})
-    assert len(ledger.without().group_cards(AffinityGroup("team", "x"))) == 1
-    assert ledger.take_freed() == ("n1",)
+    assert (claims(two_nodes, "p", "n1"), claims(two_nodes, "p", "n2")) == (set(), {newer})
+    assert len(two_nodes.without().group_cards(AffinityGroup("team", "x"))) == 1
+    assert two_nodes.take_freed() == ("n1",)
     plan(older, "n2", of_x)  # the same card, or one of another group, is no matter
-    assert claims(ledger, "p", "n2") == {older, newer}
+    assert claims(two_nodes, "p", "n2") == {older, newer}
     plan(older, "n1", of_y)
-    assert claims(ledger, "p", "n1") == {older}
-    assert claims(ledger, "p", "n2") == {newer}
+    assert claims(two_nodes, "p", "n1") == {older}
+    assert claims(two_nodes, "p", "n2") == {newer}
 
 
-def test_a_room_without_victims_is_what_they_would_leave() -> None:
-    ledger = ledger_of()
+def test_a_room_without_victims_is_what_they_would_leave(ledger: Ledger) -> None:
     for name, card in (("a", 0), ("b", 0), ("c", 1)):
         ledger.facts.set_pod(pod(name, node="n1", takes=share(card, 1000)))
     before = ledger.capacity("n1")
@@ -283,7 +273,7 @@ def test_a_room_without_victims_is_what_they_would_leave() -> None:
 # Answers
 
 
-def test_of_a_node_that_no_one_knows_there_is_no_room() -> None:
+def test_an_unknown_node_has_no_free_capacity() -> None:
     capacity = Ledger().capacity("n9")
     assert (capacity.cards, capacity.serving) == ((), False)
     assert Ledger().without(P).capacity("n9") == capacity
@@ -326,8 +316,7 @@ def test_two_pods_on_one_card_that_cannot_both_have_it(gpus: list[GrantedGpu], d
 
 
 @pytest.mark.parametrize(("a", "b", "order"), [(1, 2, ["a", "b"]), (2, 1, ["b", "a"]), (1, 1, ["a", "b"])])
-def test_the_youngest_of_those_that_clash_is_the_last(a: int, b: int, order: list[str]) -> None:
-    ledger = ledger_of()
+def test_the_youngest_of_those_that_clash_is_the_last(ledger: Ledger, a: int, b: int, order: list[str]) -> None:
     for name, created in (("a", a), ("b", b)):
         ledger.facts.set_pod(pod(name, node="n1", takes=taken({0: WHOLE}, vfs=[0]), created=created))
     assert [clash.pods for clash in ledger.conflicts()] == [tuple(map(uid, order))] * 2
@@ -347,8 +336,7 @@ def test_pods_that_share_a_card_within_its_limits_do_not_clash() -> None:
     assert ledger.conflicts() == ()
 
 
-def test_a_plan_is_no_clash() -> None:
-    ledger = ledger_of()
+def test_a_plan_is_no_clash(ledger: Ledger) -> None:
     ledger.facts.set_pod(pod("victim", node="n1", takes=whole(0)))
     ledger.claims.nominate(P, "n1", whole(0), until=5)
     assert ledger.conflicts() == ()
@@ -361,8 +349,7 @@ def labelled(card: int, memory_mib: int = 1000, **labels: str) -> Taken:
     return taken({card: Part(memory_mib, sharing=(Sharing(namespace="team", **labels),))})
 
 
-def test_a_claim_that_its_sharers_do_not_allow_is_refused() -> None:
-    ledger = ledger_of()
+def test_a_claim_that_its_sharers_do_not_allow_is_refused(ledger: Ledger) -> None:
     assert ledger.claims.predict(P, "n1", labelled(0, exclusion="x"), until=5) is None
     for wish in (share(0, 1), labelled(0, exclusion="y")):
         refused = ledger.claims.reserve(Q, "n1", wish, 1)
@@ -370,29 +357,27 @@ def test_a_claim_that_its_sharers_do_not_allow_is_refused() -> None:
     assert ledger.claims.reserve(Q, "n1", labelled(0, exclusion="x"), 1) is None
 
 
-def test_a_second_card_of_an_affinity_group_is_refused_for_any_claim() -> None:
-    ledger = ledger_of(report("n1"), report("n2"))
-    assert ledger.claims.predict(P, "n1", labelled(0, affinity="x"), until=5) is None
+def test_a_second_card_of_an_affinity_group_is_refused_for_any_claim(two_nodes: Ledger) -> None:
+    assert two_nodes.claims.predict(P, "n1", labelled(0, affinity="x"), until=5) is None
     for node, card in (("n1", 1), ("n2", 0)):
         for claim in (
-            ledger.claims.reserve(Q, node, labelled(card, affinity="x"), 1),
-            ledger.claims.predict(Q, node, labelled(card, affinity="x"), 5),
+            two_nodes.claims.reserve(Q, node, labelled(card, affinity="x"), 1),
+            two_nodes.claims.predict(Q, node, labelled(card, affinity="x"), 5),
         ):
             assert claim == Conflict(obstacle=Obstacle.GROUP, device=gpu_uuid(0), holders=(Holder(pod=P),))
-    assert ledger.claims.reserve(P, "n2", labelled(0, affinity="x"), 1) is None  # the pod's own prediction does not conflict
-    ledger.expire(5)
-    assert ledger.claims.reserve(Q, "n2", labelled(0, affinity="x"), 1) is None
+    assert two_nodes.claims.reserve(P, "n2", labelled(0, affinity="x"), 1) is None  # the pod's own prediction does not conflict
+    two_nodes.expire(5)
+    assert two_nodes.claims.reserve(Q, "n2", labelled(0, affinity="x"), 1) is None
 
 
-def test_one_pod_does_not_open_two_cards_for_its_group() -> None:
+def test_a_pod_with_affinity_may_not_take_two_cards() -> None:
     two = Taken(gpus={**labelled(0, affinity="x").gpus, **labelled(1, affinity="x").gpus})
     refused = ledger_of().claims.reserve(P, "n1", two, 1)
     assert refused is not None
     assert refused.obstacle is Obstacle.GROUP
 
 
-def test_a_grant_has_no_labels_and_takes_none_away() -> None:
-    ledger = ledger_of()
+def test_a_grant_has_no_labels_and_takes_none_away(ledger: Ledger) -> None:
     ledger.facts.set_pod(pod("p", node="n1", takes=labelled(0, exclusion="x")))
     ledger.facts.set_report(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
     (mine,) = labelled(0, exclusion="x").gpus.values()
@@ -438,7 +423,7 @@ def test_isolations_that_this_version_does_not_know_are_one_that_no_pod_can_ask_
         assert ledger.claims.reserve(uid("r"), "n1", isolated(0, 10, *isolation), 1) is not None
 
 
-def test_what_a_node_offers_is_room() -> None:
+def test_a_new_isolation_of_a_node_is_reported_as_new_capacity() -> None:
     ledger = ledger_of(report(isolations=["none"]))
     ledger.facts.set_report(report("n1", 2, isolations=["none"]))
     assert ledger.take_freed() == ()
@@ -448,8 +433,7 @@ def test_what_a_node_offers_is_room() -> None:
     assert ledger.take_freed() == ("n1",)
 
 
-def test_labels_that_end_are_room() -> None:
-    ledger = ledger_of()
+def test_labels_that_end_are_room(ledger: Ledger) -> None:
     ledger.facts.set_pod(pod("p", node="n1", takes=labelled(0, affinity="x", exclusion="x")))
     ledger.facts.set_report(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
     assert (ledger.take_freed(), ledger.take_moved_groups()) == ((), frozenset())

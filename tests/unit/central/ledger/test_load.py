@@ -18,12 +18,17 @@ NODE = CpuMemory(64_000, 256_000)
 ONE, TWO = CpuMemory(1000, 2048), CpuMemory(2000, 4096)
 
 
-def ledger() -> Ledger:
+def reachable() -> Ledger:
     """Create a ledger with a reachable node n1."""
     books = Ledger()
     books.facts.set_node("n1", NodeFacts(ready=True, allocatable=NODE), 1)
     books.facts.set_report(report("n1"))
     return books
+
+
+@pytest.fixture
+def books() -> Ledger:
+    return reachable()
 
 
 def left(books: Ledger, name: str = "n1") -> tuple[int, int]:
@@ -32,8 +37,7 @@ def left(books: Ledger, name: str = "n1") -> tuple[int, int]:
     return NODE.cpu_milli - capacity.cpu_milli, NODE.memory_mib - capacity.memory_mib
 
 
-def test_pods_with_and_without_devices_count() -> None:
-    books = ledger()
+def test_pods_with_and_without_devices_count(books: Ledger) -> None:
     books.facts.set_load(PodLoad(PodUid("other"), "n1", ONE))
     books.facts.set_pod(pod("a", node="n1", takes=whole(0), cpu_memory=TWO))
     assert left(books) == (3000, 6144)
@@ -42,15 +46,13 @@ def test_pods_with_and_without_devices_count() -> None:
     assert left(books) == (0, 0)
 
 
-def test_a_pod_that_has_ended_counts_no_more() -> None:
-    books = ledger()
+def test_a_pod_that_has_ended_counts_no_more(books: Ledger) -> None:
     books.facts.set_pod(pod("a", 1, node="n1", takes=whole(0), cpu_memory=TWO))
     books.facts.set_pod(pod("a", 2, node="n1", takes=whole(0), cpu_memory=TWO, terminal=True))
     assert left(books) == (0, 0)
 
 
-def test_what_central_plans_counts_once() -> None:
-    books = ledger()
+def test_cpu_and_memory_of_a_planned_pod_count_once(books: Ledger) -> None:
     books.claims.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
     assert left(books) == (2000, 4096)
     books.claims.reserve(uid("a"), "n1", whole(0), 1, cpu_memory=TWO)
@@ -60,8 +62,7 @@ def test_what_central_plans_counts_once() -> None:
     assert books.own_claim(uid("a"), Claim.RESERVED) is None
 
 
-def test_a_plan_that_ends_gives_back() -> None:
-    books = ledger()
+def test_a_plan_that_ends_gives_back(books: Ledger) -> None:
     books.claims.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
     books.expire(11)
     assert left(books) == (0, 0)
@@ -72,7 +73,7 @@ def test_a_plan_that_ends_gives_back() -> None:
 
 def predicted(name: str = "p", *, until: float = 10) -> Ledger:
     """Create a ledger with a prediction on n1 for a pod without devices."""
-    books = ledger()
+    books = reachable()
     books.claims.predict_load(PodLoad(PodUid(name), "n1", ONE), until)
     assert left(books) == ONE
     return books
@@ -89,7 +90,7 @@ def test_a_pod_without_devices_counts_once_where_it_is_bound(node: str) -> None:
     assert left(books) == NO_CPU_MEMORY
 
 
-def test_of_a_pod_without_devices_that_goes_nothing_is_left() -> None:
+def test_a_deleted_pod_without_devices_leaves_no_load() -> None:
     books = predicted()
     books.facts.remove_pod(PodUid("p"))
     assert left(books) == NO_CPU_MEMORY
@@ -114,16 +115,14 @@ def test_a_pod_without_devices_is_predicted_in_one_place() -> None:
     assert left(books) == NO_CPU_MEMORY
 
 
-def test_without_its_own_claims_a_pod_sees_what_it_would_have() -> None:
-    books = ledger()
+def test_without_its_own_claims_a_pod_sees_what_it_would_have(books: Ledger) -> None:
     books.facts.set_load(PodLoad(PodUid("other"), "n1", ONE))
     books.claims.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
     capacity = books.without(uid("a")).capacity("n1")
     assert (capacity.cpu_milli, capacity.memory_mib) == (63_000, 253_952)
 
 
-def test_a_change_of_load_is_none_of_devices() -> None:
-    books = ledger()
+def test_a_change_of_load_is_none_of_devices(books: Ledger) -> None:
     books.facts.set_pod(pod("a", 1, node="n1", takes=share(0, 100), cpu_memory=ONE))
     version, capacity = books.version, books.capacity("n1")
     _, loads = books.loads_changed_since(-1)
@@ -135,14 +134,13 @@ def test_a_change_of_load_is_none_of_devices() -> None:
     assert books.loads_changed_since(loads)[0] == [("n1", 62_000, 256_000 - 4096, True)]
 
 
-def test_more_than_there_is_leaves_nothing() -> None:
-    books = ledger()
+def test_more_than_there_is_leaves_nothing(books: Ledger) -> None:
     books.facts.set_load(PodLoad(PodUid("other"), "n1", CpuMemory(70_000, 1)))
     capacity = books.capacity("n1")
     assert (capacity.cpu_milli, capacity.memory_mib, capacity.resources_reported) == (0, 255_999, True)
 
 
-def test_what_a_node_does_not_say_is_not_known() -> None:
+def test_cpu_and_memory_that_a_node_does_not_report_are_unknown() -> None:
     books = Ledger()
     books.facts.set_report(report("n1"))
     assert not books.capacity("n1").resources_reported
@@ -153,8 +151,7 @@ def test_what_a_node_does_not_say_is_not_known() -> None:
     assert not books.capacity("n1").resources_reported
 
 
-def test_a_list_takes_away_what_is_not_in_it() -> None:
-    books = ledger()
+def test_a_list_takes_away_what_is_not_in_it(books: Ledger) -> None:
     books.facts.set_load(PodLoad(PodUid("gone"), "n1", ONE))
     books.facts.set_load(PodLoad(PodUid("stays"), "n1", TWO))
     books.facts.set_pod(pod("a", 9, node="n1", takes=whole(0), cpu_memory=ONE))  # newer than the list
@@ -164,8 +161,7 @@ def test_a_list_takes_away_what_is_not_in_it() -> None:
     assert not books.capacity("n1").resources_reported
 
 
-def test_a_grant_alone_has_no_requests() -> None:
-    books = ledger()
+def test_a_grant_alone_has_no_requests(books: Ledger) -> None:
     books.facts.set_report(report("n1", 2, grants=[grant("a")]))
     assert left(books) == (0, 0)
 

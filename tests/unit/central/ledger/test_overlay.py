@@ -77,9 +77,7 @@ def test_a_mig_instance_is_taken_alone() -> None:
 
 
 def test_two_of_one_affinity_group_would_be_on_one_card() -> None:
-    made = World()
-    for name in ("n1", "n2"):
-        made.node(name, 1)
+    made = World.of(n1=1, n2=1)
     for name in ("a", "b"):
         made.show(name, share("10Gi"), annotations={"lading.dev/share-affinity": "x"})
     pod, state = made.pending_pod("a"), made.ledger.without()

@@ -27,7 +27,7 @@ A_MIG, B_MIG = Part(mig=frozenset({"a"})), Part(mig=frozenset({"b"}))
         (Part(10, isolation=("b",)), Part(10, isolation=("a",)), Part(10, isolation=("a", "b"))),
     ],
 )
-def test_of_two_words_about_one_card_the_largest_counts(a: Part, b: Part, both: Part) -> None:
+def test_of_two_claims_on_one_card_the_largest_amounts_count(a: Part, b: Part, both: Part) -> None:
     assert largest(a, b) == both
     assert covers_part(both, a)
     assert covers_part(both, b)
@@ -39,7 +39,7 @@ def test_claims_on_different_devices_are_joined() -> None:
     )
 
 
-def test_what_covers_the_others_stays_the_same_object() -> None:
+def test_a_part_that_covers_all_others_stays_the_same_object() -> None:
     large, small = share(0, 10, 10), share(0, 10)
     assert merge([large, small]) is large
 

@@ -11,7 +11,7 @@ KEYS = "abcdefgh"
 
 
 @given(st.lists(st.tuples(st.sampled_from(KEYS), st.one_of(st.integers(0, 20), st.just(math.inf))), max_size=300))
-def test_it_is_a_table_of_times(puts: list[tuple[str, float]]) -> None:
+def test_an_agenda_returns_keys_when_they_are_due(puts: list[tuple[str, float]]) -> None:
     agenda, model = Agenda[str](), dict[str, float]()
     for now, (key, at) in enumerate(puts):
         agenda.put(key, at + now)

@@ -9,7 +9,6 @@ from central.loop import faults as module
 from central.loop.faults import FIRST_S, LONGEST_S, QUIET_S, Faults, Work
 from lading.log import Event
 from tests.fakes.records import Records
-from tests.fakes.simulated_time import run_simulated
 
 
 class Rig:
@@ -89,31 +88,25 @@ def test_no_more_objects_are_remembered_than_its_bound(monkeypatch: pytest.Monke
     assert one.aside("default/99")
 
 
-def test_a_task_that_fails_begins_again_after_a_growing_pause() -> None:
-    async def story() -> None:
-        clock = asyncio.get_running_loop().time
-        faults = Faults(clock=clock, log=Records().log)
-        began: list[float] = []
+async def test_a_task_that_fails_begins_again_after_a_growing_pause() -> None:
+    clock = asyncio.get_running_loop().time
+    faults = Faults(clock=clock, log=Records().log)
+    began: list[float] = []
 
-        async def run() -> None:
-            began.append(clock())
-            if len(began) < 4:
-                raise ZeroDivisionError
+    async def run() -> None:
+        began.append(clock())
+        if len(began) < 4:
+            raise ZeroDivisionError
 
-        await faults.keep(Work.EVENTS, run)
-        assert began == [0, 1, 3, 7]
-
-    run_simulated(story())
+    await faults.keep(Work.EVENTS, run)
+    assert began == [0, 1, 3, 7]
 
 
-def test_a_cancelled_task_ends() -> None:
-    async def story() -> None:
-        faults = Faults(clock=asyncio.get_running_loop().time, log=Records().log)
-        task = asyncio.create_task(faults.keep(Work.EVENTS, lambda: asyncio.sleep(1000)))
-        await asyncio.sleep(1)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        assert not faults.counts
-
-    run_simulated(story())
+async def test_a_cancelled_task_ends() -> None:
+    faults = Faults(clock=asyncio.get_running_loop().time, log=Records().log)
+    task = asyncio.create_task(faults.keep(Work.EVENTS, lambda: asyncio.sleep(1000)))
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert not faults.counts

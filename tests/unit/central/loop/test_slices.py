@@ -46,16 +46,12 @@ def test_for_who_is_at_work_there_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
     assert Loop(monkeypatch, others_s=0.5).work(rest_s=5.0, quiet_s=0.1) == [0, 5.0, 0, 5.0, 0, 5.0]
 
 
-def test_no_one_has_a_turn_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_one_has_a_turn_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(monkeypatch, others_s=0.0)
-
-    async def steps() -> None:
-        slices = Slices(lambda: loop.now, slice_s=10.0)
-        for _ in range(4):
-            loop.now += 2.0
-            await slices.pause()
-
-    asyncio.run(steps())
+    slices = Slices(lambda: loop.now, slice_s=10.0)
+    for _ in range(4):
+        loop.now += 2.0
+        await slices.pause()
     assert loop.turns == []
 
 

@@ -34,7 +34,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize("name", [INDEX, STANDBY])
-def test_what_a_page_names_is_beside_it(name: str) -> None:
+def test_every_link_of_a_page_is_served(name: str) -> None:
     page = Page((STATIC / name).read_text())
     assert page.links
     assert {link for link in page.links if not link.startswith("#")} <= read_files().keys() | SERVED

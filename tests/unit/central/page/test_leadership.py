@@ -1,87 +1,54 @@
 """Test the page in a leadership: it shows the state of the watches, belongs to the current leader, and can be turned off."""
 
-import asyncio
 import gc
-from pathlib import Path
 
 import pytest
 
 from central.daemon.daemon import Replica
-from central.daemon.leadership import Leadership
 from central.page.live import EVERY_S
-from central.request.model import Policy
 from tests.fakes.kube_objects import devices_path
-from tests.fakes.led import Led, play
+from tests.fakes.led import Led
+from tests.unit.central.conftest import Lease
 from tests.unit.central.page.shown import names, said
 
 
-def make_leadership(one: Led) -> Leadership:
-    clock = asyncio.get_running_loop().time
-    return Leadership(
-        one.client, None, policy=Policy.BINPACK, leads=lambda: one.leads, clock=clock, log=one.records.log, page=True
-    )
+@pytest.mark.central(page=True)
+async def test_the_page_shows_the_state_of_the_watches(cluster: Led) -> None:
+    await cluster.put_node("n2", 2)
+    await cluster.put_pod("a")
+    assert await cluster.bind("a", "n1") == ""
+    await cluster.pause(2 * EVERY_S)
+    live = cluster.leadership.live
+    assert live is not None
+    await live.catch_up()
+    whole = said(live.whole())
+    assert names(whole) == {*cluster.node_names()}
+    held = [holder["pod"] for node in whole["nodes"] for gpu in node["gpus"] for holder in gpu.get("holders", [])]
+    assert held == ["a"]
+    await cluster.server.remove(devices_path("n2"))
+    await cluster.pause(2 * EVERY_S)
+    await live.catch_up()
+    assert names(said(live.whole())) == {"n1"}
 
 
-def test_what_the_watches_say_is_shown(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        await one.leadership.end()
-        one.leadership = make_leadership(one).begin()
-        await one.pause()
-        await one.put_node("n2", 2)
-        await one.put_pod("a")
-        assert await one.bind("a", "n1") == ""
-        await one.pause(2 * EVERY_S)
-        live = one.leadership.live
-        assert live is not None
-        await live.catch_up()
-        whole = said(live.whole())
-        assert names(whole) == {*one.node_names()}
-        held = [holder["pod"] for node in whole["nodes"] for gpu in node["gpus"] for holder in gpu.get("holders", [])]
-        assert held == ["a"]
-        await one.server.remove(devices_path("n2"))
-        await one.pause(2 * EVERY_S)
-        await live.catch_up()
-        assert names(said(live.whole())) == {"n1"}
-
-    play(story, tmp_path)
+@pytest.mark.central(page=True)
+async def test_a_replica_shows_its_present_leadership_while_it_leads(cluster: Led, replica: Replica, lease: Lease) -> None:
+    assert replica.live() is None  # the leadership has read nothing yet
+    await cluster.pause()
+    assert replica.live() is cluster.leadership.live is not None
+    lease.held = False
+    assert replica.live() is None
+    lease.held = True
+    replica.lost()
+    assert replica.live() is None
 
 
-def test_it_is_the_present_terms_and_only_of_who_leads(tmp_path: Path) -> None:
-    class Lease:
-        def is_leader(self) -> bool:
-            return one_leads[0]
-
-    one_leads = [True]
-
-    async def story(one: Led) -> None:
-        await one.leadership.end()
-        replica = Replica(lambda: make_leadership(one), one.records.log, clock=asyncio.get_running_loop().time)
-        replica.election = Lease()  # type: ignore[assignment]
-        assert replica.live() is None
-        replica.gained()
-        one.leadership = replica.leadership  # type: ignore[assignment]
-        assert replica.live() is None  # nothing is read yet
-        await one.pause()
-        assert replica.live() is one.leadership.live is not None
-        one_leads[0] = False
-        assert replica.live() is None
-        await replica.close()
-
-    play(story, tmp_path)
-
-
-def test_where_it_is_not_wanted_nothing_is_kept(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        assert one.leadership.live is None
-
-    play(story, tmp_path)
+async def test_a_leadership_without_a_page_keeps_nothing_for_it(cluster: Led) -> None:
+    assert cluster.leadership.live is None
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_what_was_read_is_not_checked_by_every_collection(tmp_path: Path, ends: bool) -> None:
-    async def story(one: Led) -> None:
-        if ends:
-            await one.leadership.end()
-        assert (gc.get_freeze_count() == 0) is ends
-
-    play(story, tmp_path)
+async def test_objects_of_a_leadership_are_exempt_from_garbage_collection(cluster: Led, ends: bool) -> None:
+    if ends:
+        await cluster.leadership.end()
+    assert (gc.get_freeze_count() == 0) is ends

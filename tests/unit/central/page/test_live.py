@@ -23,8 +23,12 @@ def as_sent(shown: Shown, name: str) -> Any:
     return msgspec.json.decode(msgspec.json.encode(node_view(shown.world.ledger, shown.reports.get(name), name)))
 
 
-def test_the_whole_is_every_nodes_view_and_their_totals() -> None:
-    shown = Shown()
+@pytest.fixture
+def shown() -> Shown:
+    return Shown()
+
+
+def test_the_whole_is_every_nodes_view_and_their_totals(shown: Shown) -> None:
     for name in ("n1", "n2", "n3"):
         shown.world.node(name, 2, 4)
     shown.world.bind("a", "n2")
@@ -35,13 +39,12 @@ def test_the_whole_is_every_nodes_view_and_their_totals() -> None:
     assert (answer["totals"]["gpus"], answer["totals"]["gpus_held"], answer["totals"]["nodes"]) == (6, 1, 3)
 
 
-def test_an_empty_cluster_is_no_node() -> None:
+def test_an_empty_cluster_has_no_nodes() -> None:
     answer = Shown().whole()
     assert (answer["nodes"], answer["pending"], answer["totals"]["nodes"]) == ([], [], 0)
 
 
-def test_only_what_changed_is_reported_again() -> None:
-    shown = Shown()
+def test_changes_since_a_revision_have_the_changed_nodes_alone(shown: Shown) -> None:
     for name in ("n1", "n2"):
         shown.world.node(name, 1)
     revision = shown.whole()["revision"]
@@ -54,8 +57,7 @@ def test_only_what_changed_is_reported_again() -> None:
     assert shown.since(answer["revision"])["nodes"] == []
 
 
-def test_totals_follow_every_change() -> None:
-    shown = Shown()
+def test_totals_follow_every_change(shown: Shown) -> None:
     shown.world.node("n1", 2, 2)
     shown.world.node("n2", 1)
     shown.whole()
@@ -67,8 +69,7 @@ def test_totals_follow_every_change() -> None:
     assert msgspec.convert(answer["totals"], Totals) == totals([msgspec.convert(node, NodeView) for node in answer["nodes"]])
 
 
-def test_why_something_is_held_is_news_too() -> None:
-    shown = Shown()
+def test_why_something_is_held_is_news_too(shown: Shown) -> None:
     shown.world.node("n1", 1)
     shown.world.show("a")
     shown.world.filter("a", "n1")
@@ -80,8 +81,7 @@ def test_why_something_is_held_is_news_too() -> None:
     assert node["gpus"][0]["holders"][0]["claims"] == ["bound"]
 
 
-def test_a_report_is_news_where_the_ledger_keeps_nothing_of_it() -> None:
-    shown = Shown()
+def test_a_report_is_news_where_the_ledger_keeps_nothing_of_it(shown: Shown) -> None:
     shown.world.node("n1", 1)
     shown.world.node("n2", 1)
     revision = shown.whole()["revision"]
@@ -91,8 +91,7 @@ def test_a_report_is_news_where_the_ledger_keeps_nothing_of_it() -> None:
     assert any("gpu-nobodys" in problem for problem in node["problems"])
 
 
-def test_a_node_that_is_away_is_news() -> None:
-    shown = Shown()
+def test_a_node_that_is_away_is_news(shown: Shown) -> None:
     shown.world.node("n1", 1)
     revision = shown.whole()["revision"]
     shown.world.readiness("n1", False)
@@ -101,8 +100,7 @@ def test_a_node_that_is_away_is_news() -> None:
     assert answer["totals"]["nodes_not_ready"] == 1
 
 
-def test_a_heartbeat_is_none() -> None:
-    shown = Shown()
+def test_a_heartbeat_is_none(shown: Shown) -> None:
     shown.world.node("n1", 1)
     revision = shown.whole()["revision"]
     shown.world.report("n1", 1)
@@ -110,8 +108,7 @@ def test_a_heartbeat_is_none() -> None:
     assert shown.since(revision)["revision"] == revision
 
 
-def test_a_node_that_is_deleted() -> None:
-    shown = Shown()
+def test_a_node_that_is_deleted(shown: Shown) -> None:
     shown.world.node("n1", 1)
     shown.world.node("n2", 1)
     shown.world.bind("a", "n2")
@@ -129,8 +126,7 @@ def test_a_node_that_is_deleted() -> None:
     "revision",
     ["", "nonsense", "{name}.", "{name}.-1", "{name}.99", "another.0", "{name}.\u0660", "{name}." + "9" * 5000, "{name}.00"],
 )
-def test_what_is_no_revision_of_this_term(revision: str) -> None:
-    shown = Shown()
+def test_an_unknown_revision_has_no_changes(shown: Shown, revision: str) -> None:
     shown.world.node("n1", 1)
     shown.whole()
     own = shown.live.revision.partition(".")[0]
@@ -138,13 +134,11 @@ def test_what_is_no_revision_of_this_term(revision: str) -> None:
     assert shown.live.since(f"{own}.0") is not None
 
 
-def test_another_term_has_other_revisions() -> None:
-    shown = Shown()
+def test_another_term_has_other_revisions(shown: Shown) -> None:
     assert shown.live.revision != shown.make_live().revision
 
 
-def test_it_is_caught_up_at_most_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Shown()
+def test_the_number_of_scans_is_bounded(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     shown.world.node("n1", 1)
     shown.caught_up()
     observed: list[str] = []
@@ -163,8 +157,7 @@ def test_it_is_caught_up_at_most_so_often(monkeypatch: pytest.MonkeyPatch) -> No
     assert observed == ["n1"]  # and never again without a reason
 
 
-def test_what_changes_during_the_scan_is_checked_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Shown()
+def test_a_change_during_a_scan_is_found_by_the_next_scan(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("n1", "n2"):
         shown.world.node(name, 1)
 
@@ -185,8 +178,7 @@ def test_what_changes_during_the_scan_is_checked_next_time(monkeypatch: pytest.M
     assert held == {"n1", "n2"}
 
 
-def test_those_who_ask_together_share_one_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Shown()
+async def test_simultaneous_requests_share_one_scan(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     shown.world.node("n1", 1)
     scans: list[str] = []
     real = Live._view
@@ -196,11 +188,7 @@ def test_those_who_ask_together_share_one_scan(monkeypatch: pytest.MonkeyPatch) 
         return real(self, name)
 
     monkeypatch.setattr(Live, "_view", view)
-
-    async def together() -> None:
-        await asyncio.gather(*(shown.live.catch_up() for _ in range(8)))
-
-    asyncio.run(together())
+    await asyncio.gather(*(shown.live.catch_up() for _ in range(8)))
     assert scans == ["n1"]
 
 
@@ -211,8 +199,7 @@ def waiting(answer: dict[str, Any]) -> dict[str, dict[str, int]]:
     return {pod["pod"]: pod.get("reasons", {}) for pod in answer["pending"]}
 
 
-def test_pods_that_wait_and_the_codes_of_their_reasons() -> None:
-    shown = Shown()
+def test_pods_that_wait_and_the_codes_of_their_reasons(shown: Shown) -> None:
     for name in ("n1", "n2"):
         shown.world.node(name, 1)
         shown.world.bind(f"on-{name}", name)
@@ -224,8 +211,7 @@ def test_pods_that_wait_and_the_codes_of_their_reasons() -> None:
     assert {"too-few-free-gpus", "fits"} <= answer["sentences"].keys()
 
 
-def test_who_waits_is_news_only_when_more_than_time_went_by() -> None:
-    shown = Shown()
+def test_passing_time_alone_is_no_change_of_waiting_pods(shown: Shown) -> None:
     shown.world.node("n1", 1)
     shown.world.bind("holds", "n1")
     shown.world.show("a")
@@ -240,7 +226,7 @@ def test_who_waits_is_news_only_when_more_than_time_went_by() -> None:
     assert (answer["pending"], answer["pending_count"], answer["nodes"]) == ([], 0, [])
 
 
-def test_of_a_great_many_the_first_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_of_many_waiting_pods_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("central.page.waiting.MOST", 3)
     monkeypatch.setattr("central.page.waiting._CHUNK", 2)
     shown = Shown()
@@ -251,8 +237,7 @@ def test_of_a_great_many_the_first_in_line(monkeypatch: pytest.MonkeyPatch) -> N
     assert answer["pending_count"] == 7
 
 
-def test_a_waiting_pod_is_shown_with_its_place_in_line_and_one_of_a_gang_with_that_of_its_gang() -> None:
-    shown = Shown()
+def test_a_waiting_pod_is_shown_with_its_place_in_line_and_one_of_a_gang_with_that_of_its_gang(shown: Shown) -> None:
     shown.world.node("n1", 1)
     shown.world.bind("holds", "n1")
     requested: dict[str, dict[str, Any]] = {"a": {"priority": 2}, "b": {}, "c": {"annotations": {GANG: "g", GANG_MIN: "1"}}}
@@ -268,8 +253,7 @@ def test_a_waiting_pod_is_shown_with_its_place_in_line_and_one_of_a_gang_with_th
     assert "line" not in pending["c"]
 
 
-def test_nothing_that_is_secret_is_in_it() -> None:
-    shown = Shown()
+def test_nothing_that_is_secret_is_in_it(shown: Shown) -> None:
     shown.world.node("n1", 1)
     shown.world.bind("a", "n1")
     assigned = shown.world.pods["a"]["metadata"]["annotations"]
@@ -281,8 +265,7 @@ def test_nothing_that_is_secret_is_in_it() -> None:
     assert not [word for word in ("c2VjcmV0", "hunter2", "assignment", "signature") if word in text]
 
 
-def test_a_scan_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Shown()
+def test_a_scan_that_failed_is_made_again(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     shown.world.node("n1", 1)
     with monkeypatch.context() as broken:
         broken.setattr(module, "node_view", lambda *args: 1 // 0)
@@ -291,8 +274,7 @@ def test_a_scan_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
     assert names(shown.whole()) == {"n1"}
 
 
-def test_keys_of_the_answer() -> None:
-    shown = Shown()
+def test_keys_of_the_answer(shown: Shown) -> None:
     whole = set(shown.whole())
     assert whole == {"revision", "version", "totals", "sentences", "pending", "pending_count", "nodes"}
     changes = said(shown.live.since(shown.live.revision))

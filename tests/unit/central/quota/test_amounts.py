@@ -52,7 +52,7 @@ def test_names_of_models_are_names_of_resources() -> None:
         (pod(gpus(1), models=(H100,), profile="7g.80gb"), {RESOURCE_GPU: 1000, KEY_H100: 1000}),
     ],
 )
-def test_what_a_pod_that_waits_counts(ask: DeviceRequest, expected: dict[str, int]) -> None:
+def test_the_amounts_that_a_waiting_pod_requests(ask: DeviceRequest, expected: dict[str, int]) -> None:
     assert requested(ask, NOTHING, MODELS) == expected
 
 
@@ -86,7 +86,7 @@ CARDS = {
         ({"gone": Part(memory_mib=7500, core_percent=30)}, {RESOURCE_GPU: 300}),
     ],
 )
-def test_what_a_pod_holds(parts: dict[str, Part], expected: dict[str, int]) -> None:
+def test_the_amounts_that_a_pod_holds(parts: dict[str, Part], expected: dict[str, int]) -> None:
     taken = Taken(gpus={GpuUuid(uuid): part for uuid, part in parts.items()}, vfs=frozenset({PciAddress("0000:03:00.2")}))
     assert held(taken, CpuMemory(500, 0), CARDS) == expected | {RESOURCE_RDMA: 1, CPU: 500}
 

@@ -68,7 +68,7 @@ def test_the_numbers_are_reported() -> None:
     assert refused.shown == "quota a: 12 of 10 GPUs: what it may use now (quota-exceeded)"
 
 
-def test_what_the_pods_hold_already_counts_once() -> None:
+def test_amounts_that_a_pod_holds_already_count_once() -> None:
     now = snapshot([cards("a", 8), cards("b", 8)], 16, {"a": 10, "b": 6})
     assert ask(now, "a", 4, own=4) is None
     assert ask(now, "a", 5, own=4) is not None
@@ -161,7 +161,7 @@ def test_a_gang_borrows_what_lies_idle_also_where_it_is_smaller_than_its_share()
     assert alone.shown == "quota a: 8 of 6 GPUs: what it may use now (quota-exceeded)"
 
 
-def test_what_is_guaranteed_beside_a_parent_is_not_lent() -> None:
+def test_the_min_of_quotas_beside_a_parent_is_not_lent() -> None:
     quotas = [
         cards("top", 8, 16, is_parent=True),
         cards("a", 4, parent="top"),

@@ -113,7 +113,7 @@ def test_surplus_members_go_before_whole_gangs_and_the_youngest_first() -> None:
     assert going(give_back(lent(), units, needs(4))) == [f"whole{n}" for n in range(4)]  # and the surplus is put back
 
 
-def test_what_is_not_needed_is_put_back_the_most_important_first() -> None:
+def test_unneeded_victims_are_spared_by_priority() -> None:
     units = [gang(name, 1, priority=priority, gpus=gpus) for name, priority, gpus in (("a", 1, 1), ("b", 2, 1), ("c", 3, 4))]
     size = {"a0": 1, "b0": 1, "c0": 4}
     assert going(give_back(lent(), units, lambda deleted: sum(size[name] for name in deleted) >= 4)) == ["c0"]

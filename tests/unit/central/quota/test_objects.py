@@ -101,5 +101,5 @@ def test_the_root_of_a_tree_of_its_own() -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_a_problem_in_words(text: str, why: str) -> None:
+def test_a_malformed_quota_has_a_problem_that_says_why(text: str, why: str) -> None:
     assert read(text).problem.startswith(why)

@@ -27,7 +27,7 @@ def scaled(siblings: list[Sibling], scale: int) -> list[Sibling]:
     ],
 )
 @pytest.mark.parametrize(("scale", "unit"), [(1, 1), (1000, 1000)])
-def test_what_siblings_divide(total: int, siblings: list[Sibling], expected: list[int], scale: int, unit: int) -> None:
+def test_siblings_divide_a_total(total: int, siblings: list[Sibling], expected: list[int], scale: int, unit: int) -> None:
     result = divide(total * scale, scaled(siblings, scale), unit=unit)
     assert list(result.values()) == [amount * scale for amount in expected]
 
@@ -86,7 +86,7 @@ CARDS = [Of("a", 8, 16, 16), Of("b", 8, 16, 16)]
         pytest.param(16, CARDS, {"a": 16, "b": 12}, {"a": 8, "b": 8}, id="14-both"),
     ],
 )
-def test_what_a_tree_divides(total: int, quotas: list[Of], amount: dict[str, int], expected: dict[str, int]) -> None:
+def test_a_tree_divides_a_total(total: int, quotas: list[Of], amount: dict[str, int], expected: dict[str, int]) -> None:
     assert runtimes(total, quotas, amount, RESOURCE_GPU) == expected
     in_cards = runtimes(total, quotas, amount, RESOURCE_GPU, 1000, 1000)
     assert in_cards == {name: amount * 1000 for name, amount in expected.items()}

@@ -20,6 +20,11 @@ def sized(one: NodeCapacity, cpu_milli: int = 8000, memory_mib: int = 4096) -> N
     return replace(one, cpu_milli=cpu_milli, memory_mib=memory_mib, resources_reported=True)
 
 
+@pytest.fixture
+def columns() -> Columns:
+    return Columns()
+
+
 @pytest.mark.parametrize(
     ("one", "milli"),
     [
@@ -34,13 +39,12 @@ def sized(one: NodeCapacity, cpu_milli: int = 8000, memory_mib: int = 4096) -> N
         (card(0, usable_mib=0), 0),
     ],
 )
-def test_what_is_left_of_a_card(one: CardCapacity, milli: int) -> None:
-    columns = Columns()
+def test_the_free_milli_of_a_card(columns: Columns, one: CardCapacity, milli: int) -> None:
     columns.put(capacity(one))
     assert (left_of(one), int(columns.cards[0, FREE, 0])) == (milli, milli)
 
 
-def test_what_is_left_once_a_part_is_taken_too() -> None:
+def test_the_free_milli_of_a_card_without_another_part() -> None:
     one = card(0, usable_mib=1000)
     parts = (Part(whole=True), Part(250, 10), Part(100, 50))
     assert [left_of(one, part) for part in parts] == [0, 750, 500]
@@ -49,7 +53,7 @@ def test_what_is_left_once_a_part_is_taken_too() -> None:
 @pytest.mark.parametrize(
     ("requested", "milli"), [((1000, 250, None), 250), ((1000, 251, 30), 300), ((3000, 1, None), 1), ((1000, None, 7), 70)]
 )
-def test_what_a_share_takes(requested: tuple[int, int | None, int | None], milli: int) -> None:
+def test_the_milli_that_a_share_requests(requested: tuple[int, int | None, int | None], milli: int) -> None:
     assert milli_requested(*requested) == milli
 
 
@@ -58,8 +62,7 @@ def test_a_share_that_no_such_card_has(requested: tuple[int, int | None, int | N
     assert milli_requested(*requested) > 1000
 
 
-def test_a_node_that_goes_leaves_its_row_to_the_next() -> None:
-    columns = Columns()
+def test_a_node_that_goes_leaves_its_row_to_the_next(columns: Columns) -> None:
     for number in range(3):
         columns.put(sized(capacity(card(0), card(1), name=f"n{number}")))
     tick = columns.tick
@@ -73,8 +76,7 @@ def test_a_node_that_goes_leaves_its_row_to_the_next() -> None:
     assert columns.changed_since(columns.tick).tolist() == []
 
 
-def test_larger_nodes_and_more_of_them() -> None:
-    columns = Columns()
+def test_larger_nodes_and_more_of_them(columns: Columns) -> None:
     columns.put(capacity(card(0), name="small"))
     for number in range(200):
         columns.put(capacity(*(card(slot) for slot in range(number % 9)), name=f"n{number}"))
@@ -84,8 +86,7 @@ def test_larger_nodes_and_more_of_them() -> None:
     assert len(columns.changed_since(-1)) == 201
 
 
-def test_cards_are_counted_by_kind_of_node() -> None:
-    columns = Columns()
+def test_cards_are_counted_by_kind_of_node(columns: Columns) -> None:
     for name, one in (("a", card(0)), ("b", card(0)), ("c", card(0, model="B")), ("d", mig_card(0, "1g.10gb"))):
         columns.put(capacity(one, card(1), name=name))
     columns.drop("b")
@@ -93,8 +94,7 @@ def test_cards_are_counted_by_kind_of_node() -> None:
     assert {kind.model: count for kind, count in counted.items()} == {"": 0, MODEL: 3, "B": 2}
 
 
-def test_places_of_pods_and_what_is_free_of_a_model() -> None:
-    columns = Columns()
+def test_places_of_pods_and_what_is_free_of_a_model(columns: Columns) -> None:
     other = replace(card(0), gpu=msgspec.structs.replace(card(0).gpu, model="other"))
     columns.put(sized(capacity(card(0), card(1), card(2), card(3), name="some"), 8000, 9000))
     columns.put(sized(capacity(card(0), card(1), card(2, free_core=50), name="more"), 4000, 90_000))
@@ -115,8 +115,7 @@ def test_places_of_pods_and_what_is_free_of_a_model() -> None:
     assert free == [7500, 6500, 1000, 7500, 0]
 
 
-def test_load_is_reported_by_itself() -> None:
-    columns = Columns()
+def test_load_is_reported_by_itself(columns: Columns) -> None:
     columns.put(sized(capacity(card(0))))
     tick = columns.tick
     columns.load("n1", 8000, 4096, True)  # the same values again
@@ -155,7 +154,7 @@ def test_columns_keep_up_with_a_ledger() -> None:
     assert (columns.row_of, columns.serving[0]) == ({}, 1)
 
 
-def test_what_could_not_be_taken_over_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_could_not_be_put_is_put_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a fault in the middle loses no row."""
     capacities = [("n1", capacity(card(0), name="n1")), ("n2", capacity(card(0), name="n2"))]
     followed = Followed(Columns(), lambda version: (capacities if version < 1 else [], 1), lambda version: ([], 0))
@@ -194,7 +193,6 @@ def test_a_node_that_always_fails_stops_few_questions(monkeypatch: pytest.Monkey
     assert intervals[-2:] == [MOST_WAIT, MOST_WAIT]
 
 
-def test_an_absurd_card_is_a_card() -> None:
-    columns = Columns()
+def test_an_absurd_card_is_a_card(columns: Columns) -> None:
     columns.put(capacity(card(0, usable_mib=2**63)))
     assert columns.names == ["n1"]

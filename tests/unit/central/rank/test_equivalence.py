@@ -5,26 +5,20 @@ from itertools import combinations
 import pytest
 
 from central.ledger.model import NodeCapacity
-from central.loop.steps import exhaust
-from central.rank.cached import CachedVerdicts
 from central.rank.equivalence import Equivalence, class_by_cards, class_by_devices, class_in_any_order, equivalence_for
 from central.rank.score import Score, score_placed
 from central.rank.verdicts import Verdicts
 from central.request.model import NO_CPU_MEMORY, DeviceRequest, Policy, RdmaPolicy, Scope
 from central.search.demand import read_demand
 from central.search.fit import fit
-from central.search.placement import Missing, NoFit, Placement
+from central.search.placement import Missing, Placement
 from tests.fakes.capacities import capacity, card, eight_gpus, rdma, request, share, vf, whole
+from tests.unit.central.rank.test_searched import judge, judged
 
 
 def free(*cards: int, vfs: tuple[int, ...] = tuple(range(16)), name: str = "n1") -> NodeCapacity:
     """Return a node with eight cards, two for each switch, and sixteen VFs, four for each switch."""
     return eight_gpus(held_cards={*range(8)} - {*cards}, held_vfs={*range(16)} - {*vfs}, name=name)
-
-
-def judge(one: NodeCapacity, requested: DeviceRequest, brief: bool = False) -> Score | Missing:
-    result = fit(one, requested, policy=Policy.BINPACK)
-    return result.missing if isinstance(result, NoFit) else score_placed(one, requested, result, policy=Policy.BINPACK)
 
 
 @pytest.mark.parametrize(
@@ -40,13 +34,11 @@ def judge(one: NodeCapacity, requested: DeviceRequest, brief: bool = False) -> S
         (request(rdma("c"), rdma_policy=RdmaPolicy.PER_PF), class_by_devices),
     ],
 )
-def test_where_devices_sit_matters_to_who_has_several_or_must_have_them_near(
-    requested: DeviceRequest, class_of: Equivalence
-) -> None:
+def test_the_equivalence_of_a_request_includes_places_if_they_matter(requested: DeviceRequest, class_of: Equivalence) -> None:
     assert equivalence_for(read_demand(requested, Policy.BINPACK)) is class_of
 
 
-def test_the_same_number_of_cards_elsewhere() -> None:
+def test_classes_differ_by_the_places_of_free_devices() -> None:
     assert class_in_any_order(free(0, 1)) == class_in_any_order(free(0, 2))
     for class_of in (class_by_cards, class_by_devices):
         assert class_of(free(0, 1)) != class_of(free(0, 2))
@@ -56,7 +48,7 @@ def test_the_same_number_of_cards_elsewhere() -> None:
     assert class_by_devices(capacity(card(0), vfs=[vf(0)])) != class_by_devices(capacity(card(0, switch=None), vfs=[vf(0)]))
 
 
-def test_alike_rooms_have_one_verdict_and_score() -> None:
+def test_capacities_of_one_class_have_one_verdict_and_score() -> None:
     asks = (request(whole("c", 2), scope=Scope.SWITCH), request(whole("c", 2)), request(whole("c", vfs=1)))
     capacities = [free(*cards, vfs=vfs) for cards in combinations(range(5), 2) for vfs in ((0,), (4,), (0, 4))]
     for requested in asks:
@@ -66,12 +58,7 @@ def test_alike_rooms_have_one_verdict_and_score() -> None:
         assert all(len(verdict) == 1 for verdict in verdicts.values())
 
 
-def judged(verdicts: Verdicts, requested: DeviceRequest) -> CachedVerdicts:
-    exhaust(verdicts.judging(requested))
-    return verdicts.of(requested)
-
-
-def test_verdicts_tell_separate_what_matters_to_their_ask() -> None:
+def test_cached_verdicts_distinguish_nodes_by_what_the_request_needs() -> None:
     capacities = [free(0, 2, name="apart"), free(0, 1, name="together"), free(4, 5, name="elsewhere")]
 
     def since(version: int) -> tuple[list[tuple[str, NodeCapacity | None]], int]:

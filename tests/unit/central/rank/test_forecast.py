@@ -29,7 +29,7 @@ def test_before_anything_came_there_is_a_workload() -> None:
     assert [one.source for one in sources] == [Source.ONLINE, Source.BOTH, Source.PRIOR, Source.PRIOR]
 
 
-def test_what_comes_is_learned_from_the_first_pods_on() -> None:
+def test_arriving_pods_are_learned_from_the_first_on() -> None:
     forecast = Forecast()
     assert come(forecast, ONE, FIRST_UPDATE) == [FIRST_UPDATE]
     assert mass(forecast, ONE) > 0.6
@@ -79,7 +79,7 @@ def test_few_pods_that_ask_for_many_cards_make_another_workload() -> None:
     assert mass(forecast, eight) > 0.03
 
 
-def test_who_keeps_to_the_prior_learns_nothing() -> None:
+def test_a_forecast_that_keeps_the_prior_learns_nothing() -> None:
     forecast = Forecast(PRIOR, learns=False)
     assert not come(forecast, ONE, 5)
     assert (forecast.learned, forecast.workload) == (0, workload_of(PRIOR))

@@ -85,7 +85,7 @@ def test_many_at_once_score_as_each_alone(
     assert at_once.tolist() == [int(alone[0]) for alone in each]
 
 
-def test_it_is_current_until_places_for_several_cards_get_scarce() -> None:
+def test_weights_are_current_until_places_for_several_cards_get_scarce() -> None:
     columns = Columns()
     for number in range(20):
         columns.put(capacity(*(card(slot) for slot in range(8)), name=f"n{number}"))

@@ -26,13 +26,13 @@ def test_binpack_counts_the_pod_itself() -> None:
 
 
 @pytest.mark.parametrize("requested", [share("a", 60), share("a", 1, 60)], ids=["memory", "compute"])
-def test_it_counts_the_pods_share(requested: ContainerRequest) -> None:
+def test_the_score_includes_the_share_of_the_pod(requested: ContainerRequest) -> None:
     half = card(0, usable_mib=100, free_mib=50, free_core=50)
     small, large = capacity(card(0, usable_mib=100)), capacity(half, card(1, usable_mib=100))
     assert ranked(request(requested), Policy.BINPACK, large=large, small=small) == ["small", "large"]
 
 
-def test_it_counts_what_the_pod_takes_at_one_time() -> None:
+def test_the_score_includes_the_amounts_that_the_pod_takes_at_one_time() -> None:
     app = share("app", 20, 20)
     alone, with_init = request(app), request(share("init", 10, 10, role=Role.INIT), app)
     for policy in Policy:
@@ -61,7 +61,7 @@ def test_vfs_decide_where_cards_do_not() -> None:
     assert ranked(request(rdma("a")), Policy.SPREAD, used=used, fresh=fresh) == ["fresh", "used"]
 
 
-def test_what_is_not_asked_for_does_not_count() -> None:
+def test_devices_that_are_not_requested_do_not_count() -> None:
     assert score(eight_gpus(held_vfs={1}), request(whole("a")), policy=Policy.BINPACK) == score(
         eight_gpus(), request(whole("a")), policy=Policy.BINPACK
     )

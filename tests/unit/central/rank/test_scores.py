@@ -207,7 +207,7 @@ shapes = st.builds(
 
 @settings(max_examples=repeats(50, long=500))
 @given(st.lists(st.tuples(st.lists(changes, max_size=3), shapes, st.sets(names)), max_size=10))
-def test_caught_up_they_say_what_the_exact_search_says(
+def test_updated_columns_equal_the_exact_search(
     steps: list[tuple[list[tuple[Any, ...]], Shape, set[str]]],
 ) -> None:
     """Score with the same scoring, which reads the cluster only now and then (`Fragmentation`)."""
@@ -249,7 +249,7 @@ def test_a_node_with_the_gpu_and_the_vf_on_one_switch_comes_before_a_fuller_one(
     assert {vfs: best(capacities.verdicts(), shape, ["n1", "n2"]) for vfs, shape in shapes.items()} == {0: "n1", 1: "n2"}
 
 
-def test_a_share_goes_to_the_card_where_it_wastes_least() -> None:
+def test_a_share_is_placed_on_the_card_where_it_wastes_least() -> None:
     capacities = Capacities()
     capacities.put("n1", (0, 2, 1), 64_000, 0)  # the third card has 700 milli left: a share of 400 leaves room for one of 30 %
     counted = capacities.verdicts()
@@ -259,7 +259,7 @@ def test_a_share_goes_to_the_card_where_it_wastes_least() -> None:
     assert card_of(counted, replace(capacities.now["n1"], name="of no ledger"), shape) == gpu_bdf(2)
 
 
-def test_of_cards_that_are_alike_the_lowest_address() -> None:
+def test_of_equal_cards_the_lowest_address_is_chosen() -> None:
     capacities = Capacities()
     capacities.put("n1", (3, 0, 0), 64_000, 0)
     one = capacities.now["n1"]
@@ -267,7 +267,7 @@ def test_of_cards_that_are_alike_the_lowest_address() -> None:
     assert card_of(capacities.verdicts(), turned, Shape(request=ASKS[2], cpu_memory=ALL)) == gpu_bdf(1)
 
 
-def test_what_is_not_one_share_is_placed_by_the_search() -> None:
+def test_requests_other_than_one_share_are_placed_by_the_search() -> None:
     capacities = Capacities()
     capacities.put("n1", (0, 0), 64_000, 1)
     one, counted = capacities.now["n1"], capacities.verdicts()
@@ -275,7 +275,7 @@ def test_what_is_not_one_share_is_placed_by_the_search() -> None:
         assert counted.place(one, Shape(request=requested, cpu_memory=ALL)) == place(one, requested)
 
 
-def test_only_what_changed_is_scored_again_until_the_workload_is_another() -> None:
+def test_only_changed_nodes_are_scored_again_until_the_workload_changes() -> None:
     capacities = Capacities()
     scorings: list[Tally] = []
 

@@ -68,7 +68,7 @@ change = st.tuples(names, st.none() | st.sets(st.integers(0, len(CARDS) - 1)))
 
 
 @given(st.lists(st.tuples(change, st.sampled_from(ASKS), st.sets(names)), max_size=30))
-def test_caught_up_it_says_what_a_check_all_says(
+def test_updated_verdicts_equal_a_search_on_every_node(
     steps: list[tuple[tuple[str, set[int] | None], DeviceRequest, set[str]]],
 ) -> None:
     capacities = Capacities()
@@ -92,7 +92,7 @@ def test_caught_up_it_says_what_a_check_all_says(
         assert best(kept, sorted(among)) == first
 
 
-def test_the_best_of_few_among_many() -> None:
+def test_the_best_of_the_named_nodes_is_found_among_many() -> None:
     """Check that the answer is the same when many better nodes exist, and all named nodes are judged."""
     capacities = Capacities()
     names = [f"n{number:03d}" for number in range(4 * PASSED_OVER)]
@@ -107,7 +107,7 @@ def test_the_best_of_few_among_many() -> None:
     assert best(kept, ["elsewhere"]) is None
 
 
-def test_only_what_changed_is_checked_again() -> None:
+def test_only_changed_nodes_are_judged_again() -> None:
     capacities = Capacities()
     cache = verdicts_of(capacities)
     for number in range(50):
@@ -120,7 +120,7 @@ def test_only_what_changed_is_checked_again() -> None:
     assert capacities.looked == 1
 
 
-def test_of_many_asks_the_last_are_remembered() -> None:
+def test_the_verdicts_of_the_last_requests_are_cached() -> None:
     capacities = Capacities()
     cache = verdicts_of(capacities)
     capacities.put("n1", {0})

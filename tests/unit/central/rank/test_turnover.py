@@ -31,7 +31,7 @@ def test_a_cluster_that_is_filled_has_none_after_some_hundred_pods() -> None:
     assert result[-1] == 0.0
 
 
-def test_it_rises_again_when_pods_end() -> None:
+def test_the_part_rises_again_when_pods_end() -> None:
     filling = [(bound, 0) for bound in range(0, 2001, 10)]
     turning = [(2000 + more, more) for more in range(0, 5001, 10)]
     result = shares(*filling, *turning)
@@ -57,5 +57,5 @@ def test_counts_of_another_ledger_start_again() -> None:
     assert shares((5000, 5000), (0, 0), (10, 10)) == [1.0, 1.0, 1.0]
 
 
-def test_one_that_does_not_learn_keeps_its_share() -> None:
+def test_the_part_stays_if_it_does_not_learn() -> None:
     assert shares((0, 0), (5000, 0), learns=False) == [1.0, 1.0]

@@ -39,7 +39,7 @@ def unusable(columns: Columns, kind: PodKind) -> int:
         (PodKind(cpu_memory=CpuMemory(cpu_milli=8001)), 0),  # it asks for no GPU
     ],
 )
-def test_of_two_whole_cards_and_a_quarter(kind: PodKind, milli: int) -> None:
+def test_the_unusable_milli_of_two_whole_cards_and_a_quarter(kind: PodKind, milli: int) -> None:
     cards = card(0), card(1), card(2, free_mib=QUARTER, free_core=25, containers=1), held(3), mig_card(4, "1g.10gb")
     one = capacity(*cards, card(5, unhealthy="Xid 79"))
     columns, _ = columns_of((replace(one, cpu_milli=8000, memory_mib=1000, resources_reported=True),))

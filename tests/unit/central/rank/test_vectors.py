@@ -86,7 +86,7 @@ def wish(requested: DeviceRequest) -> Wish:
 
 @settings(max_examples=repeats(40, long=1_000))
 @given(some_capacities, simple_asks)
-def test_who_fits_and_why_the_others_do_not(capacities: tuple[NodeCapacity, ...], requested: DeviceRequest) -> None:
+def test_columns_give_the_verdicts_of_the_exact_search(capacities: tuple[NodeCapacity, ...], requested: DeviceRequest) -> None:
     columns, rows = columns_of(capacities)
     counted = [REASONS[number] for number in fits(columns, rows, wish(requested)).missing]
     exact = [fit(one, requested, policy=Policy.FRAGMENTATION) for one in capacities]
@@ -129,7 +129,7 @@ def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(
         DeviceRequest(containers=(whole("c"),), mig_profile="1g.10gb"),
     ],
 )
-def test_what_more_is_asked_for_is_not_counted(requested: DeviceRequest) -> None:
+def test_requests_with_more_rules_are_not_counted_by_columns(requested: DeviceRequest) -> None:
     assert wish_of(requested) is None
 
 

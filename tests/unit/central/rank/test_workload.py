@@ -78,6 +78,6 @@ def test_a_file() -> None:
         written({"weight": 1, "gpus": 1, "gpu_core_percent": 50}),
     ],
 )
-def test_what_is_no_workload(text: bytes) -> None:
+def test_a_malformed_workload_is_an_error(text: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         parse_workload(text)

@@ -142,7 +142,7 @@ def test_many_different_amounts_are_taken_for_the_next_higher() -> None:
     assert usable[1] < usable[2] == usable[3]
 
 
-def test_what_does_not_say_its_cpu_has_plenty() -> None:
+def test_a_node_without_cpu_amounts_has_plenty() -> None:
     workload = workload_of({PodKind(cpu_memory=CpuMemory(8000, 8192), gpus=1): 1.0})
     by_cpu, by_memory = tables_of(workload).fed(states((1 << 40, 1 << 40, 1, [FULL, FULL, 0, 0])))
     assert (int(by_cpu[0]), int(by_memory[0])) == (2 * FULL * MASS, 2 * FULL * MASS)

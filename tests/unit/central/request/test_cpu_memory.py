@@ -61,7 +61,7 @@ def test_no_pod_asks_for_more_than_columns_of_numbers_can_hold() -> None:
     assert requested(*[container("1P", "1E")] * 20) == CpuMemory(MOST, MOST)
 
 
-def test_what_is_no_quantity_counts_as_nothing() -> None:
+def test_a_malformed_quantity_counts_as_nothing() -> None:
     assert requested(container("a lot", "-3"), container("1", "1Mi")) == CpuMemory(1000, 1)
 
 

@@ -110,7 +110,7 @@ def test_a_requirement_of_the_node_affinity(requirement: Json, expected: bool) -
         ([{"matchFields": [label("metadata.name", "In", "n1")], "matchExpressions": [label("zone", "In", "a")]}], True),
     ],
 )
-def test_one_term_has_to_be_met_in_all_its_parts(terms: Sequence[Json], expected: bool) -> None:
+def test_a_node_selector_term_must_be_met_in_all_its_parts(terms: Sequence[Json], expected: bool) -> None:
     assert allowed(affinity(*terms)) == expected
 
 
@@ -120,7 +120,7 @@ def test_selector_and_affinity_both_count() -> None:
     assert not allowed({"nodeSelector": {"cores": "16"}} | in_zone)
 
 
-def test_what_is_only_preferred_forbids_nothing() -> None:
+def test_preferred_affinity_forbids_nothing() -> None:
     preferred = [{"weight": 1, "preference": {"matchExpressions": [label("zone", "In", "b")]}}]
     assert allowed({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}})
     assert allowed({"affinity": {"podAntiAffinity": {}}})

@@ -408,7 +408,7 @@ def test_a_profile_makes_gpus_instances() -> None:
 
 
 @pytest.mark.parametrize("written", ["", "1g", "10gb", "1g.10GB", "mig-1g.10gb", "1g.10gb.me", "0g.10gb", "1g.10gb,2g.20gb"])
-def test_what_is_no_profile_is_reported_with_one_that_is(written: str) -> None:
+def test_a_malformed_mig_profile_is_refused_with_a_valid_example(written: str) -> None:
     bad(pod(container("c", {"gpu": "1"}), annotations={"mig-profile": written}), "mig-profile", repr(written), "1g.10gb")
 
 

@@ -74,6 +74,6 @@ def test_whether_kube_scheduler_found_a_node(condition: dict[str, str], unschedu
         {"metadata": {}, "spec": {"priority": "high"}},
     ],
 )
-def test_what_no_api_server_sends_is_the_decoders_error(wrong: Any) -> None:
+def test_a_malformed_pod_is_a_validation_error(wrong: Any) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(msgspec.json.encode(wrong), type=Pod)

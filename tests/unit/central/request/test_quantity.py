@@ -60,7 +60,7 @@ def test_quantities(text: str | int, amount: int | Fraction) -> None:
         *("1gi", "1K", "1ki", "1GB", "1Gib", "1mi", "1e", "1e1.5", "1e+", "1Ee3", "1e999999999", "1e-999999999", "9" * 65),
     ],
 )
-def test_what_is_no_quantity(text: str) -> None:
+def test_a_malformed_quantity_is_none(text: str) -> None:
     assert parse_quantity(text) is None
 
 

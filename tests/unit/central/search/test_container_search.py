@@ -43,7 +43,7 @@ def test_a_whole_card_is_not_the_only_one_that_is_large_enough_for_a_share() -> 
     assert choose(pod, card(0, usable_mib=10), card(1, usable_mib=8)) == {"a": [1], "b": [0]}
 
 
-def test_which_card_is_whole_is_part_of_what_was_tried() -> None:
+def test_the_choice_of_the_whole_card_is_part_of_a_tried_state() -> None:
     """Use a large card: if it is taken whole, the second share fails, not the first."""
     pod = request(whole("a"), share("b", 6), share("c", 4))
     assert choose(pod, card(0, usable_mib=10), card(1, usable_mib=8)) == {"a": [1], "b": [0], "c": [0]}

@@ -102,7 +102,7 @@ def test_the_nearest_miss(where: NodeCapacity, pod: DeviceRequest, expected: Mis
     assert [part for part in named if part not in text] == []
 
 
-def test_what_is_not_in_the_way_is_not_reported() -> None:
+def test_only_the_rules_that_cannot_be_met_are_named() -> None:
     """Check that only the cause is named: no partition has three GPUs, and no switch does; a VF exists on each switch."""
     where = replace(eight_gpus(), partitions=(Partition(id=0, modules=(1, 2)),))
     pod = request(whole("a", 3, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH, scope=Scope.SWITCH, partition=PartitionPolicy.HONOR)

@@ -155,7 +155,7 @@ def test_over_commit_by_count() -> None:
         (capacity(held(0)), request(whole("a"), share("b", 2**20)), Missing.NO_CARD_LARGE_ENOUGH),
     ],
 )
-def test_what_is_missing(where: NodeCapacity, pod: DeviceRequest, expected: Missing) -> None:
+def test_the_reason_why_a_pod_does_not_fit(where: NodeCapacity, pod: DeviceRequest, expected: Missing) -> None:
     assert missing(where, pod) is expected
 
 
@@ -166,7 +166,7 @@ def test_a_search_that_was_ended_is_reported() -> None:
     assert fit(where, pod, policy=Policy.BINPACK, limits=Limits(search_steps=1)) == NoFit(missing=Missing.SEARCH_ENDED)
 
 
-def test_that_it_can_never_fit_is_not_reported_after_half_a_search() -> None:
+def test_an_ended_search_is_not_reported_as_never_fitting() -> None:
     pod = request(share("a", 6), share("b", 5), share("c", 4), share("d", 3))
     where = capacity(card(0, usable_mib=9, free_mib=6), card(1, usable_mib=9, free_mib=5))
     result = fit(where, pod, policy=Policy.BINPACK, limits=Limits(search_steps=2))  # on the empty node it needs three

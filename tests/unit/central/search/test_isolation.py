@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from central.ledger.model import CardCapacity, NodeCapacity
+from central.ledger.model import CardCapacity
 from central.request.model import ContainerRequest, DeviceRequest, Policy, Role, Share, Sharing
 from central.search.demand import Limits
 from central.search.explain import explain
-from central.search.fit import fit
-from central.search.placement import MAY_FIT_LATER, Missing, NoFit, Placement
+from central.search.placement import MAY_FIT_LATER, Missing
 from lading.devices.isolation import IsolationName, most_containers
-from lading.vocabulary import GpuUuid
 from tests.fakes.capacities import CARD_MIB, capacity, card, gpu_uuid, held, request, share, whole
+from tests.unit.central.search.test_fit import place
+from tests.unit.central.search.test_sharing import cards
 
 NONE, TOKENS, MPS = IsolationName.NONE, IsolationName.TOKENS, IsolationName.MPS
 HALF = CARD_MIB // 2
@@ -21,11 +21,6 @@ MOST_BY_TURNS = most_containers(TOKENS, 1000)
 
 def shared(number: int, *isolations: str, free_mib: int = HALF) -> CardCapacity:
     return card(number, free_mib=free_mib, isolations=isolations)
-
-
-def cards(where: NodeCapacity, pod: DeviceRequest, policy: Policy = Policy.BINPACK) -> set[GpuUuid] | Missing:
-    result = fit(where, pod, policy=policy)
-    return result.missing if isinstance(result, NoFit) else set(result.taken.gpus)
 
 
 def one(isolation: IsolationName | None = None, mib: int = 1000) -> DeviceRequest:
@@ -76,7 +71,7 @@ def test_a_node_that_does_not_offer_it_never_fits(offered: tuple[IsolationName, 
     assert all(name in text for name in (requested, *(offered or (NONE,))))
 
 
-def test_what_would_not_fit_with_any_isolation_has_that_reason() -> None:
+def test_a_pod_that_fits_with_no_isolation_gets_the_other_reason() -> None:
     offered = (NONE, TOKENS)
     assert cards(capacity(shared(0, free_mib=500), isolations=offered), one(TOKENS)) is Missing.NO_CARD_WITH_ROOM
     assert cards(capacity(held(0), isolations=offered), one(TOKENS)) is Missing.NO_CARD_WITH_ROOM
@@ -94,12 +89,6 @@ def test_labels_and_isolation_each_have_their_reason() -> None:
     with_its = replace(where, cards=(replace(where.cards[0], sharers=((Sharing(namespace="n", exclusion="x"),),)),))
     assert cards(with_its, labelled(TOKENS)) == {gpu_uuid(0)}
     assert cards(with_its, labelled(NONE)) is Missing.OTHER_ISOLATION
-
-
-def placed(where: NodeCapacity, pod: DeviceRequest, limits: Limits | None = None, policy: Policy = Policy.BINPACK) -> Placement:
-    result = fit(where, pod, policy=policy, limits=limits or Limits())
-    assert isinstance(result, Placement), result
-    return result
 
 
 @pytest.mark.parametrize(
@@ -123,7 +112,7 @@ def test_the_assignment_names_it_where_the_node_has_a_choice(
 ) -> None:
     limited = ContainerRequest(name="b", share=Share(core_percent=10, core_limit_percent=60))
     cards = [card(number) for number in range(free)]
-    result = placed(capacity(*cards, isolations=offered), request(share("a", 1000), limited, isolation=requested))
+    result = place(capacity(*cards, isolations=offered), request(share("a", 1000), limited, isolation=requested))
     gpus = {name: container.gpus[0] for name, container in result.containers.items()}
     assert {name: (gpu.isolation, gpu.core_limit_percent) for name, gpu in gpus.items()} == {
         "a": (written, None),
@@ -133,14 +122,14 @@ def test_the_assignment_names_it_where_the_node_has_a_choice(
 
 
 def test_a_whole_card_has_none() -> None:
-    result = placed(capacity(card(0), card(1), isolations=(TOKENS,)), request(whole("a"), share("b", 10)))
+    result = place(capacity(card(0), card(1), isolations=(TOKENS,)), request(whole("a"), share("b", 10)))
     assert result.containers["a"].gpus[0].isolation is None
     assert sorted(part.isolation for part in result.taken.gpus.values()) == [(), (TOKENS,)]
 
 
 def test_a_card_that_is_divided_by_count_has_the_nodes_default() -> None:
     limits = Limits(spread_containers_per_card=3)
-    result = placed(capacity(shared(0), card(1), isolations=(TOKENS,)), request(whole("a")), limits, Policy.SPREAD)
+    result = place(capacity(shared(0), card(1), isolations=(TOKENS,)), request(whole("a")), limits=limits, policy=Policy.SPREAD)
     assert [(gpu.uuid, gpu.isolation) for gpu in result.containers["a"].gpus] == [(gpu_uuid(1), TOKENS)]
 
 
@@ -152,7 +141,7 @@ def test_no_more_containers_than_can_take_turns_share_a_card() -> None:
         (MOST_BY_TURNS + 1, NONE, 1),
     ):
         where = capacity(card(0), card(1), isolations=(NONE, TOKENS))
-        assert len(placed(where, request(*crowd[:count], isolation=isolation)).taken.gpus) == number
+        assert len(place(where, request(*crowd[:count], isolation=isolation)).taken.gpus) == number
     beside = capacity(card(0, free_mib=HALF, containers=15, isolations=(TOKENS,)), isolations=(NONE, TOKENS))
     assert cards(beside, request(*crowd[:1], isolation=TOKENS)) == {gpu_uuid(0)}
     assert cards(beside, request(*crowd[:2], isolation=TOKENS)) is Missing.SHARES_DO_NOT_FIT

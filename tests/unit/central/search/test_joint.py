@@ -20,6 +20,7 @@ from central.search.topology import NEXT_TO, Distance
 from lading.nodedevices import Status
 from lading.vocabulary import PciAddress
 from tests.fakes.capacities import capacity, card, eight_gpus, gpu_bdf, held, port, rdma, request, share, vf, vf_bdf, whole
+from tests.unit.central.search.test_fit import missing, place
 from tests.unit.central.search.test_sixteen import sixteen
 
 NODES: Final = Path(__file__).parents[4] / "simnode/nodedevices"
@@ -51,21 +52,9 @@ def switches(where: NodeCapacity, placement: Placement, container: str = "a") ->
     return [*(of_gpu[gpu.uuid] for gpu in placed.gpus), *(of_vf[one.bdf] for one in placed.vfs)]
 
 
-def place(where: NodeCapacity, pod: DeviceRequest) -> Placement:
-    result = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(result, Placement), result
-    return result
-
-
 def modules(where: NodeCapacity, pod: DeviceRequest) -> set[int | None]:
     placed = {gpu.uuid for gpu in place(where, pod).containers["a"].gpus}
     return {one.gpu.module_id for one in where.cards if one.gpu.uuid in placed}
-
-
-def missing(where: NodeCapacity, pod: DeviceRequest) -> Missing:
-    result = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(result, NoFit), result
-    return result.missing
 
 
 def after(where: NodeCapacity, placement: Placement) -> NodeCapacity:
@@ -144,7 +133,7 @@ def given(placement: Placement) -> tuple[list[PciAddress], list[PciAddress]]:
     return sorted(gpu.bdf for gpu in placed.gpus), sorted(one.bdf for one in placed.vfs)
 
 
-def test_of_cascaded_switches_the_nic_of_the_cards_own() -> None:
+def test_the_nic_of_the_cards_own_cascaded_switch_is_preferred() -> None:
     assert given(place(cascaded(), request(whole("a", vfs=1)))) == ([gpu_bdf(0)], [vf_bdf(0, pf=1)])
     assert given(place(cascaded(held_cards={0, 3}), request(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
     assert given(place(cascaded(held_vfs={2, 3}), request(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
@@ -152,7 +141,7 @@ def test_of_cascaded_switches_the_nic_of_the_cards_own() -> None:
     assert (given(farther), farther.distances.distance) == (([gpu_bdf(0)], [vf_bdf(0, pf=0)]), Distance.SWITCHES)
 
 
-def test_of_cascaded_switches_two_cards_of_one() -> None:
+def test_two_cards_are_taken_from_one_cascaded_switch() -> None:
     assert given(place(cascaded(), request(whole("a", 2))))[0] == [gpu_bdf(0), gpu_bdf(3)]
     assert given(place(cascaded(held_cards={0}), request(whole("a", 2))))[0] == [gpu_bdf(1), gpu_bdf(2)]
     assert given(place(cascaded(held_cards={0, 1}), request(whole("a", 2))))[0] == [gpu_bdf(2), gpu_bdf(3)]
@@ -335,7 +324,9 @@ def test_pairs_are_shared_out_evenly(gpus: int, vfs: int, of_each_pf: list[int])
         (capacity(card(0), card(1), card(2)), request(whole("a", 2), whole("b"), scope=Scope.SWITCH), None),
     ],
 )
-def test_what_is_within_a_scope(where: NodeCapacity, pod: DeviceRequest, expected: Missing | None) -> None:
+def test_the_reason_why_a_pod_does_not_fit_within_its_scope(
+    where: NodeCapacity, pod: DeviceRequest, expected: Missing | None
+) -> None:
     if expected is None:
         place(where, pod)
     else:
@@ -360,7 +351,7 @@ def test_a_container_leaves_the_only_switch_that_would_do_to_the_next() -> None:
     assert switches(where, result, "b")[0] == switch_of(where.cards[0].gpu.place.path)
 
 
-def test_and_takes_the_next_best_itself() -> None:
+def test_a_container_that_leaves_a_switch_to_the_next_takes_the_next_best() -> None:
     """Check that the switch whose PF has more VFs left is chosen, although another switch has the lower address."""
     where = eight_gpus(held_cards={6, 7}, held_vfs={4, 5, 6, 8, 9})
     result = place(where, request(whole("a", vfs=1), whole("b", 2, vfs=3), scope=Scope.SWITCH))
@@ -380,7 +371,7 @@ def test_an_init_container_uses_the_devices_of_the_app_again() -> None:
     assert (len(result.taken.gpus), len(result.taken.vfs)) == (2, 2)
 
 
-def test_it_takes_a_new_vf_rather_than_a_new_gpu() -> None:
+def test_an_init_container_takes_a_new_vf_rather_than_a_new_gpu() -> None:
     where = eight_gpus(held_vfs={1, 2, 3})
     pod = request(whole("init", vfs=1, role=Role.INIT), whole("a"), rdma("net"), scope=Scope.SWITCH)
     result = place(where, pod)
@@ -433,14 +424,14 @@ def one_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_set")
-def test_of_too_many_sets_the_best_of_some_is_taken() -> None:
+def test_the_best_of_a_bounded_number_of_sets_is_taken() -> None:
     vfs = [vf(0, pf=port(1, switch=1))]
     first = place(capacity(card(0, switch=0), card(1, switch=1), vfs=vfs), request(whole("a", vfs=1)))
     assert [gpu.uuid for gpu in first.containers["a"].gpus] == [card(0).gpu.uuid]
 
 
 @pytest.mark.usefixtures("one_set")
-def test_what_was_not_found_among_some_is_not_reported_to_be_nowhere() -> None:
+def test_a_bounded_search_that_finds_nothing_is_reported_as_ended() -> None:
     where = capacity(card(0, switch=0), card(1, switch=1), card(2, switch=2), card(3, switch=2))
     result = fit(where, request(whole("init", role=Role.INIT), whole("a", 2)), policy=Policy.BINPACK)
     assert result == NoFit(missing=Missing.SETS_ENDED)

@@ -17,6 +17,7 @@ from central.search.fit import fit
 from central.search.placement import Missing, NoFit, Placement
 from central.search.topology import Distance
 from tests.fakes.capacities import capacity, card, gpu_bdf, gpu_uuid, held, mig_card, mig_uuid, port, request, vf, vf_bdf, whole
+from tests.unit.central.search.test_fit import missing, place
 
 SMALL, LARGE = "1g.10gb", "3g.40gb"
 SEVEN = (SMALL,) * 7
@@ -35,15 +36,8 @@ def given_to(where: NodeCapacity, pod: DeviceRequest, policy: Policy = Policy.BI
     return {name: [gpu.mig_uuid for gpu in placed.gpus] for name, placed in result.containers.items()}
 
 
-def missing(where: NodeCapacity, pod: DeviceRequest) -> Missing:
-    result = fit(where, pod, policy=Policy.BINPACK)
-    assert isinstance(result, NoFit), result
-    return result.missing
-
-
 def test_an_instance_is_given_with_its_card() -> None:
-    result = fit(capacity(card(0), mig_card(1, LARGE, SMALL)), instances(whole("a")), policy=Policy.BINPACK)
-    assert isinstance(result, Placement)
+    result = place(capacity(card(0), mig_card(1, LARGE, SMALL)), instances(whole("a")))
     assert result.containers["a"].gpus == (PlacedGpu(uuid=gpu_uuid(1), bdf=gpu_bdf(1), mig_uuid=mig_uuid(1, 1)),)
     assert result.taken.gpus == {gpu_uuid(1): Part(mig=frozenset({mig_uuid(1, 1)}))}
 
@@ -60,12 +54,11 @@ def test_two_instances_and_one_vf_are_on_one_switch() -> None:
     get."""
     cards = mig_card(0, SMALL, switch=0), mig_card(1, SMALL, switch=2), mig_card(2, SMALL, SMALL, switch=2)
     where = capacity(*cards, vfs=[vf(0, pf=port(0, switch=0)), vf(0, pf=port(1, switch=2))])
-    result = fit(where, instances(whole("a", 2, vfs=1)), policy=Policy.BINPACK)
-    assert isinstance(result, Placement)
+    result = place(where, instances(whole("a", 2, vfs=1)))
     assert result.distances.distance <= Distance.SWITCHES
 
 
-def test_of_equal_cards_the_lowest_address_comes_first() -> None:
+def test_the_lowest_address_of_equal_cards_comes_first() -> None:
     assert given_to(capacity(mig_card(1, SMALL), mig_card(0, SMALL)), instances(whole("a"))) == {"a": [mig_uuid(0, 0)]}
 
 
@@ -90,8 +83,7 @@ def test_an_init_container_uses_again_what_the_apps_have_before_what_is_preferre
 def test_vfs_are_near_the_card_of_the_instance() -> None:
     ports = [port(0), port(1)]
     vfs = [vf(0, pf=ports[0]), vf(0, pf=ports[1])]
-    result = fit(capacity(card(0), mig_card(2, SMALL), vfs=vfs), instances(whole("a", vfs=1)), policy=Policy.BINPACK)
-    assert isinstance(result, Placement)
+    result = place(capacity(card(0), mig_card(2, SMALL), vfs=vfs), instances(whole("a", vfs=1)))
     assert [one.bdf for one in result.containers["a"].vfs] == [vf_bdf(0, pf=1)]
 
 
@@ -136,7 +128,7 @@ def test_a_container_leaves_the_switch_that_the_next_one_needs(counts: tuple[int
     assert given_to(where, pod)["4"] == [mig_uuid(number, slot) for number in (0, 1) for slot in (0, 1)]
 
 
-def test_what_it_takes_instead_is_what_is_preferred_there() -> None:
+def test_a_container_that_leaves_a_switch_takes_the_preferred_instance_elsewhere() -> None:
     """Check the first container's second choice, because the second one needs all of the first switch."""
     of_one = (mig_card(number, SMALL, switch=0) for number in range(4))
     where = capacity(*of_one, mig_card(4, SMALL, SMALL, switch=1), mig_card(5, SMALL, SMALL, held={0}, switch=1))
@@ -164,7 +156,9 @@ def test_half_of_a_node_full_of_instances() -> None:
         ([mig_card(0, SMALL)], instances(whole("a", vfs=1)), Missing.TOO_FEW_VFS),
     ],
 )
-def test_what_is_missing(cards: list[CardCapacity], pod: DeviceRequest, expected: Missing) -> None:
+def test_the_reason_why_a_pod_with_instances_does_not_fit(
+    cards: list[CardCapacity], pod: DeviceRequest, expected: Missing
+) -> None:
     assert missing(capacity(*cards), pod) is expected
 
 
@@ -206,7 +200,7 @@ def test_the_fuller_node_by_instances_of_that_profile_comes_first() -> None:
     assert score(full, pod, policy=Policy.SPREAD) < score(empty, pod, policy=Policy.SPREAD)
 
 
-def test_rooms_with_other_instances_are_not_alike() -> None:
+def test_capacities_with_other_instances_are_in_other_equivalence_classes() -> None:
     capacities = [
         capacity(mig_card(0, SMALL, LARGE)),
         capacity(mig_card(0, SMALL, LARGE, held={0})),
@@ -224,7 +218,7 @@ asking = st.lists(st.tuples(st.sampled_from(Role), st.integers(1, 3)), min_size=
 
 
 @given(cards_in_mig_mode, asking, st.sampled_from([Policy.BINPACK, Policy.SPREAD]))
-def test_it_fits_exactly_where_there_are_enough_at_every_moment(
+def test_a_pod_fits_exactly_if_there_are_enough_instances_at_every_moment(
     cards: list[tuple[list[str], set[int], bool]], containers: list[tuple[Role, int]], policy: Policy
 ) -> None:
     where = capacity(

@@ -96,7 +96,7 @@ def test_whole_cards_go_by_their_links_under_every_policy(policy: Policy) -> Non
     assert taken(where, request(whole("a", 2)), policy) == [2, 4]
 
 
-def test_of_equally_linked_cards_the_least_loaded() -> None:
+def test_the_least_loaded_of_equally_linked_cards_are_taken() -> None:
     """Check cards that differ in load only if whole cards are divided."""
     where = capacity(*(card(n, switch=0, free_mib=60000, free_core=75, containers=load) for n, load in enumerate([0, 2, 1])))
     result = fit(where, request(whole("a", 2)), policy=Policy.SPREAD, limits=Limits(spread_containers_per_card=4))
@@ -104,7 +104,7 @@ def test_of_equally_linked_cards_the_least_loaded() -> None:
     assert set(result.taken.gpus) == {gpu_uuid(0), gpu_uuid(2)}
 
 
-def test_what_the_pod_takes_anyway_counts_before_the_link() -> None:
+def test_cards_that_the_pod_takes_anyway_are_preferred_to_linked_cards() -> None:
     where = capacity(card(0, nvlinks=[NvLink(count=2, to=gpu_uuid(2))]), card(1), card(2))
     pod = request(whole("init", 2, role=Role.INIT), whole("sidecar", role=Role.SIDECAR), whole("a"))
     assert (spread(where, pod, "sidecar"), spread(where, pod)) == ([2], [0])  # the one whose switch has no other first
@@ -127,7 +127,7 @@ def test_a_card_that_is_taken_in_part_anyway_is_preferred_too() -> None:
     assert binpack(where, pod, "init") == binpack(where, pod) == [1]
 
 
-def test_but_one_that_needs_nothing_more_is_preferred_to_it() -> None:
+def test_a_card_of_the_pod_that_needs_no_more_memory_is_preferred() -> None:
     where = capacity(card(0, free_mib=900), card(1, free_mib=1000))
     pod = request(share("init", 400, 50, role=Role.INIT), share("a", 800, 10), share("b", 400, 60))
     assert (binpack(where, pod), binpack(where, pod, "b")) == ([0], [1])

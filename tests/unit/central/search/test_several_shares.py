@@ -41,7 +41,7 @@ def test_linked_cards_come_before_full_ones(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_one_card_with_room_is_not_two(policy: Policy) -> None:
+def test_shares_of_two_cards_need_two_cards_with_free_capacity(policy: Policy) -> None:
     pod = request(share("a", 1000, cards=2))
     where = capacity(card(0), held(1), card(2, free_mib=10))
     assert cards(where, pod, policy) is Missing.NO_CARD_WITH_ROOM

@@ -120,7 +120,7 @@ def test_an_init_container_may_have_the_groups_card_to_be_whole() -> None:
     assert cards(capacity(shared(0, labels("x"))), pod) is Missing.TOO_FEW_FREE_GPUS
 
 
-def test_what_would_not_fit_without_labels_has_that_reason() -> None:
+def test_a_pod_that_does_not_fit_without_labels_gets_the_other_reason() -> None:
     assert cards(capacity(shared(0, X, free_mib=500)), one(None)) is Missing.NO_CARD_WITH_ROOM
     assert cards(capacity(held(0)), one(X)) is Missing.NO_CARD_WITH_ROOM
     assert cards(capacity(shared(0, X), reachable=False), one(None)) is Missing.UNREACHABLE

@@ -119,14 +119,14 @@ def test_distances_are_a_hierarchy_and_groups_follow_them(where: list[Place]) ->
             assert (group_of[a] == group_of[b]) == (distance(at, there) <= level)
 
 
-def test_what_is_below_one_root_port_is_kept_whole_not_each_switch_of_it() -> None:
+def test_cards_below_one_root_port_are_kept_together_over_its_switches() -> None:
     cards = [card(n, switch=0, behind=[n // 2]) for n in range(4)]
     topology = lay_out(capacity(*cards), vfs=False).topology
     assert [bits(site.cards) for site in topology.groups[Distance.SWITCH]] == [[0, 1], [2, 3]]
     assert [bits(mask) for mask in topology.kept] == [[0, 1, 2, 3]]
 
 
-def test_what_is_below_one_bridge_is_together_whatever_it_says_of_its_numa_node() -> None:
+def test_cards_below_one_bridge_are_together_although_a_numa_node_is_missing() -> None:
     one, other = (Place(path=("pci0000:00", f"0000:00:0{n}.0"), numa=numa) for n, numa in ((1, 0), (2, None)))
     third = Place(path=("pci0000:40", "0000:40:01.0"), numa=0)
     cards = [card(n) for n in range(3)]

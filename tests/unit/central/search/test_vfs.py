@@ -38,7 +38,7 @@ def test_then_of_its_numa_node() -> None:
     ]
 
 
-def test_one_beside_each_card() -> None:
+def test_a_vf_beside_each_card_is_taken() -> None:
     assert given(eight_gpus(), request(whole("a", 8, vfs=8))) == [vf_bdf(n % 2, pf=n // 2) for n in range(8)]
 
 

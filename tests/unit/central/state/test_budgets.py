@@ -35,7 +35,7 @@ def record(name: str, *, namespace: str = NAMESPACE, deleting: bool = False, **l
         ([made("b", 1, generation=2, observed=1, app="x")], True),  # not counted yet
     ],
 )
-def test_which_pods_are_protected(budgets: list[Budget], protected: bool) -> None:
+def test_budgets_protect_pods_that_they_select(budgets: list[Budget], protected: bool) -> None:
     assert bool(Budgets.of(budgets).beyond([record("p", app="x")])) is protected
     assert not Budgets.of(budgets).beyond([record("p", namespace="other", app="x")])
 

@@ -17,7 +17,7 @@ def changed(reports: Reports, version: int = -1) -> set[str]:
     return set(reports.changed_since(version)[0])
 
 
-def test_what_is_new_is_a_change_and_a_heartbeat_is_none() -> None:
+def test_a_new_report_is_a_change_and_an_equal_report_is_none() -> None:
     reports = Reports()
     reports.set(report("n1", 1))
     _, version = reports.changed_since(-1)
@@ -66,7 +66,7 @@ def test_a_list_takes_away_what_is_not_in_it(unreadable: set[str], left: set[str
     assert changed(reports) == {"n1", "n2"}
 
 
-def test_one_that_goes_is_a_change_once() -> None:
+def test_a_removed_report_is_one_change() -> None:
     reports = Reports()
     reports.set(report("n1", 1))
     _, version = reports.changed_since(-1)

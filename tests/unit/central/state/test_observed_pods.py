@@ -36,20 +36,16 @@ def test_a_pod_that_the_watch_does_not_show_is_none() -> None:
     assert found(seen_pods(), version(5)) is None
 
 
-def test_a_request_waits_for_the_version_that_it_names() -> None:
+async def test_a_request_waits_for_the_version_that_it_names() -> None:
     observed = seen_pods()
     observed.changed(version(5))
-
-    async def story() -> None:
-        requested = asyncio.create_task(observed.find(version(7)))
-        await asyncio.sleep(0)
-        observed.changed(version(6))
-        await asyncio.sleep(0)
-        assert not requested.done()
-        observed.changed(version(7, {"lading.dev/gpu": "2"}))
-        assert await requested == version(7, {"lading.dev/gpu": "2"})
-
-    asyncio.run(story())
+    requested = asyncio.create_task(observed.find(version(7)))
+    await asyncio.sleep(0)
+    observed.changed(version(6))
+    await asyncio.sleep(0)
+    assert not requested.done()
+    observed.changed(version(7, {"lading.dev/gpu": "2"}))
+    assert await requested == version(7, {"lading.dev/gpu": "2"})
 
 
 def test_a_version_that_never_comes_is_answered_with_what_is_there() -> None:
@@ -58,14 +54,11 @@ def test_a_version_that_never_comes_is_answered_with_what_is_there() -> None:
     assert found(observed, version(10**9)) == version(5)
 
 
-def test_a_settled_pod_is_not_waited_for() -> None:
-    async def story() -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        assert await seen_pods("a").find(version(5)) is None
-        assert loop.time() == began
-
-    run_simulated(story())
+async def test_a_settled_pod_is_not_waited_for() -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    assert await seen_pods("a").find(version(5)) is None
+    assert loop.time() == began
 
 
 def test_a_pod_that_is_bound_or_deleted_waits_no_more() -> None:

@@ -51,7 +51,7 @@ def test_first_the_important_then_the_old() -> None:
     assert names(pods, added[0].request) == ["high", "z-old", "a-young"]
 
 
-def test_who_fits_or_leaves_is_refused_no_more() -> None:
+def test_a_pod_that_fits_or_is_removed_is_refused_no_more() -> None:
     pods = PendingPods()
     a, b = pods.add(pending("a")), pods.add(pending("b"))
     pods.refused(a, 1.0)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from central.controllers.requeue import Requeuer
 from central.ledger.model import Claim
 from central.loop.steps import exhaust
 from central.quota.amounts import model_key
@@ -20,7 +19,6 @@ from central.view.quotas import view_quotas
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
 from tests.fakes.capacities import MODEL
 from tests.fakes.kube_objects import WHOLE, decoded, grant, share, vfs
-from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.quota.trees import divide_down, quota
 from tests.unit.central.world import World, uid_of
 
@@ -47,11 +45,7 @@ class Teams:
         for number in range(nodes):
             self.world.node(f"n{number}", cards_each, vfs_each)
         self.set(*quotas)
-        self.waker = Requeuer(self.world.scheduler, self._touch, clock=lambda: self.world.now, log=self.world.records.log)
-        self.requeued()
-
-    async def _touch(self, pod: object) -> None:
-        raise AssertionError
+        self.world.requeued()
 
     def set(self, *quotas: Quota) -> None:
         for one in quotas:
@@ -61,8 +55,7 @@ class Teams:
     def ask(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, **options: Any) -> str:
         """Filter a pod. Return the text of its refusal, or nothing."""
         labels = options.pop("labels", {})
-        self.world.show(name, limits, labels=of(team, **labels), **options)
-        answer = self.world.filter(name)
+        answer = self.world.ask(name, limits=limits, labels=of(team, **labels), **options)
         return "" if answer.fitting else next(iter({**answer.fails, **answer.never}.values()))
 
     def run(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, node: str = "n0", **options: Any) -> None:
@@ -78,11 +71,14 @@ class Teams:
         assert snapshot is not None
         return snapshot.runtime_of(snapshot.tree.quotas[QuotaId(team)], GPU)
 
-    def requeued(self) -> list[str]:
-        return [pod.name for pod in run_simulated(self.waker.scan())]
-
 
 # ---- without quotas
+
+
+@pytest.fixture
+def one_card() -> Teams:
+    """Give quota `team` a max of one card."""
+    return Teams(cards("team", 0, 1))
 
 
 def test_without_a_quota_nothing_is_counted() -> None:
@@ -101,57 +97,52 @@ def test_the_first_quota_counts_what_runs_already() -> None:
     assert "6 of 5 GPUs" in teams.ask("c", "team")
 
 
-def test_the_last_quota_that_goes_lets_all_in() -> None:
+def test_all_pods_are_admitted_after_the_last_quota_is_removed() -> None:
     teams = Teams(cards("team", 0, 0))
     assert "1 of 0 GPUs" in teams.ask("a", "team")
-    assert teams.requeued() == []
+    assert teams.world.requeued() == []
     teams.world.quotas.remove_quota(QuotaDialect.KOORDINATOR, "uid-team")
     exhaust(teams.world.quotas.scan())
-    assert teams.requeued() == ["a"]
+    assert teams.world.requeued() == ["a"]
     assert teams.ask("a", "team") == ""
 
 
 # ---- who is refused
 
 
-def test_a_pod_beyond_its_quota_is_refused_on_every_node_for_good() -> None:
-    teams = Teams(cards("team", 0, 1))
-    teams.run("a", "team")
-    teams.world.show("b", labels=of("team"))
-    answer = teams.world.filter("b")
+def test_a_pod_beyond_its_quota_is_refused_on_every_node_for_good(one_card: Teams) -> None:
+    one_card.run("a", "team")
+    answer = one_card.world.ask("b", labels=of("team"))
     reason = "quota team: 2 of 1 GPUs: its max (quota-exceeded)"
     assert (list(answer.fitting), answer.fails, answer.never) == ([], {}, {"n0": reason, "n1": reason})
-    pod = teams.world.pending_pod("b")
+    pod = one_card.world.pending_pod("b")
     assert pod.refused_for is OfPod.QUOTA_EXCEEDED
-    assert teams.world.scheduler.counts.refused == {OfPod.QUOTA_EXCEEDED: 1}
-    assert teams.world.refused == ["b"]  # pods of its own quota might go for it
+    assert one_card.world.scheduler.counts.refused == {OfPod.QUOTA_EXCEEDED: 1}
+    assert one_card.world.refused == ["b"]  # pods of its own quota might go for it
 
 
-def test_between_filter_and_bind_a_pod_counts_too() -> None:
-    teams = Teams(cards("team", 0, 1))
-    assert teams.ask("a", "team") == ""
-    assert "2 of 1 GPUs" in teams.ask("b", "team")
-    teams.world.now += 60
-    teams.world.ledger.expire(teams.world.now)
-    assert teams.ask("b", "team") == ""
+def test_between_filter_and_bind_a_pod_counts_too(one_card: Teams) -> None:
+    assert one_card.ask("a", "team") == ""
+    assert "2 of 1 GPUs" in one_card.ask("b", "team")
+    one_card.world.now += 60
+    one_card.world.ledger.expire(one_card.world.now)
+    assert one_card.ask("b", "team") == ""
 
 
-def test_a_pod_that_was_let_in_is_let_in_again() -> None:
-    teams = Teams(cards("team", 0, 1))
+def test_an_admitted_pod_is_admitted_again(one_card: Teams) -> None:
     for _ in range(3):
-        assert teams.ask("a", "team") == ""
+        assert one_card.ask("a", "team") == ""
 
 
-def test_a_quota_that_shrank_meanwhile_refuses_the_binding() -> None:
-    teams = Teams(cards("team", 0, 1))
-    assert teams.ask("a", "team") == ""
-    teams.set(cards("team", 0, 0))
-    refused = teams.world.scheduler.reserve(uid_of("a"), "n0")
+def test_a_quota_that_shrank_meanwhile_refuses_the_binding(one_card: Teams) -> None:
+    assert one_card.ask("a", "team") == ""
+    one_card.set(cards("team", 0, 0))
+    refused = one_card.world.scheduler.reserve(uid_of("a"), "n0")
     assert "1 of 0 GPUs" in getattr(refused, "why", "")
-    assert teams.world.ledger.reservations() == ()
+    assert one_card.world.ledger.reservations() == ()
 
 
-def test_lent_and_taken_back() -> None:
+def test_lent_cards_are_returned_when_the_lender_requests_them() -> None:
     """Lend and take back 16 cards of two quotas with min 8 and max 16."""
     teams = Teams(cards("a", 8, 16), cards("b", 8, 16))
     for number in range(4):
@@ -208,14 +199,13 @@ def test_cpu_of_nodes_with_devices_is_divided() -> None:
     assert snapshot.totals[ROOT] == {GPU: 16_000, model_key(MODEL): 16_000, "cpu": 6000, "memory": 1024}
 
 
-def test_what_a_node_grants_to_a_pod_that_ended_counts_until_it_is_free() -> None:
-    teams = Teams(cards("team", 0, 1))
-    teams.world.bind("a", "n0", labels=of("team"))
-    teams.world.report("n0", 8, grants=[grant("uid-a", "n0", 0)])
-    teams.world.show("a", labels=of("team"), node="n0", phase="Succeeded", annotations={})
-    assert teams.used("team") == 1000
-    teams.world.report("n0", 8)
-    assert teams.used("team") == 0
+def test_a_grant_of_an_ended_pod_counts_until_it_is_released(one_card: Teams) -> None:
+    one_card.world.bind("a", "n0", labels=of("team"))
+    one_card.world.report("n0", 8, grants=[grant("uid-a", "n0", 0)])
+    one_card.world.show("a", labels=of("team"), node="n0", phase="Succeeded", annotations={})
+    assert one_card.used("team") == 1000
+    one_card.world.report("n0", 8)
+    assert one_card.used("team") == 0
 
 
 def test_a_pod_of_no_quota_is_not_there_for_the_tree() -> None:
@@ -228,80 +218,77 @@ def test_a_pod_of_no_quota_is_not_there_for_the_tree() -> None:
 # ---- who may try again
 
 
-def test_room_in_the_quota_wakes_the_first_in_line_and_no_more_than_fit() -> None:
+def test_free_quota_requeues_the_first_in_line_and_no_more_than_fit() -> None:
     teams = Teams(cards("team", 0, 2), cards("other", 0, 2))
     for name in ("a", "b"):
         teams.run(name, "team")
     for name, priority in {"c": 0, "d": 10, "e": 5}.items():
         teams.ask(name, "team", priority=priority)
     teams.run("x", "other")
-    assert teams.requeued() == []
+    assert teams.world.requeued() == []
     teams.world.deleted("a")
-    assert teams.requeued() == ["d"]
-    assert teams.requeued() == []  # once for this room
+    assert teams.world.requeued() == ["d"]
+    assert teams.world.requeued() == []  # once for this room
     assert teams.ask("d", "team") == ""
     teams.world.deleted("b")
-    assert teams.requeued() == ["e"]
+    assert teams.world.requeued() == ["e"]
 
 
-def test_devices_that_become_free_wake_no_pod_that_waits_for_its_quota() -> None:
+def test_free_devices_requeue_no_pod_that_waits_for_its_quota() -> None:
     teams = Teams(cards("team", 0, 1), cards("other", 0, 100), nodes=1, cards_each=2)
     teams.run("a", "team")
     teams.run("x", "other")
     assert "2 of 1 GPUs" in teams.ask("b", "team", priority=100)
     assert "too-few-free-gpus" in teams.ask("y", "other")
     teams.world.deleted("x")
-    assert teams.requeued() == ["y"]
+    assert teams.world.requeued() == ["y"]
 
 
-def test_a_larger_max_wakes() -> None:
-    teams = Teams(cards("team", 0, 1))
-    teams.run("a", "team")
+def test_a_larger_max_requeues_as_many_pods_as_fit(one_card: Teams) -> None:
+    one_card.run("a", "team")
     for name in "bcd":
-        teams.ask(name, "team")
-    teams.set(cards("team", 0, 3))
-    assert teams.requeued() == ["b", "c"]
+        one_card.ask(name, "team")
+    one_card.set(cards("team", 0, 3))
+    assert one_card.world.requeued() == ["b", "c"]
 
 
-def test_runtime_that_grows_wakes() -> None:
+def test_a_larger_runtime_requeues_a_pod() -> None:
     teams = Teams(cards("a", 8, 16), cards("b", 8, 16))
     for number in range(8):
         teams.run(f"a{number}", "a", node="n0")
     for number in range(8):
         teams.ask(f"b{number}", "b")
     assert "9 of 8 GPUs" in teams.ask("a-more", "a")
-    teams.requeued()
+    teams.world.requeued()
     teams.world.deleted("b7")
-    assert teams.requeued() == ["a-more"]
+    assert teams.world.requeued() == ["a-more"]
 
 
-def test_a_new_node_wakes() -> None:
+def test_a_new_node_requeues_a_pod() -> None:
     teams = Teams(cards("team", 0, 16), nodes=1, cards_each=1)
     teams.run("a", "team")
     assert "2 of 1 GPUs: what it may use now" in teams.ask("b", "team")
     teams.world.node("n1", 1)
     exhaust(teams.world.quotas.scan())
-    assert teams.requeued() == ["b"]
+    assert teams.world.requeued() == ["b"]
 
 
-def test_a_pod_that_is_deleted_is_not_requeued() -> None:
-    teams = Teams(cards("team", 0, 1))
-    teams.run("a", "team")
-    teams.ask("b", "team")
-    teams.world.deleted("b")
-    teams.world.deleted("a")
-    assert teams.requeued() == []
+def test_a_pod_that_is_deleted_is_not_requeued(one_card: Teams) -> None:
+    one_card.run("a", "team")
+    one_card.ask("b", "team")
+    one_card.world.deleted("b")
+    one_card.world.deleted("a")
+    assert one_card.world.requeued() == []
 
 
-def test_a_pod_that_changes_still_waits_for_its_quota() -> None:
-    teams = Teams(cards("team", 0, 1))
-    teams.run("a", "team")
-    teams.ask("b", "team")
-    teams.world.show("b", labels=of("team"), priority=3)
-    assert teams.world.pending_pod("b").quota is not None
-    assert teams.world.pending.refused_requests() == []
-    teams.world.deleted("a")
-    assert teams.requeued() == ["b"]
+def test_a_pod_that_changes_still_waits_for_its_quota(one_card: Teams) -> None:
+    one_card.run("a", "team")
+    one_card.ask("b", "team")
+    one_card.world.show("b", labels=of("team"), priority=3)
+    assert one_card.world.pending_pod("b").quota is not None
+    assert one_card.world.pending.refused_requests() == []
+    one_card.world.deleted("a")
+    assert one_card.world.requeued() == ["b"]
 
 
 # ---- turns and gangs
@@ -321,7 +308,7 @@ def test_pods_that_are_larger_than_their_share_take_turns() -> None:
     teams.world.deleted("a")
     assert "quota-turn" in teams.ask("b2", "b", gpus(8))  # it asks first, and b has 8 cards
     assert "quota-turn" in teams.ask("a2", "a", gpus(8))  # quota a uses as few cards as c, and c waits longer
-    assert teams.requeued() == ["c"]
+    assert teams.world.requeued() == ["c"]
     assert teams.ask("c", "c", gpus(8)) == ""
     assert teams.world.scheduler.counts.refused[OfPod.QUOTA_TURN] == 3
 
@@ -349,11 +336,11 @@ def test_a_question_to_quotas_changes_nothing_until_its_answer_is_recorded() -> 
     refusal = teams.world.quotas.admits(waiting)
     assert refusal is not None
     teams.world.deleted("first")
-    assert teams.requeued() == []
+    assert teams.world.requeued() == []
     teams.run("third", "a", gpus(1))
     teams.world.quotas.record(waiting, refusal)
     teams.world.deleted("third")
-    assert teams.requeued() == ["second"]
+    assert teams.world.requeued() == ["second"]
 
 
 def test_a_gang_of_two_quotas_is_refused_by_either() -> None:
@@ -382,13 +369,13 @@ def test_the_quota_of_a_namespace() -> None:
     teams.run("a", "")
     assert "quota default/q: 2 of 1 GPUs: the mins of the quotas of all namespaces together" in teams.ask("b", "")
     teams.world.deleted("a")
-    assert teams.requeued() == ["b"]
+    assert teams.world.requeued() == ["b"]
 
 
 # ---- the sums
 
 
-def test_what_is_kept_is_what_counting_anew_gives() -> None:
+def test_the_kept_sums_equal_a_new_count() -> None:
     draw = random.Random(11)  # noqa: S311
     top = cards("top", 8, 14, is_parent=True)
     quotas = [top, cards("a", 4, 10, parent="top"), cards("b", 2, 14, parent="top"), cards("c", 2, 6)]

@@ -4,9 +4,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from central.controllers.requeue import Requeuer
 from tests.fakes.kube_objects import WHOLE, share, vfs
-from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.world import World, uid_of
 
 EIGHT = {"lading.dev/gpu": "8"}
@@ -18,8 +16,7 @@ def created(age: int) -> str:
 
 def waits(world: World, name: str, namespace: str, limits: Mapping[str, str] = WHOLE, *, age: int = 0, **options: Any) -> None:
     """Let a pod wait. `age`: seconds after the oldest one."""
-    world.show(name, limits, namespace=namespace, created=created(age), **options)
-    world.filter(name)
+    world.ask(name, limits=limits, namespace=namespace, created=created(age), **options)
 
 
 def in_line(world: World) -> list[str]:
@@ -31,8 +28,7 @@ def in_turn(world: World) -> list[str]:
 
 
 def test_the_namespace_with_less_comes_before_an_older_pod_and_after_a_higher_priority() -> None:
-    world = World()
-    world.node("n0", 3)
+    world = World.of(n0=3)
     world.bind("a1", "n0", namespace="a")
     world.bind("a2", "n0", namespace="a")
     world.bind("b1", "n0", namespace="b")
@@ -46,9 +42,8 @@ def test_the_namespace_with_less_comes_before_an_older_pod_and_after_a_higher_pr
     assert in_line(world) == ["urgent", "old", "none", "young"]
 
 
-def test_one_namespace_is_by_priority_and_age() -> None:
-    world = World()
-    world.node("n0", 1)
+def test_pods_of_one_namespace_are_in_line_by_priority_and_age() -> None:
+    world = World.of(n0=1)
     world.bind("holds", "n0")
     for age, priority in ((3, 0), (1, 0), (2, 7)):
         waits(world, f"p{age}", "default", age=age, priority=priority)
@@ -67,8 +62,7 @@ def test_a_part_of_a_card_counts_as_its_part_and_vfs_by_their_part_of_all() -> N
 
 
 def test_room_that_is_kept_for_a_pod_does_not_count_and_what_is_about_to_be_bound_does() -> None:
-    world = World()
-    world.node("n0", 2)
+    world = World.of(n0=2)
     waits(world, "a", "a", EIGHT)
     waits(world, "b", "b", EIGHT, age=1)
     placement = world.scheduler.placement
@@ -81,9 +75,8 @@ def test_room_that_is_kept_for_a_pod_does_not_count_and_what_is_about_to_be_boun
     assert in_line(world)[0] == "b"
 
 
-def test_what_is_let_in_counts_for_its_namespace() -> None:
-    world = World()
-    world.node("n0", 1)
+def test_admitted_pods_count_for_their_namespace() -> None:
+    world = World.of(n0=1)
     for age in range(3):
         waits(world, f"large{age}", "a", {"lading.dev/gpu": "2"}, age=age)
     for age in range(4):
@@ -113,21 +106,13 @@ def test_counted_step_by_step_and_all_at_once_is_the_same() -> None:
         assert [fresh.part(name) for name in "abc"] == [world.scheduler.tenants.part(name) for name in "abc"]
 
 
-def test_a_card_that_is_free_wakes_first_whose_namespace_has_less() -> None:
-    world = World()
-    world.node("n0", 3)
+def test_a_free_card_requeues_first_the_pod_of_the_namespace_with_less() -> None:
+    world = World.of(n0=3)
     for name in ("a1", "a2", "a3"):
         world.bind(name, "n0", namespace="a")
     for age in range(20):
         waits(world, f"old{age}", "a", age=age)
     waits(world, "young", "b", age=40)
-
-    async def touch(pod: object) -> None:
-        raise AssertionError
-
-    waker = Requeuer(world.scheduler, touch, clock=lambda: world.now, log=world.records.log)
-    run_simulated(waker.scan())
+    world.requeued()
     world.deleted("a1")
-    requeued = run_simulated(waker.scan())
-    assert requeued[0].name == "young"
-    assert [pod.name for pod in requeued[1:4]] == ["old0", "old1", "old2"]
+    assert world.requeued()[:4] == ["young", "old0", "old1", "old2"]

@@ -43,13 +43,22 @@ class Node:
         return node_view(self.world.ledger, self.report, "n1")
 
 
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def one_card() -> Node:
+    return Node(1)
+
+
 def test_a_free_card_has_no_holders() -> None:
     (gpu, _) = Node().view.gpus
     assert (gpu.state, gpu.held_mib, gpu.held_percent, gpu.holders) == (DeviceState.FREE, 0, 0, ())
 
 
-def test_a_whole_card_is_held_with_all_that_it_has() -> None:
-    node = Node()
+def test_a_whole_card_is_held_with_all_that_it_has(node: Node) -> None:
     node.world.bind("train", "n1")
     held, free = node.view.gpus
     assert (held.state, held.held_mib, held.held_percent) == (DeviceState.HELD, CARD_MIB, 100)
@@ -57,34 +66,30 @@ def test_a_whole_card_is_held_with_all_that_it_has() -> None:
     assert free.state is DeviceState.FREE
 
 
-def test_shares_add_up_and_leave_the_rest() -> None:
-    node = Node(1)
-    node.world.bind("a", "n1", share("8Gi", 30))
-    node.world.bind("b", "n1", share("4Gi", 20))
-    (gpu,) = node.view.gpus
+def test_shares_add_up_and_leave_the_rest(one_card: Node) -> None:
+    one_card.world.bind("a", "n1", share("8Gi", 30))
+    one_card.world.bind("b", "n1", share("4Gi", 20))
+    (gpu,) = one_card.view.gpus
     assert (gpu.state, gpu.held_mib, gpu.held_percent) == (DeviceState.SHARED, 12288, 50)
     assert [(one.pod, one.memory_mib, one.core_percent) for one in gpu.holders] == [("a", 8192, 30), ("b", 4096, 20)]
 
 
-def test_the_isolations_of_shares_and_of_their_node() -> None:
-    node = Node(1)
-    node.change(isolations=("tokens", "none"))
-    node.world.bind("a", "n1", share("8Gi", 30))
-    node.world.bind("b", "n1", share("4Gi"))
-    (gpu,) = node.view.gpus
+def test_the_isolations_of_shares_and_of_their_node(one_card: Node) -> None:
+    one_card.change(isolations=("tokens", "none"))
+    one_card.world.bind("a", "n1", share("8Gi", 30))
+    one_card.world.bind("b", "n1", share("4Gi"))
+    (gpu,) = one_card.view.gpus
     assert [(one.pod, one.isolation) for one in gpu.holders] == [("a", "tokens"), ("b", "tokens")]
-    assert node.view.isolations == ("tokens", "none")
+    assert one_card.view.isolations == ("tokens", "none")
 
 
-def test_a_card_without_memory_left_is_held() -> None:
-    node = Node(1)
-    node.world.bind("a", "n1", share("40Gi", 10))
-    node.world.bind("b", "n1", share("40Gi", 10))
-    assert node.view.gpus[0].state is DeviceState.HELD
+def test_a_card_without_memory_left_is_held(one_card: Node) -> None:
+    one_card.world.bind("a", "n1", share("40Gi", 10))
+    one_card.world.bind("b", "n1", share("40Gi", 10))
+    assert one_card.view.gpus[0].state is DeviceState.HELD
 
 
-def test_containers_are_those_of_the_nodes_grants() -> None:
-    node = Node()
+def test_containers_are_those_of_the_nodes_grants(node: Node) -> None:
     node.world.bind("train", "n1")
     node.change(grants=[grant(uid_of("train"), "n1", 0)])
     (holder,) = node.view.gpus[0].holders
@@ -98,8 +103,7 @@ def test_a_grant_without_a_pod_is_a_holder_too() -> None:
 
 
 @pytest.mark.parametrize("said", [{"unhealthy": "GPU is lost"}, {"usedBy": "pod ns/stranger"}, {"dirty": "90 MiB of it"}])
-def test_an_unusable_card_says_why_and_keeps_its_holders(said: Json) -> None:
-    node = Node()
+def test_an_unusable_card_says_why_and_keeps_its_holders(node: Node, said: Json) -> None:
     node.world.bind("train", "n1")
     node.change_gpu(0, **said)
     gpu = node.view.gpus[0]
@@ -122,8 +126,7 @@ def test_a_cordon_of_what_is_not_there_is_a_problem() -> None:
     assert "gpu-misspelt" in problem
 
 
-def test_use_is_beside_what_is_held_and_not_added_to_it() -> None:
-    node = Node()
+def test_use_is_beside_what_is_held_and_not_added_to_it(node: Node) -> None:
     node.change(use=[{"uuid": gpu_uuid("n1", 0), "memoryUsedMiB": 512}], usedAt=1000)
     used, unknown = node.view.gpus
     assert used.use is not None
@@ -131,20 +134,19 @@ def test_use_is_beside_what_is_held_and_not_added_to_it() -> None:
     assert (used.held_mib, unknown.use) == (0, None)
 
 
-def test_what_a_pod_uses_of_a_card_is_the_sum_of_its_containers_if_each_is_notified() -> None:
-    node = Node(1)
+def test_the_use_of_a_pod_is_the_sum_of_its_containers_if_each_is_reported(one_card: Node) -> None:
     for pod in ("a", "b"):
-        node.world.bind(pod, "n1", share("8Gi", 30))
+        one_card.world.bind(pod, "n1", share("8Gi", 30))
     card = gpu_uuid("n1", 0)
     grants = [grant(uid_of(pod), "n1", 0) | {"container": name} for pod, name in (("a", "x"), ("a", "y"), ("b", "x"))]
     each = [
         {"pod": uid_of(pod), "container": name, "memoryUsedMiB": mib}
         for pod, name, mib in (("a", "x", 256), ("a", "y", 512), ("b", "x", 0))
     ]
-    node.change(grants=grants, use=[{"uuid": card, "containers": each}], usedAt=1000)
-    assert [(one.pod, one.used_mib) for one in node.view.gpus[0].holders] == [("a", 768), ("b", 0)]
-    node.change(use=[{"uuid": card, "containers": each[1:]}])
-    assert [(one.pod, one.used_mib) for one in node.view.gpus[0].holders] == [("a", None), ("b", 0)]
+    one_card.change(grants=grants, use=[{"uuid": card, "containers": each}], usedAt=1000)
+    assert [(one.pod, one.used_mib) for one in one_card.view.gpus[0].holders] == [("a", 768), ("b", 0)]
+    one_card.change(use=[{"uuid": card, "containers": each[1:]}])
+    assert [(one.pod, one.used_mib) for one in one_card.view.gpus[0].holders] == [("a", None), ("b", 0)]
 
 
 def test_vfs_have_one_state_each() -> None:
@@ -177,16 +179,15 @@ def test_an_ill_nic_is_why_its_vfs_reach_no_one() -> None:
     assert [(vf.state, vf.why) for vf in pf.vfs] == [(DeviceState.UNUSABLE, "link is down")] * 2
 
 
-def test_instances_of_a_card_in_mig_mode() -> None:
-    node = Node(1)
+def test_instances_of_a_card_in_mig_mode(one_card: Node) -> None:
     mig = [
         {"uuid": f"MIG-{n}", "gpuInstance": n, "computeInstance": 0, "memoryMiB": CARD_MIB // 4, "profile": "2g.20gb"}
         for n in range(2)
     ]
     taken = [{"pod": "uid-x", "container": "main", "gpus": [{"uuid": gpu_uuid("n1", 0), "migUuid": "MIG-0"}]}]
-    node.change_gpu(0, migEnabled=True, mig=mig)
-    node.change(grants=taken)
-    (gpu,) = node.view.gpus
+    one_card.change_gpu(0, migEnabled=True, mig=mig)
+    one_card.change(grants=taken)
+    (gpu,) = one_card.view.gpus
     assert (gpu.state, gpu.held_mib, gpu.held_percent) == (DeviceState.SHARED, CARD_MIB // 4, 25)
     assert [(one.state, [holder.uid for holder in one.holders]) for one in gpu.mig] == [
         (DeviceState.HELD, ["uid-x"]),
@@ -195,24 +196,23 @@ def test_instances_of_a_card_in_mig_mode() -> None:
     assert gpu.holders[0].mig == ("MIG-0",)
 
 
-def test_positions_of_a_card_that_is_divided_on_demand() -> None:
+def test_positions_of_a_card_that_is_divided_on_demand(one_card: Node) -> None:
     """Check that held MIG instances are shown one by one, and possible instances as numbers."""
-    node = Node(1)
     large = {"memoryMiB": CARD_MIB // 2, "profile": "3g.40gb", "computeInstance": 0, "slices": 4}
     small = {"memoryMiB": CARD_MIB // 8, "profile": "1g.10gb", "computeInstance": 0, "slices": 1}
     mig = [{"uuid": f"MIG-3g@{start}", "gpuInstance": start, **large} for start in (0, 4)]
     mig += [{"uuid": f"MIG-1g@{start}", "gpuInstance": start, **small} for start in range(7)]
-    node.change_gpu(0, migEnabled=True, mig=mig)
-    assert node.view.gpus[0].mig == ()
-    assert node.view.gpus[0].mig_positions == ("2 x 3g.40gb", "7 x 1g.10gb")
+    one_card.change_gpu(0, migEnabled=True, mig=mig)
+    assert one_card.view.gpus[0].mig == ()
+    assert one_card.view.gpus[0].mig_positions == ("2 x 3g.40gb", "7 x 1g.10gb")
     taken = [{"pod": "uid-x", "container": "main", "gpus": [{"uuid": gpu_uuid("n1", 0), "migUuid": "MIG-1g@6"}]}]
-    node.change(grants=taken)
-    (gpu,) = node.view.gpus
+    one_card.change(grants=taken)
+    (gpu,) = one_card.view.gpus
     assert (gpu.state, gpu.held_mib, gpu.mig_positions) == (DeviceState.SHARED, CARD_MIB // 8, ("1 x 3g.40gb", "6 x 1g.10gb"))
     assert [(one.uuid, one.state) for one in gpu.mig] == [("MIG-1g@6", DeviceState.HELD)]
 
 
-def test_what_several_hold_and_one_should_is_a_problem() -> None:
+def test_a_device_with_several_holders_is_a_problem() -> None:
     grants = [
         {"pod": f"uid-{n}", "podName": f"pod-{n}", "namespace": "ns", "container": "main", "vfs": [vf_address(0)]} for n in "ab"
     ]
@@ -261,8 +261,7 @@ def test_a_node_that_gives_nothing_withholds_what_no_one_holds(away: bool) -> No
     assert (sums.vfs_free, sums.vfs_held, sums.vfs_withheld, sums.vfs_unusable) == (0, 1, 2, 0)
 
 
-def test_without_a_report_who_holds_something_is_a_problem() -> None:
-    node = Node()
+def test_without_a_report_who_holds_something_is_a_problem(node: Node) -> None:
     node.world.bind("train", "n1")
     view = node_view(node.world.ledger, None, "n1")
     assert (view.state, view.gpus) == (NodeState.NO_REPORT, ())
@@ -336,8 +335,7 @@ def test_totals_count_each_device_once() -> None:
         (None, False),
     ],
 )
-def test_a_card_idles_where_its_node_says_that_nothing_of_it_is_used(use: Json | None, idle: bool) -> None:
-    node = Node()
+def test_a_card_idles_where_its_node_says_that_nothing_of_it_is_used(node: Node, use: Json | None, idle: bool) -> None:
     node.world.bind("train", "n1")
     node.change(use=[{"uuid": gpu_uuid("n1", card)} | use for card in (0, 1)] if use is not None else [])
     held, free = node.view.gpus
@@ -345,8 +343,7 @@ def test_a_card_idles_where_its_node_says_that_nothing_of_it_is_used(use: Json |
     assert totals([node.view]).gpus_idle == int(idle)
 
 
-def test_a_card_in_mig_mode_without_an_instance_is_not_free() -> None:
-    node = Node()
+def test_a_card_in_mig_mode_without_an_instance_is_not_free(node: Node) -> None:
     node.change_gpu(0, migEnabled=True)
     without, free = node.view.gpus
     assert (without.state, free.state) == (DeviceState.UNUSABLE, DeviceState.FREE)

@@ -22,9 +22,8 @@ def sets(help_on: NodeHelp) -> list[list[str]]:
     return [[one.pod for one in deleted] for deleted in some]
 
 
-def test_one_pod_is_enough() -> None:
-    made = World()
-    made.node("n1", 2)
+def test_a_set_has_no_more_pods_than_needed() -> None:
+    made = World.of(n1=2)
     made.bind("a", "n1", share("50Gi"))
     made.bind("b", "n1", share("60Gi"))
     (on,) = helps(made, WHOLE)
@@ -32,17 +31,15 @@ def test_one_pod_is_enough() -> None:
 
 
 def test_all_pairs_that_are_enough_and_no_one_who_is_not_needed() -> None:
-    made = World()
-    made.node("n1", 3)
+    made = World.of(n1=3)
     for name in ("a", "b", "c"):
         made.bind(name, "n1")
     (on,) = helps(made, {"lading.dev/gpu": "2"})
     assert sorted(map(sorted, sets(on))) == [["a", "b"], ["a", "c"], ["b", "c"]]
 
 
-def test_who_ends_already_comes_first_and_then_the_least_important() -> None:
-    made = World()
-    made.node("n1", 3)
+def test_pods_that_are_being_deleted_come_first_and_then_the_lowest_priority() -> None:
+    made = World.of(n1=3)
     made.bind("a", "n1", priority=5)
     made.bind("b", "n1", priority=3)
     made.bind("c", "n1", priority=9)
@@ -63,16 +60,13 @@ def test_nodes_that_lack_less_come_first_and_those_where_it_fits_are_passed_over
 
 
 def test_where_no_one_can_help() -> None:
-    made = World()
-    made.node("small", 1)
+    made = World.of(small=1)
     made.bind("a", "small")
     assert helps(made, {"lading.dev/gpu": "2"}) == [NodeHelp(node="small")]
 
 
-def test_who_does_not_end_is_in_no_set() -> None:
-    made = World()
-    made.node("n1", 2)
-    made.node("n2", 1)
+def test_a_pod_that_does_not_end_is_in_no_set() -> None:
+    made = World.of(n1=2, n2=1)
     for name, node in (("stays", "n1"), ("ends", "n1"), ("alone", "n2")):
         made.bind(name, node)
     made.show("waits")
@@ -82,16 +76,15 @@ def test_who_does_not_end_is_in_no_set() -> None:
     assert (second.together, [one.pod for one in second.stay]) == (0, ["alone"])
 
 
-def test_who_does_not_end_is_named_only_where_that_is_what_is_in_the_way() -> None:
-    made = World()
-    made.node("n1", 2)
+def test_a_pod_that_does_not_end_is_named_only_if_its_end_would_help() -> None:
+    made = World.of(n1=2)
     made.bind("stays", "n1")
     made.show("waits", {"lading.dev/gpu": "3"})
     (on,) = find_helps(made.scheduler, made.pending_pod("waits"), ["n1"], stay={uid_of("stays")})
     assert on == NodeHelp(node="n1")
 
 
-def test_who_is_known_by_a_grant_alone() -> None:
+def test_a_holder_with_a_grant_alone_is_in_a_set() -> None:
     made = World()
     made.node("n1", 1, grants=[grant("uid-x", "n1", 0)])
     (on,) = helps(made, WHOLE)
@@ -109,8 +102,7 @@ def test_any_of_those_who_are_alike() -> None:
 
 def test_no_more_sets_are_reported_than_a_person_reads() -> None:
     """Check that both pods of each card have to end."""
-    made = World()
-    made.node("n1", 8)
+    made = World.of(n1=8)
     for number in range(16):
         made.bind(f"p{number}", "n1", share("35Gi"))
     (on,) = helps(made, WHOLE)

@@ -45,12 +45,12 @@ def halves(**options: str) -> World:
     return made
 
 
-def test_one_goes_where_there_is_room_and_the_pod_takes_its_place() -> None:
+def test_a_pod_moves_to_a_free_card_and_the_waiting_pod_takes_its_place() -> None:
     (opening,) = plan(halves(), "waits")
     assert said(opening) == ("n1", [("a", "n2")])
 
 
-def test_what_fits_already_moves_no_one() -> None:
+def test_no_pod_moves_for_a_pod_that_fits_already() -> None:
     made = halves()
     made.node("n3", 2)
     (opening,) = plan(made, "waits")
@@ -58,8 +58,7 @@ def test_what_fits_already_moves_no_one() -> None:
 
 
 def test_a_share_moves_to_another_card_of_its_own_node() -> None:
-    made = World()
-    made.node("n1", 2)
+    made = World.of(n1=2)
     for name, memory in (("a", "15Gi"), ("b", "70Gi"), ("d", "10Gi"), ("c", "8Gi")):
         made.bind(name, "n1", share(memory))
     for name in ("a", "d"):
@@ -78,7 +77,7 @@ def test_the_least_important_of_several() -> None:
     assert [move.pod.name for move in opening.moves] == ["on-n2"]
 
 
-def test_who_may_not_be_moved_stays() -> None:
+def test_a_pod_that_may_not_move_stays() -> None:
     assert [said(one) for one in plan(halves(), "waits", but="a")] == [("n2", [("b", "n1")])]
 
 
@@ -105,9 +104,8 @@ def test_where_no_one_has_another_place_no_one_is_moved() -> None:
 
 def test_plans_hold_at_the_same_time() -> None:
     """Check that the only free card elsewhere is not used for two plans."""
-    made = World()
+    made = World.of(n1=2, n2=2, n3=2)
     for node in ("n1", "n2", "n3"):
-        made.node(node, 2)
         made.bind(f"on-{node}", node)
     made.show("first", TWO, created="2026-11-21T00:00:00Z")
     made.show("second", TWO, created="2026-11-21T00:00:01Z")

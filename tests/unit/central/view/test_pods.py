@@ -106,7 +106,7 @@ def test_a_pod_without_gpus_is_never_idle() -> None:
     assert (pod.state, pod.holds.vfs, pod.holds.gpus) == (PodState.HOLDING, 2, 0)
 
 
-def test_of_a_card_in_mig_mode_a_pod_has_its_instances() -> None:
+def test_a_pod_holds_its_instances_of_a_card_in_mig_mode() -> None:
     mig = (MigView(uuid="MIG-1", memory_mib=20_000), MigView(uuid="MIG-2", memory_mib=40_000))
     (pod,) = view_pods([node("n1", card(holder("ns/a", mig=("MIG-1",)), mig=mig))])
     assert (pod.holds.held_mib, pod.holds.held_percent) == (20_000, 25)

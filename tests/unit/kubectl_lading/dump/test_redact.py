@@ -36,7 +36,7 @@ HIDING = [
 
 
 @pytest.mark.parametrize("text", HIDING)
-def test_texts_are_scrubbed(text: str) -> None:
+def test_secrets_in_text_are_redacted(text: str) -> None:
     message = scrub(text)
     assert CANARY not in message
     assert REDACTED in message
@@ -53,7 +53,7 @@ def test_texts_are_scrubbed(text: str) -> None:
         "glpat-0123456789abcdefghij",
     ],
 )
-def test_what_is_shaped_as_a_token(shaped: str) -> None:
+def test_a_word_with_the_shape_of_a_token_is_redacted(shaped: str) -> None:
     assert shaped not in scrub(f"using {shaped} for it")
 
 
@@ -69,7 +69,7 @@ def test_what_is_shaped_as_a_token(shaped: str) -> None:
         "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA\n-----END PUBLIC KEY-----",
     ],
 )
-def test_what_a_maintainer_needs_stays(text: str) -> None:
+def test_text_without_secrets_is_not_changed(text: str) -> None:
     assert scrub(text) == text
 
 
@@ -79,7 +79,7 @@ def test_scrubbing_again_changes_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["a", "a.", "a-", "://", "http://", "token", "password=", "-----BEGIN PRIVATE KEY-----", "x:"])
-def test_a_long_word_is_no_trap(word: str) -> None:
+def test_redacting_a_long_word_takes_little_time(word: str) -> None:
     began = time.process_time()
     scrub(word * (200_000 // len(word)))
     assert time.process_time() - began < 5
@@ -104,7 +104,7 @@ def test_a_command_line_keeps_the_names_of_flags() -> None:
         ("config.yaml", False),
     ],
 )
-def test_names_of_files(name: str, secret: bool) -> None:
+def test_names_of_files_with_secrets_are_recognised(name: str, secret: bool) -> None:
     assert is_secret_name(name) is secret
 
 
@@ -176,7 +176,7 @@ SECRET_POD: dict[str, Any] = {
 }
 
 
-def test_a_pod_keeps_what_is_ours() -> None:
+def test_the_dump_of_a_pod_has_its_devices_and_no_secret() -> None:
     kept = keep(SECRET_POD, POD)
     assert CANARY not in json.dumps(kept)
     annotations = kept["metadata"]["annotations"]
@@ -193,7 +193,7 @@ def test_a_pod_keeps_what_is_ours() -> None:
     assert kept["metadata"]["managedFields"] == [{"manager": "kubectl", "time": "t"}]
 
 
-def test_a_node_keeps_what_it_runs() -> None:
+def test_the_dump_of_a_node_has_its_versions_and_no_secret() -> None:
     node = {
         "metadata": {
             "name": "n1",
@@ -258,7 +258,7 @@ def test_a_config_map_keeps_files_that_are_not_secret() -> None:
         ("somebody", CANARY, False, False),
     ],
 )
-def test_an_event_keeps_its_message_where_it_is_about_us(source: str, message: str, ours: bool, stays: bool) -> None:
+def test_the_message_of_an_event_is_kept_if_it_is_about_lading(source: str, message: str, ours: bool, stays: bool) -> None:
     result = {
         "metadata": {"name": "e"},
         "reason": "Failed",

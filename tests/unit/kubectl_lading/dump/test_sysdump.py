@@ -104,7 +104,9 @@ def test_no_secret_is_in_any_file(cli: Cli, tmp_path: Path) -> None:
     assert packed == {f"dump/{name}": content for name, content in files.items()}
 
 
-def test_what_a_maintainer_needs_is_there(cluster: InstalledCluster, cli: Cli, tmp_path: Path) -> None:
+def test_a_sysdump_has_the_objects_logs_and_views_of_the_installation(
+    cluster: InstalledCluster, cli: Cli, tmp_path: Path
+) -> None:
     assert cli.run("sysdump", "-o", "dump").exit_code == 0
     dump = tmp_path / "dump"
     pods = {one["metadata"]["name"]: one for one in items(dump, "objects/pods.json")}
@@ -142,7 +144,7 @@ def test_a_folder_that_is_there_is_not_written_to(cli: Cli, tmp_path: Path) -> N
     assert (done.exit_code, list((tmp_path / "dump").iterdir())) == (1, [])
 
 
-def test_what_cannot_be_read_is_reported_and_the_rest_is_there(cluster: InstalledCluster, cli: Cli, tmp_path: Path) -> None:
+def test_parts_that_cannot_be_read_are_named_in_the_readme(cluster: InstalledCluster, cli: Cli, tmp_path: Path) -> None:
     cluster.pages[NODES.path()] = 403
     cluster.pages[cluster.log_of(LEADER)] = 403
     cluster.pages[f"{CENTRAL_API}/v1/cluster"] = 403
@@ -157,9 +159,7 @@ def test_what_cannot_be_read_is_reported_and_the_rest_is_there(cluster: Installe
     assert len(items(dump, "objects/nodedevices.json")) == 6
 
 
-def test_of_an_api_server_that_does_not_answer_nothing_is_waited_for_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sysdump_of_an_unreachable_api_server_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = Cli(write_kubeconfig(tmp_path / "away", "http://127.0.0.1:1")).run("sysdump", "-o", "dump")
     assert done.exit_code == 1
@@ -178,7 +178,7 @@ def test_secrets_are_not_asked_for() -> None:
     assert "secrets" not in {section.resource.plural for section in SECTIONS}
 
 
-def test_which_pods_concern_us() -> None:
+def test_pods_with_requests_or_in_the_namespace_of_lading_are_in_the_sysdump() -> None:
     assert not concerns_us(
         {"metadata": {"name": "web", "namespace": "shop"}, "spec": {"containers": [{"name": "c"}]}}, NAMESPACE
     )

@@ -44,7 +44,7 @@ def run(cli: Cli, *text: str) -> dict[tuple[str, str], str]:
     return {(one["kind"], one["name"]): one["what"] for one in json.loads(done.stdout)}
 
 
-def test_everything_of_deploy_is_made_and_again_nothing(cli: Cli, server: FakeKubeServer) -> None:
+def test_a_second_install_changes_nothing(cli: Cli, server: FakeKubeServer) -> None:
     done = run(cli)
     assert set(done.values()) == {"created"}
     assert {(one["kind"], one["metadata"]["name"]) for one in render(find_deploy())} < done.keys()
@@ -118,7 +118,7 @@ def daemonset(wanted: int, updated: int, ready: int) -> Any:
         (daemonset(0, 0, 0), ""),
     ],
 )
-def test_pods_are_ready_when_all_are_those_of_now(live: Any, lack: str) -> None:
+def test_a_workload_is_ready_when_all_its_pods_are_updated_and_ready(live: Any, lack: str) -> None:
     result = find_lack(live)
     assert lack in result
     assert bool(result) == bool(lack)
@@ -160,7 +160,7 @@ def test_a_node_that_cannot_be_cleaned_goes_on_as_before(cli: Cli, server: FakeK
     assert NODE not in server.objects
 
 
-def test_what_the_server_added_is_no_change() -> None:
+def test_fields_that_the_api_server_added_are_no_change() -> None:
     assert is_within({"a": [{"b": 1}]}, {"a": [{"b": 1, "default": 2}], "status": {}})
     assert not is_within({"a": [{"b": 1}]}, {"a": [{"b": 1}, {"b": 2}]})
     assert not is_within({"a": 1}, {})
@@ -179,7 +179,7 @@ class TestWithPods:
     def cluster(self) -> SmallCluster:
         return SmallCluster()
 
-    def test_uninstall_is_refused_and_names_them(self, cli: Cli, server: FakeKubeServer) -> None:
+    def test_uninstall_is_refused_while_pods_hold_devices(self, cli: Cli, server: FakeKubeServer) -> None:
         before = dict(server.objects)
         done = cli.run("install", "--uninstall")
         assert done.exit_code == 1

@@ -66,7 +66,9 @@ IN_THE_WAY: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("check", "changes", "target", "named"), IN_THE_WAY)
-def test_what_is_in_the_way(check: str, changes: dict[str, Any], target: str, named: str) -> None:
+def test_a_check_that_is_in_the_way_of_an_upgrade_is_degraded(
+    check: str, changes: dict[str, Any], target: str, named: str
+) -> None:
     view = view_preflight(current(**changes), target)
     result = [one for one in view.findings if one.check == check and one.verdict is Verdict.DEGRADED and named in one.what]
     assert result, [(one.check, one.what) for one in view.findings]
@@ -85,12 +87,12 @@ def test_what_is_in_the_way(check: str, changes: dict[str, Any], target: str, na
         ("runtimes", {"nodes": {"n1": node(runtime="containerd://1.6.20")}}, "0.1.0"),
     ],
 )
-def test_what_is_worth_knowing_before(check: str, changes: dict[str, Any], target: str) -> None:
+def test_a_check_that_is_only_worth_knowing_is_a_note(check: str, changes: dict[str, Any], target: str) -> None:
     view = view_preflight(current(**changes), target)
     assert {(one.check, one.verdict) for one in view.findings} == {(check, Verdict.NOTE)}
 
 
-def test_what_cannot_be_compared_is_unknown() -> None:
+def test_a_version_that_cannot_be_compared_is_unknown() -> None:
     view = view_preflight(current(reports={"n1": report(reporter="dev")}), "0.1.0")
     assert ("steps-allowed", Verdict.UNKNOWN) in [(one.check, one.verdict) for one in view.findings]
 
@@ -100,7 +102,7 @@ def test_a_step_that_is_too_long_names_the_one_before() -> None:
     assert "0.2.0" in result
 
 
-def test_a_resource_that_is_stored_as_what_no_one_serves() -> None:
+def test_a_stored_version_of_the_resource_that_is_not_served_is_in_the_way() -> None:
     result = msgspec.structs.replace(crd(fields=FIELDS), status=msgspec.structs.replace(crd().status, stored_versions=("v0",)))
     assert [one.check for one in view_preflight(current(crd=result), "0.1.0").findings] == ["resource-current"]
 
@@ -129,7 +131,7 @@ def test_the_installed_cluster(cli: Cli) -> None:
     assert [one.check for one in view.findings] == ["nodes-reachable"]
 
 
-def test_arguments_without_a_meaning(cli: Cli) -> None:
+def test_an_invalid_target_version_is_a_usage_error(cli: Cli) -> None:
     assert cli.run("preflight", "--to", "newest").exit_code == 2
 
 

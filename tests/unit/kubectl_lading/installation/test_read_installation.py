@@ -47,7 +47,7 @@ def test_a_configuration_that_is_none(text: str) -> None:
     assert isinstance(parse_scheduler_config(text), Unread)
 
 
-def test_what_a_replica_says() -> None:
+def test_a_replica_is_read_from_its_metrics_and_readiness() -> None:
     replica = parse_replica(METRICS, ready(("lists-read", True)))
     assert replica == Replica(version="0.2.0", leads=True, bindings_open=3, unready=())
 

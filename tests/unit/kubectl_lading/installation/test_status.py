@@ -78,13 +78,13 @@ def test_something_is_degraded(cluster: InstalledCluster, cli: Cli) -> None:
         (DAEMONSETS.path("lading-nodes", "lading-node"), ["daemonsets-deployed"]),
     ],
 )
-def test_what_may_not_be_read(cluster: InstalledCluster, cli: Cli, path: str, checks: list[str]) -> None:
+def test_a_refused_read_makes_its_checks_unknown(cluster: InstalledCluster, cli: Cli, path: str, checks: list[str]) -> None:
     cluster.pages[path] = 403
     status, view = seen(cli)
     assert (status, [one.check for one in view.findings]) == (3, checks)
 
 
-def test_who_may_not_read_the_definition_learns_by_the_list_that_it_is_not_there(cluster: InstalledCluster, cli: Cli) -> None:
+def test_a_missing_resource_is_found_by_its_list_if_the_definition_may_not_be_read(cluster: InstalledCluster, cli: Cli) -> None:
     cluster.pages[CRDS.path(name="nodedevices.devices.lading.dev")] = 403
     cluster.pages[NODE_DEVICES.path()] = 404
     _, view = seen(cli)
@@ -181,7 +181,7 @@ def test_an_api_server_that_is_not_there(tmp_path: Path) -> None:
     assert "hint" in done.stderr
 
 
-def test_arguments_without_a_meaning(cli: Cli) -> None:
+def test_an_invalid_timeout_is_a_usage_error(cli: Cli) -> None:
     assert cli.run("status", "--wait", "--timeout", "soon").exit_code == 2
 
 
@@ -210,7 +210,7 @@ class Looks:
         )
 
 
-def test_it_waits_until_all_is_well() -> None:
+def test_wait_ends_when_all_checks_are_ok() -> None:
     scans = Looks(AWAY, AWAY, ILL, ILL, WELL, ILL)
     assert scans.wait(300) is WELL
     assert scans.now == 4 * AGAIN_S
@@ -218,12 +218,12 @@ def test_it_waits_until_all_is_well() -> None:
 
 
 @pytest.mark.parametrize("last", [ILL, AWAY])
-def test_it_waits_no_longer_than_it_may(last: StatusView | Unread) -> None:
+def test_wait_ends_at_its_timeout(last: StatusView | Unread) -> None:
     scans = Looks(last)
     assert scans.wait(7) is last
     assert scans.now <= 7
 
 
-def test_without_waiting_it_scans_once() -> None:
+def test_without_a_timeout_the_installation_is_read_once() -> None:
     scans = Looks(ILL, WELL)
     assert (scans.wait(0), scans.now, scans.told) == (ILL, 0.0, [])

@@ -40,7 +40,7 @@ NEW_CRD = msgspec.convert({"metadata": {"name": "n"}, "status": {"conditions": N
 GPU = {"uuid": "GPU-00000000-0000-0000-0000-000000000000", "bdf": "0000:1b:00.0", "model": "A", "memoryMiB": 1}
 
 
-def test_one_that_is_well() -> None:
+def test_a_complete_installation_has_no_findings() -> None:
     view = view_status(installation())
     assert (view.state, view.findings) == (Verdict.OK, ())
     assert [one.part for one in view.parts] == [part for part in Part if part is not Part.VERSIONS]
@@ -132,7 +132,7 @@ DEGRADED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("check", "changes", "named"), DEGRADED)
-def test_what_is_degraded(check: str, changes: dict[str, Any], named: str) -> None:
+def test_each_defect_is_a_degraded_finding_of_its_check(check: str, changes: dict[str, Any], named: str) -> None:
     view = view_status(installation(**changes))
     result = [one for one in view.findings if one.check == check and one.verdict is Verdict.DEGRADED and named in one.what]
     assert result, [(one.check, one.what) for one in view.findings]
@@ -154,7 +154,7 @@ def test_what_is_degraded(check: str, changes: dict[str, Any], named: str) -> No
         ("scheduler-asks-central", {"scheduler_config": UNREAD}, "kube-scheduler"),
     ],
 )
-def test_what_cannot_be_read_is_never_well(check: str, changes: dict[str, Any], named: str) -> None:
+def test_a_part_that_cannot_be_read_is_unknown(check: str, changes: dict[str, Any], named: str) -> None:
     view = view_status(installation(**changes))
     (result,) = view.findings
     assert (result.check, result.verdict, result.why) == (check, Verdict.UNKNOWN, UNREAD.why)
@@ -181,7 +181,7 @@ def test_what_cannot_be_read_is_never_well(check: str, changes: dict[str, Any], 
         ("pods-waiting", {"workload": Workload(pending={"fits": 1, "too-few-free-gpus": 3})}, "too-few-free-gpus 3, fits 1"),
     ],
 )
-def test_what_is_only_worth_knowing(check: str, changes: dict[str, Any], named: str) -> None:
+def test_a_finding_that_needs_no_action_is_a_note(check: str, changes: dict[str, Any], named: str) -> None:
     view = view_status(installation(**changes))
     (result,) = view.findings
     assert (result.check, result.verdict) == (check, Verdict.NOTE)
@@ -220,7 +220,7 @@ def test_every_check_is_tried() -> None:
     assert {check.name for check in CHECKS} == {check for check, _, _ in DEGRADED} | {"pods-waiting"}
 
 
-def test_the_worst_comes_first() -> None:
+def test_findings_are_sorted_by_their_verdict() -> None:
     view = view_status(installation(central=UNREAD, workload=Workload(pending={"fits": 1}, unassigned=("a/b",))))
     assert [one.verdict for one in view.findings] == [Verdict.DEGRADED, Verdict.UNKNOWN, Verdict.NOTE]
 
@@ -230,7 +230,7 @@ def test_a_leader_that_runs_elsewhere_is_believed() -> None:
     assert view_status(installation(lease=lease(holder="a-host_0b6f"))).findings == ()
 
 
-def test_one_that_runs_elsewhere_needs_no_deployment_where_a_person_says_that_it_answers() -> None:
+def test_central_outside_of_the_cluster_needs_no_deployment_if_its_url_is_given() -> None:
     away: dict[str, Any] = {"central": None, "replicas": {}, "lease": None, "endpoints": None, "system_pods": []}
     (result,) = view_status(installation(**away)).findings
     assert (result.check, result.verdict) == ("central-deployed", Verdict.DEGRADED)

@@ -60,7 +60,7 @@ def test_a_budget_that_lets_no_one_go(server: FakeKubeServer, cli: Cli) -> None:
     assert "team-a/busy-b-0" in result["stay"]
 
 
-def test_one_that_has_ended_meanwhile_is_no_one_to_move(server: FakeKubeServer, cli: Cli) -> None:
+def test_a_pod_that_ended_meanwhile_is_not_moved(server: FakeKubeServer, cli: Cli) -> None:
     path = PODS.path("team-a", "finetune")
     server.fail(Fault(status=404, reason="NotFound"), when=lambda request: request.path == path, times=9)
     result = advice(cli)
@@ -109,7 +109,7 @@ def test_a_pod_that_several_budgets_cover_stays() -> None:
     assert forbidden(pods, Budgets.of([budget(1, app="x"), budget(9, tier="y")])).keys() == {"a"}
 
 
-def test_who_stays_anyway_does_not_count_for_a_budget() -> None:
+def test_a_pod_that_stays_on_its_node_does_not_count_for_a_budget() -> None:
     pods = [mover("d", owner="DaemonSet", labels={"app": "x"}), mover("a", labels={"app": "x"})]
     assert forbidden(pods, Budgets.of([budget(1, app="x")])).keys() == {"d"}
 

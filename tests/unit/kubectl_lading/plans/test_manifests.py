@@ -78,7 +78,7 @@ def test_a_list_and_several_documents() -> None:
         ("kind: Job\nmetadata: {name: x}\nspec: {parallelism: 5000, template: {spec: {}}}", "1000"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_its_place(text: str, named: str) -> None:
+def test_a_malformed_manifest_is_refused_with_its_place(text: str, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         parsed(text)
 
@@ -106,13 +106,13 @@ def refusal(**wanted: Any) -> str:
     return made.why
 
 
-def test_of_its_class() -> None:
+def test_the_priority_is_that_of_the_priority_class() -> None:
     assert priority(CLASSES, priorityClassName="training") == (1000, LOWER)
     assert priority(CLASSES, priorityClassName="batch") == (-5, "Never")
     assert priority(CLASSES, priorityClassName="training", priority=1000, preemptionPolicy=LOWER) == (1000, LOWER)
 
 
-def test_of_the_default_class_and_of_several_the_lowest() -> None:
+def test_the_lowest_default_priority_class_counts() -> None:
     default = a_class("default", 7, globalDefault=True)
     assert priority((a_class("none", 9, globalDefault=None),)) == (0, LOWER)
     assert priority((*CLASSES, default)) == (7, LOWER)
@@ -136,7 +136,7 @@ def test_without_any() -> None:
         ({"preemptionPolicy": "Never"}, LOWER),
     ],
 )
-def test_what_the_api_server_refuses(wanted: dict[str, Any], named: str) -> None:
+def test_a_priority_that_the_api_server_refuses_is_an_error(wanted: dict[str, Any], named: str) -> None:
     assert named in refusal(**wanted)
 
 

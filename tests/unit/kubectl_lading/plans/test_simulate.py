@@ -81,7 +81,7 @@ def test_a_class_that_there_is_not(cli: Cli) -> None:
     assert "training" in pod["problem"]
 
 
-def test_what_is_wrong_with_many_pods_is_shown_once(cli: Cli) -> None:
+def test_an_error_of_many_equal_pods_is_shown_once(cli: Cli) -> None:
     pod = f"{{spec: {{priorityClassName: trainin, {LIMITS}}}}}"
     text = simulated(cli, f"kind: Deployment\nmetadata: {{name: x}}\nspec: {{replicas: 200, template: {pod}}}")
     assert [pod["pod"] for pod in text["pods"]] == [f"x-{number}" for number in range(200)]
@@ -104,7 +104,7 @@ def test_a_reader_has_the_right_to_read_classes() -> None:
     assert any(CLASSES.plural in rule["resources"] and "list" in rule["verbs"] for rule in role["rules"])
 
 
-def test_what_nodes_lack_is_reported_once_for_all_pods_that_wait(cli: Cli) -> None:
+def test_equal_pods_share_one_list_of_verdicts(cli: Cli) -> None:
     one, many = (
         simulated(cli, f"kind: Deployment\nmetadata: {{name: x}}\nspec: {{replicas: {count}, template: {EIGHT}}}")
         for count in (1, 200)

@@ -35,7 +35,7 @@ spec:
     return run(Trials(where), text)
 
 
-def test_each_is_placed_beside_those_before_it() -> None:
+def test_each_pod_is_placed_beside_the_pods_before_it() -> None:
     trials = tried(cluster(2, 1), "lading.dev/gpu: 1", replicas=4)
     uuids = [gpu.uuid for trial in trials for given in trial.containers.values() for gpu in given.gpus]
     assert len(set(uuids)) == 3
@@ -45,20 +45,20 @@ def test_each_is_placed_beside_those_before_it() -> None:
     assert reason.reasons == {Missing.TOO_FEW_FREE_GPUS: 2}
 
 
-def test_those_of_another_manifest_are_beside_them_too() -> None:
+def test_pods_of_several_manifests_get_different_cards() -> None:
     text = "kind: Pod\nspec: {schedulerName: lading, containers: [{name: main, resources: {limits: {lading.dev/gpu: 1}}}]}"
     uuids = [gpu.uuid for trial in run(Trials(cluster(2)), text, text) for gpu in trial.containers["main"].gpus]
     assert len(set(uuids)) == 2
 
 
-def test_devices_and_how_close_they_are() -> None:
+def test_a_trial_has_devices_and_their_distances() -> None:
     (trial,) = tried(cluster(2), "lading.dev/gpu: 2, lading.dev/rdma: 1")
     assert (len(trial.containers["main"].gpus), len(trial.containers["main"].vfs)) == (2, 1)
     assert sum(trial.distances.values()) == 3
     assert trial.pairs == ()
 
 
-def test_each_pair_where_that_is_asked_for() -> None:
+def test_a_trial_has_each_pair_of_devices_if_requested() -> None:
     text = "kind: Pod\nspec: {containers: [{name: main, resources: {limits: {lading.dev/gpu: 2, lading.dev/rdma: 1}}}]}"
     (trial,) = run(Trials(cluster(2), in_pairs=True), text)
     assert len(trial.pairs) == 3
@@ -70,7 +70,7 @@ def test_a_node_with_the_devices_and_without_the_cpu() -> None:
     assert (trial.node, trial.lacks_resources) == ("", ("n0",))
 
 
-def test_what_was_found_of_one_is_not_kept_beyond_the_next_that_is_placed() -> None:
+def test_verdicts_are_computed_again_after_a_pod_was_placed() -> None:
     """Check that the second six finds two free cards, and the last six none."""
     six, two = (
         f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{name: m, resources: {{limits: {{lading.dev/gpu: {n}}}}}}}]}}"
@@ -84,7 +84,7 @@ def test_what_was_found_of_one_is_not_kept_beyond_the_next_that_is_placed() -> N
     assert before.detail != after.detail
 
 
-def test_what_is_wrong_with_the_pod_itself() -> None:
+def test_a_pod_with_a_problem_of_its_own_gets_no_node() -> None:
     (bad,) = tried(cluster(1), "lading.dev/gpus: 1")
     assert (bad.node, bad.code) == ("", OfPod.REQUEST_MALFORMED)
     (plain,) = tried(cluster(1), "cpu: 1")

@@ -39,7 +39,7 @@ def test_without_links_the_place_counts() -> None:
     assert pair.said == DISTANCES[Distance.SWITCH]
 
 
-def test_what_is_not_reported_any_more_is_left_out() -> None:
+def test_a_device_that_is_not_reported_has_no_pair() -> None:
     assert list(pairs_of(REPORT, placed(NEAR.uuid, "GPU-gone"))) == []
 
 

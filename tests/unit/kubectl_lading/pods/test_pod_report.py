@@ -49,7 +49,7 @@ def without(pod: Json, key: str) -> Json:
     return pod | {"metadata": metadata | {"annotations": kept}}
 
 
-def test_what_is_assigned_is_granted(cluster: SmallCluster) -> None:
+def test_a_running_pod_has_its_assigned_and_granted_devices(cluster: SmallCluster) -> None:
     text = report(cluster, cluster.pod("train-0"))
     (train,) = text.containers
     assert (train.name, len(train.gpus), len(train.vfs)) == ("train", 2, 2)
@@ -60,7 +60,7 @@ def test_what_is_assigned_is_granted(cluster: SmallCluster) -> None:
     assert (text.stand, text.node, text.gen, text.problem) == (Stand.RUNNING, "h100-1", 1, "")
 
 
-def test_what_is_not_granted_yet_is_assigned_all_the_same(cluster: SmallCluster) -> None:
+def test_assigned_devices_are_shown_before_they_are_granted(cluster: SmallCluster) -> None:
     (train,) = report(cluster, cluster.pod("train-0"), granted=False).containers
     assert len(train.gpus) == 2
     assert (train.granted_gpus, train.granted_vfs) == ((), ())
@@ -102,7 +102,7 @@ def test_an_assignment_for_another_node_is_a_problem(cluster: SmallCluster) -> N
     assert report(cluster, annotated(pod, **{ASSIGNMENT: "{"})).problem
 
 
-def test_one_that_waits_has_no_devices(cluster: SmallCluster) -> None:
+def test_a_waiting_pod_has_no_devices(cluster: SmallCluster) -> None:
     text = report(cluster, cluster.pod("next-run"))
     assert (text.stand, text.containers, text.signature) == (Stand.WAITING, (), None)
     assert "8 whole GPUs" in text.asks
@@ -123,6 +123,6 @@ def test_the_condition_of_its_devices(cluster: SmallCluster) -> None:
     assert (text.healthy, text.healthy_said) == ("False", "GPU is lost")
 
 
-def test_what_is_named_for_a_container_that_there_is_not(cluster: SmallCluster) -> None:
+def test_an_annotation_for_an_unknown_container_has_no_effect(cluster: SmallCluster) -> None:
     text = report(cluster, annotated(cluster.pod("train-0"), **{f"{MANUAL_GPUS}.trian": "0", f"{MANUAL_GPUS}.train": "1"}))
     assert text.without_effect == (f"{MANUAL_GPUS}.trian",)

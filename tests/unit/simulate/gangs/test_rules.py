@@ -36,7 +36,7 @@ def test_a_gang_starts_when_another_one_has_ended(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize(("rules", "held"), [(Rules.LADING, 0), (Rules.KOORDINATOR, 0), (Rules.GREEDY, 4), (Rules.KUEUE, 0)])
-def test_what_a_gang_holds_that_is_not_whole(rules: Rules, held: int) -> None:
+def test_the_devices_that_an_incomplete_gang_holds(rules: Rules, held: int) -> None:
     """Check Kueue too, which holds nothing here because the quota has too little left."""
     played = begin(rules)
     alone = played.arrive(1, ONE)
