@@ -30,14 +30,14 @@ def added(own: str, *vfs: tuple[PciAddress, str], network: VfNetwork = EACH, nam
     ("text", "network"),
     [("", None), ("vfs/vf-{vf}", EACH), ("vfs/rdma", ONE), ("a/{vf}", VfNetwork(namespace="a", name="{vf}"))],
 )
-def test_the_setting(text: str, network: VfNetwork | None) -> None:
+def test_the_setting_names_a_network(text: str, network: VfNetwork | None) -> None:
     assert parse_vf_network(text) == network
 
 
 @pytest.mark.parametrize(
     "text", ["vf-{vf}", "/vf-{vf}", "vfs/", "vfs/VF-{vf}", "vfs/{vf}-", "a/{vf}-{vf}", "a/b/c", "a/{bdf}", "a/" + "x" * 64]
 )
-def test_no_setting(text: str) -> None:
+def test_a_malformed_setting_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError, match="cni_network"):
         parse_vf_network(text)
 
@@ -45,12 +45,11 @@ def test_no_setting(text: str) -> None:
 # ---- what is added
 
 
-def test_each_vf_has_a_definition_of_its_own_by_its_address() -> None:
-    assert added("", VF, OTHER) == [element("vf-0000-3b-00-2", VF), element("vf-10000-c0-1f-7", OTHER)]
-
-
-def test_or_all_have_one_definition_and_the_device_tells_them_separate() -> None:
-    assert added("", VF, OTHER, network=ONE) == [element("rdma", VF), element("rdma", OTHER)]
+@pytest.mark.parametrize(
+    ("network", "names"), [(EACH, ["vf-0000-3b-00-2", "vf-10000-c0-1f-7"]), (ONE, ["rdma", "rdma"])], ids=["each", "one"]
+)
+def test_vfs_have_a_definition_each_or_share_one(network: VfNetwork, names: list[str]) -> None:
+    assert added("", VF, OTHER, network=network) == [element(name, vf) for name, vf in zip(names, (VF, OTHER), strict=True)]
 
 
 def test_other_networks_stay_as_they_are_and_come_first() -> None:
@@ -71,7 +70,7 @@ def test_a_list_of_names_becomes_json() -> None:
 
 
 @pytest.mark.parametrize("own", ["", "storage , b", '[{"name": "storage"}]', "[]"])
-def test_without_vfs_nothing_changes_not_a_space(own: str) -> None:
+def test_networks_of_a_pod_without_vfs_are_not_changed_at_all(own: str) -> None:
     assert add_networks(own, "team", (), EACH) == own
 
 
@@ -122,7 +121,7 @@ def test_networks_that_multus_cannot_read_are_refused(own: str) -> None:
     assert isinstance(add_networks(own, "team", [VF], EACH), UnreadableNetworks)
 
 
-def test_the_same_gives_the_same() -> None:
+def test_adding_the_same_vfs_again_changes_nothing() -> None:
     once = add_networks("storage", "team", [VF, OTHER], EACH)
     assert isinstance(once, str)
     assert add_networks(once, "team", [VF, OTHER], EACH) == once

@@ -2,34 +2,43 @@ import pytest
 
 from central.ledger.model import NodeCapacity
 from central.rank.score import score
-from central.request.model import ContainerRequest, DeviceRequest, Policy, Role
+from central.request.model import DeviceRequest, Policy, Role
 from central.search.demand import Limits
 from tests.fakes.capacities import capacity, card, eight_gpus, held, rdma, request, share, vf, whole
 
+MANY = capacity(*(card(n, free_mib=80000) for n in range(2)))  # a small share on each card
+FEW = capacity(held(0), card(1))
+BUSY, CALM = (capacity(card(0, free_mib=80000, free_core=core)) for core in (10, 90))
+USED, FRESH = (capacity(vfs=[vf(0), vf(1, held=held)]) for held in (True, False))
+ONE_CARD = capacity(card(0, usable_mib=100))
+HALF_OF_TWO = capacity(card(0, usable_mib=100, free_mib=50, free_core=50), card(1, usable_mib=100))
+# Behaviour → pod, policy, and nodes from the highest score to the lowest.
+ORDERS: dict[str, tuple[DeviceRequest, Policy, list[NodeCapacity]]] = {
+    "binpack prefers the fullest node": (
+        request(whole("a")),
+        Policy.BINPACK,
+        [eight_gpus(held_cards=range(6)), eight_gpus(held_cards={1}), eight_gpus()],
+    ),
+    "binpack counts the pod itself": (
+        request(whole("a")),
+        Policy.BINPACK,
+        [capacity(card(0)), eight_gpus(held_cards=range(4))],
+    ),
+    "binpack counts the memory of the pod": (request(share("a", 60)), Policy.BINPACK, [ONE_CARD, HALF_OF_TWO]),
+    "binpack counts the compute of the pod": (request(share("a", 1, 60)), Policy.BINPACK, [ONE_CARD, HALF_OF_TWO]),
+    "spread prefers the emptiest node": (request(share("a", 10)), Policy.SPREAD, [capacity(card(0), card(1)), FEW, MANY]),
+    "binpack prefers a whole taken card to small shares": (request(share("a", 10)), Policy.BINPACK, [FEW, MANY]),
+    "compute fills a node as memory does": (request(share("a", 1, 5)), Policy.BINPACK, [BUSY, CALM]),
+    "binpack compares VFs if no cards are requested": (request(rdma("a")), Policy.BINPACK, [USED, FRESH]),
+    "spread compares VFs if no cards are requested": (request(rdma("a")), Policy.SPREAD, [FRESH, USED]),
+}
 
-def ranked(pod: DeviceRequest, policy: Policy, **capacities: NodeCapacity) -> list[str]:
-    return sorted(capacities, key=lambda name: score(capacities[name], pod, policy=policy), reverse=True)
 
-
-def test_binpack_takes_the_fullest() -> None:
-    pod = request(whole("a"))
-    order = ranked(
-        pod, Policy.BINPACK, empty=eight_gpus(), full=eight_gpus(held_cards=range(6)), half=eight_gpus(held_cards={1})
-    )
-    assert order == ["full", "half", "empty"]
-
-
-def test_binpack_counts_the_pod_itself() -> None:
-    """Check a node of one card, which the pod would fill."""
-    order = ranked(request(whole("a")), Policy.BINPACK, large=eight_gpus(held_cards=range(4)), small=capacity(card(0)))
-    assert order == ["small", "large"]
-
-
-@pytest.mark.parametrize("requested", [share("a", 60), share("a", 1, 60)], ids=["memory", "compute"])
-def test_the_score_includes_the_share_of_the_pod(requested: ContainerRequest) -> None:
-    half = card(0, usable_mib=100, free_mib=50, free_core=50)
-    small, large = capacity(card(0, usable_mib=100)), capacity(half, card(1, usable_mib=100))
-    assert ranked(request(requested), Policy.BINPACK, large=large, small=small) == ["small", "large"]
+@pytest.mark.parametrize(("pod", "policy", "order"), ORDERS.values(), ids=ORDERS)
+def test_the_order_of_nodes_by_score(pod: DeviceRequest, policy: Policy, order: list[NodeCapacity]) -> None:
+    scores = [score(one, pod, policy=policy) for one in order]
+    assert scores == sorted(scores, reverse=True)
+    assert len(set(scores)) == len(order)
 
 
 def test_the_score_includes_the_amounts_that_the_pod_takes_at_one_time() -> None:
@@ -37,28 +46,6 @@ def test_the_score_includes_the_amounts_that_the_pod_takes_at_one_time() -> None
     alone, with_init = request(app), request(share("init", 10, 10, role=Role.INIT), app)
     for policy in Policy:
         assert score(capacity(card(0)), with_init, policy=policy) == score(capacity(card(0)), alone, policy=policy)
-
-
-def test_spread_takes_the_emptiest() -> None:
-    many = capacity(*(card(n, free_mib=80000) for n in range(2)))  # a small share on each card
-    few = capacity(held(0), card(1))
-    assert ranked(request(share("a", 10)), Policy.SPREAD, many=many, few=few, none=capacity(card(0), card(1))) == [
-        "none",
-        "few",
-        "many",
-    ]
-    assert ranked(request(share("a", 10)), Policy.BINPACK, many=many, few=few) == ["few", "many"]
-
-
-def test_compute_fills_a_node_as_memory_does() -> None:
-    busy, calm = capacity(card(0, free_mib=80000, free_core=10)), capacity(card(0, free_mib=80000, free_core=90))
-    assert ranked(request(share("a", 1, 5)), Policy.BINPACK, calm=calm, busy=busy) == ["busy", "calm"]
-
-
-def test_vfs_decide_where_cards_do_not() -> None:
-    used, fresh = capacity(vfs=[vf(0), vf(1, held=True)]), capacity(vfs=[vf(0), vf(1)])
-    assert ranked(request(rdma("a")), Policy.BINPACK, fresh=fresh, used=used) == ["used", "fresh"]
-    assert ranked(request(rdma("a")), Policy.SPREAD, used=used, fresh=fresh) == ["fresh", "used"]
 
 
 def test_devices_that_are_not_requested_do_not_count() -> None:
@@ -85,7 +72,7 @@ def test_a_node_without_a_usable_card_has_a_score() -> None:
         assert score(capacity(), request(whole("a")), policy=policy)
 
 
-def test_over_commit_counts_what_is_taken() -> None:
+def test_the_score_counts_the_part_of_a_card_that_a_container_takes() -> None:
     limits = Limits(spread_containers_per_card=2)
     pod = request(whole("a"), policy=Policy.SPREAD)
     half, whole_card = (score(capacity(card(0)), pod, policy=Policy.SPREAD, limits=one) for one in (limits, Limits()))

@@ -19,12 +19,12 @@ def test_a_cluster_is_expected_to_run_already() -> None:
     assert shares((0, 0)) == [1.0]
 
 
-def test_pods_that_were_there_before_the_first_scan_do_not_count() -> None:
+def test_pods_from_before_the_first_scan_do_not_count() -> None:
     assert shares((20_000, 0), (20_000, 0)) == [1.0, 1.0]
     assert shares((20_000, 0), (20_100, 100)) == [1.0, 1.0]
 
 
-def test_a_cluster_that_is_filled_has_none_after_some_hundred_pods() -> None:
+def test_in_a_cluster_that_fills_no_placed_pod_replaces_an_ended_pod() -> None:
     result = shares(*((bound, 0) for bound in range(0, 1000, 10)))
     assert all(before >= after for before, after in pairwise(result))
     assert result[0] == 1.0
@@ -39,13 +39,13 @@ def test_the_part_rises_again_when_pods_end() -> None:
     assert result[-1] == 1.0
 
 
-def test_a_share_between_two_steps_stays_as_it_is() -> None:
+def test_a_small_change_keeps_the_part() -> None:
     """Check a small change, because each change costs a new score of all nodes."""
     result = shares(*((number, number // 8 * 7) for number in range(0, 20_000, 8)))
     assert len(set(result)) == 1
 
 
-def test_a_new_share_is_reported_once() -> None:
+def test_a_new_part_is_reported_once() -> None:
     turnover = TurnoverShare()
     turnover.scan(Turnover())
     assert turnover.scan(Turnover(bound=1000))

@@ -33,7 +33,7 @@ def test_init_containers_take_turns() -> None:
     assert requested(container("4", "4Gi"), inits=(container("3", "1Gi"),)) == CpuMemory(4000, 4096)
 
 
-def test_sidecars_run_with_all_that_comes_after_them() -> None:
+def test_sidecars_run_beside_all_later_containers() -> None:
     sidecar = container("1", "1Gi", always=True)
     assert requested(container("2", "2Gi"), inits=(sidecar,)) == CpuMemory(3000, 3072)
     assert requested(container("2", "2Gi"), inits=(sidecar, container("4", "1Gi"))) == CpuMemory(5000, 3072)
@@ -51,13 +51,13 @@ def test_a_limit_alone_is_a_request() -> None:
 
 
 @pytest.mark.parametrize("amount", ["", "a lot", "1.5.5", "-3", "1e999", "9" * 60, 0.25, 7])
-def test_foreign_amounts_break_nothing(amount: str | float) -> None:
+def test_an_odd_amount_keeps_the_sum_within_bounds(amount: str | float) -> None:
     cpu_milli, memory_mib = requested(container(amount, amount), container("1", "1Mi"))
     assert 1000 <= cpu_milli < 2**61
     assert 1 <= memory_mib < 2**61
 
 
-def test_no_pod_asks_for_more_than_columns_of_numbers_can_hold() -> None:
+def test_no_pod_requests_more_than_a_column_can_hold() -> None:
     assert requested(*[container("1P", "1E")] * 20) == CpuMemory(MOST, MOST)
 
 
@@ -71,7 +71,7 @@ def test_allocatable_is_rounded_down() -> None:
 
 
 @pytest.mark.parametrize("amounts", [{}, {"cpu": "4"}, {"memory": "4Gi"}])
-def test_a_node_that_does_not_say_what_it_has(amounts: dict[str, str]) -> None:
+def test_a_node_without_cpu_or_memory_has_unknown_amounts(amounts: dict[str, str]) -> None:
     assert allocatable_of({**amounts}) is None
 
 
@@ -101,7 +101,7 @@ def test_a_resize_under_way_counts_the_largest_amount() -> None:
     assert resized("1", "2", "1").cpu_milli == 2000
 
 
-def test_a_resize_that_is_deferred_counts_what_is_wanted() -> None:
+def test_a_deferred_resize_counts_the_wanted_amount() -> None:
     assert resized("8", "1", "1", reason="Deferred").cpu_milli == 8000
 
 
@@ -121,7 +121,7 @@ def test_a_pod_is_resized_as_a_whole() -> None:
     assert cpu_memory_of(msgspec.convert({"metadata": {}, "spec": spec, "status": status}, Pod)).cpu_milli == 4000
 
 
-def test_a_container_without_a_status_counts_what_is_wanted() -> None:
+def test_a_container_without_a_status_counts_the_wanted_amount() -> None:
     statuses: Json = {"containerStatuses": [{"name": "c"}]}
     body: Json = {"metadata": {}, "spec": {"containers": [container("3")]}, "status": statuses}
     assert cpu_memory_of(msgspec.convert(body, Pod)).cpu_milli == 3000

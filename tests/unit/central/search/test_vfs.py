@@ -18,17 +18,17 @@ def given(where: NodeCapacity, pod: DeviceRequest, container: str = "a") -> Sequ
     return [one.bdf for one in result.containers[container].vfs]
 
 
-def test_the_lowest_free_address() -> None:
+def test_the_vf_with_the_lowest_free_address_is_taken() -> None:
     where = capacity(vfs=[vf(3), vf(1, held=True), vf(2, usable=False)])
     assert given(where, request(rdma("a"))) == [vf_bdf(3)]
 
 
-def test_a_vf_of_the_cards_switch() -> None:
+def test_a_vf_of_the_cards_switch_is_preferred() -> None:
     where = eight_gpus(held_cards={0, 1, 2, 3})  # the first free card is card 4, on the switch of PF 2
     assert given(where, request(whole("a", vfs=1))) == [vf_bdf(0, pf=2)]
 
 
-def test_then_of_its_numa_node() -> None:
+def test_then_a_vf_of_the_cards_numa_node_is_preferred() -> None:
     """Check a VF of the same NUMA node below another host bridge."""
     where = eight_gpus(held_cards={0, 1, 2, 3}, held_vfs={8, 9, 10, 11})  # PF 2 has none left, PF 3 is beside it
     assert given(where, request(whole("a", vfs=1))) == [vf_bdf(0, pf=3)]
@@ -42,30 +42,30 @@ def test_a_vf_beside_each_card_is_taken() -> None:
     assert given(eight_gpus(), request(whole("a", 8, vfs=8))) == [vf_bdf(n % 2, pf=n // 2) for n in range(8)]
 
 
-def test_by_count_the_pf_with_the_fewest_taken() -> None:
+def test_by_count_vfs_of_the_pfs_with_the_fewest_taken_vfs_are_preferred() -> None:
     where = eight_gpus(held_cards={0, 1, 2, 3}, held_vfs={0, 8})
     pod = request(whole("a", vfs=3), rdma_policy=RdmaPolicy.COUNT)
     assert set(given(where, pod)) == {vf_bdf(0, pf=1), vf_bdf(0, pf=3), vf_bdf(1, pf=0)}
 
 
-def test_unusable_vfs_are_not_load() -> None:
+def test_unusable_vfs_are_not_counted_as_taken() -> None:
     where = capacity(vfs=[vf(0, pf=0), vf(1, pf=0, held=True), vf(0, pf=1), vf(1, pf=1, usable=False)])
     assert given(where, request(rdma("a"))) == [vf_bdf(0, pf=1)]
 
 
-def test_an_init_container_has_the_apps_and_more_only_where_they_do_not_suffice() -> None:
+def test_an_init_container_gets_vfs_of_the_app_and_more_only_if_they_are_too_few() -> None:
     where = capacity(vfs=[vf(n) for n in range(5)])
     pod = request(rdma("init", 3, role=Role.INIT), rdma("a", 2))
     assert set(given(where, pod, "init")) == {*given(where, pod), vf_bdf(2)}
 
 
-def test_the_apps_vf_is_close_and_the_init_container_has_that_one() -> None:
+def test_an_init_container_gets_the_vf_near_the_card_of_the_app() -> None:
     where = eight_gpus(held_cards={0, 1, 2, 3})
     pod = request(rdma("init", role=Role.INIT), whole("a", vfs=1))
     assert given(where, pod, "init") == given(where, pod) == [vf_bdf(0, pf=2)]
 
 
-def test_beside_a_sidecar_it_has_others() -> None:
+def test_a_sidecar_gets_vfs_of_its_own() -> None:
     where = capacity(vfs=[vf(n) for n in range(3)])
     pod = request(rdma("sidecar", 1, role=Role.SIDECAR), rdma("init", 2, role=Role.INIT), rdma("a", 2))
     assert set(given(where, pod, "init")) == set(given(where, pod, "a"))
