@@ -106,12 +106,8 @@ YES: Final = [
     (REPORTER, "patch nodes"),
 ]
 NO: Final = [
-    (CENTRAL, "patch pods"),
-    (CENTRAL, "delete pods"),
-    (CENTRAL, "create pods"),
-    (CENTRAL, "create bindings"),
-    (CENTRAL, "get secrets"),
-    (CENTRAL, "patch nodes"),
+    *((CENTRAL, "patch pods"), (CENTRAL, "delete pods"), (CENTRAL, "create pods"), (CENTRAL, "create bindings")),
+    *((CENTRAL, "get secrets"), (CENTRAL, "patch nodes")),
     (CENTRAL, "patch nodedevices.devices.lading.dev/status"),
     (CENTRAL, f"update leases.coordination.k8s.io/{SCHEDULER} -n {SYSTEM}"),
     (CENTRAL, "create leases.coordination.k8s.io -n kube-system"),

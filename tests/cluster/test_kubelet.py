@@ -125,11 +125,7 @@ def test_an_init_container_and_the_container_after_it_share_their_pods_devices(p
 
 
 def test_a_suffix_gives_devices_to_one_container_only(pods: Pods, lading: LadingNode) -> None:
-    pods.run(
-        "one-of-two",
-        annotations={"lading.dev/gpus.train": "4"},
-        containers=[container("train"), container("side")],
-    )
+    pods.run("one-of-two", annotations={"lading.dev/gpus.train": "4"}, containers=[container("train"), container("side")])
     assert pods.cards("one-of-two", container="train") == [card(lading, 4)]
     assert pods.cards("one-of-two", container="side") == []
 

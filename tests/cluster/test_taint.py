@@ -69,11 +69,7 @@ def stage(deployed: ControlPlane, pytestconfig: pytest.Config) -> Iterator[Stage
     logs.append(runtime.log)
     with runtime:
         lading = LadingNode(
-            folder,
-            node=build("demo-8gpu", folder / "node"),
-            runtime=runtime,
-            hooks_settings=settings,
-            nri=runtime.nri_socket,
+            folder, node=build("demo-8gpu", folder / "node"), runtime=runtime, hooks_settings=settings, nri=runtime.nri_socket
         )
         logs.extend(lading.logs)
         with lading:

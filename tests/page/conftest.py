@@ -57,11 +57,7 @@ def small() -> SimCluster:
     """Serve a small cluster: `h100-01`, `a100-01` and `gpu-01`; `train` has two GPUs and two VFs, `a` and `b` share a card,
     `large` fits nowhere."""
     cluster = SimCluster(3)
-    for name, limits in (
-        ("train", {"gpu": "2", "rdma": "2"}),
-        ("a", {"gpu-memory": "8Gi"}),
-        ("b", {"gpu-memory": "8Gi"}),
-    ):
+    for name, limits in (("train", {"gpu": "2", "rdma": "2"}), ("a", {"gpu-memory": "8Gi"}), ("b", {"gpu-memory": "8Gi"})):
         assert cluster.schedule(cluster.create(name, limits, namespace="team"))
     assert not cluster.schedule(cluster.create("large", {"gpu-memory": "200Gi"}, namespace="team"))
     return cluster

@@ -16,15 +16,8 @@ TURNED = "ok\u202egnp.exe\u2066\u200b\x07"
 LONG = "x" * 5000
 STACKED = "o" + "\u0301" * 300
 NAMES = (
-    SCRIPT,
-    TURNED,
-    LONG,
-    STACKED,
-    '"><b onclick="window.harmed=3">',
-    "javascript:window.harmed=4",
-    "__proto__",
-    "{{7*7}}",
-    "a/b c#d&e=f",
+    *(SCRIPT, TURNED, LONG, STACKED, '"><b onclick="window.harmed=3">', "javascript:window.harmed=4", "__proto__"),
+    *("{{7*7}}", "a/b c#d&e=f"),
 )
 
 

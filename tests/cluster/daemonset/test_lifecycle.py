@@ -138,10 +138,7 @@ def test_by_the_runtime_handler_no_pod_is_bare_while_neither_plugin_nor_guard_is
     handler = site.runtime.layout.handler
     handler.parent.mkdir()
     shutil.copy(handler_program(Settings(state_dir=str(site.state))), handler)
-    for text in (
-        ("apply", "-f", str(DEPLOY / "runtime-class/runtime-class.yaml")),
-        ("label", "node", NODE, f"{HANDLED}=true"),
-    ):
+    for text in (("apply", "-f", str(DEPLOY / "runtime-class/runtime-class.yaml")), ("label", "node", NODE, f"{HANDLED}=true")):
         assert site.cluster.kubectl(*text).returncode == 0
     for name in ("lading-node", "lading-guard"):
         site.keep_away(name)

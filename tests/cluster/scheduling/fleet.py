@@ -58,10 +58,7 @@ class Fleet(Looking):
             elif metadata["uid"] not in self._running:
                 ready = {"type": "Ready", "status": "True"}
                 self._api.call(
-                    "PATCH",
-                    f"{path}/status",
-                    {"status": {"phase": "Running", "conditions": [ready]}},
-                    content_type=STRATEGIC,
+                    "PATCH", f"{path}/status", {"status": {"phase": "Running", "conditions": [ready]}}, content_type=STRATEGIC
                 )
                 self._running.add(metadata["uid"])
         except KubeError as e:

@@ -23,12 +23,7 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
 POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 OURS: Final = (
-    "lading-requests",
-    "lading-assignments",
-    "lading-bindings",
-    "lading-manual",
-    "lading-costly",
-    "lading-privileged",
+    *("lading-requests", "lading-assignments", "lading-bindings", "lading-manual", "lading-costly", "lading-privileged"),
 )
 
 

@@ -25,14 +25,8 @@ HTTP_TIMEOUT_S = 5.0  # kube-scheduler's, of an extender
 SLOTS = NODES * CARDS * ON_A_CARD
 
 FAULTS = (
-    Fault(status=409, reason="Conflict"),
-    Fault(status=500),
-    Fault(status=500, done=True),
-    Fault(status=429),
-    Fault(hang=True),
-    Fault(hang=True, done=True),
-    Fault(hang=True, late_s=2.0),
-    Fault(hang=True, late_s=7.0),
+    *(Fault(status=409, reason="Conflict"), Fault(status=500), Fault(status=500, done=True), Fault(status=429)),
+    *(Fault(hang=True), Fault(hang=True, done=True), Fault(hang=True, late_s=2.0), Fault(hang=True, late_s=7.0)),
     Fault(done=True),
 )
 

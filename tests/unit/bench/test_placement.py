@@ -119,14 +119,9 @@ def test_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
 @pytest.mark.parametrize(
     ("missed", "word"),
     [
-        (results(), ""),
-        (results(ours=0.2), "MISSED"),
-        (results(online=-0.1), "ONLINE"),
-        (results(other=0.3), "OTHER PRIOR"),
-        (results(first=1.2), "BEHIND"),
-        (results(eights=5.1), "STARVED"),
-        (results(warm=1.1), "MISSED"),
-        (results(slowest=4.1), "MISSED"),
+        *((results(), ""), (results(ours=0.2), "MISSED"), (results(online=-0.1), "ONLINE")),
+        *((results(other=0.3), "OTHER PRIOR"), (results(first=1.2), "BEHIND"), (results(eights=5.1), "STARVED")),
+        *((results(warm=1.1), "MISSED"), (results(slowest=4.1), "MISSED")),
     ],
 )
 def test_missed_goals_are_reported(missed: dict[str, Any], word: str) -> None:

@@ -82,14 +82,8 @@ def test_help_names_every_step_and_option(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        [],
-        ["nonsense"],
-        ["--nonsense", "link"],
-        ["--gpus", "0", "link"],
-        ["--gpus"],
-        ["--image", "a|b", "pods"],
-        ["vf:0000:3b:00.2"],
-        ["vf:3b:00.2:vlan=1"],
+        *([], ["nonsense"], ["--nonsense", "link"], ["--gpus", "0", "link"], ["--gpus"], ["--image", "a|b", "pods"]),
+        *(["vf:0000:3b:00.2"], ["vf:3b:00.2:vlan=1"]),
     ],
 )
 def test_unknown_arguments_are_a_usage_error(words: list[str], stage: Stage) -> None:

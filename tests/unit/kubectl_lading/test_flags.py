@@ -47,10 +47,7 @@ def test_every_flag_is_read() -> None:
     assert parse("--request-timeout=1m30s", "look") == Flags(request_timeout_s=90.0)
 
 
-@pytest.mark.parametrize(
-    ("scope", "refused"),
-    [(Scope.CLUSTER, {"-n=x", "-A"}), (Scope.POD, {"-A"}), (Scope.PODS, set[str]())],
-)
+@pytest.mark.parametrize(("scope", "refused"), [(Scope.CLUSTER, {"-n=x", "-A"}), (Scope.POD, {"-A"}), (Scope.PODS, set[str]())])
 def test_a_flag_that_would_be_ignored_is_refused(scope: Scope, refused: set[str]) -> None:
     """Check the flag before and after the command's name, and that its help does not list it."""
 

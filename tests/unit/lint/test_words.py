@@ -54,12 +54,8 @@ def test_other_texts_begin_well(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "def look() -> None: ...",
-        "class PodSeen: ...",
-        "_told = 1",
-        "self.gone_at = 1",
-        "def f(is_apart: bool) -> None: ...",
-        "x = [said_now for said_now in y]",
+        *("def look() -> None: ...", "class PodSeen: ...", "_told = 1", "self.gone_at = 1"),
+        *("def f(is_apart: bool) -> None: ...", "x = [said_now for said_now in y]"),
     ],
 )
 def test_a_name_for_which_the_glossary_has_another_word_is_found(source: str) -> None:

@@ -76,13 +76,8 @@ def test_a_call_for_another_uid_or_version_is_a_conflict(store: Store, wrong: di
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", POD),
-        ("DELETE", POD),
-        ("PATCH", f"{POD}/status"),
-        ("POST", f"{POD}/binding"),
-        ("POST", f"{POD}/eviction"),
-        ("POST", f"{POD}/log"),
-        ("GET", "/versions"),
+        *(("GET", POD), ("DELETE", POD), ("PATCH", f"{POD}/status"), ("POST", f"{POD}/binding")),
+        *(("POST", f"{POD}/eviction"), ("POST", f"{POD}/log"), ("GET", "/versions")),
     ],
 )
 def test_a_call_for_an_absent_object_is_not_found(method: str, path: str) -> None:

@@ -47,15 +47,8 @@ def test_placed_pods_take_cpu_memory_and_cards() -> None:
 @pytest.mark.parametrize(
     ("pod", "cards"),
     [
-        (whole(1), []),
-        (whole(1), [0, 1]),
-        (whole(2), [0, 0]),
-        (whole(2), [0]),
-        (share(100), [0, 1]),
-        (whole(1, 9_000), [0]),
-        (TracePod(memory_mib=20_000), []),
-        (TracePod(), [0]),
-        (share(100, 1, "A10"), [0]),
+        *((whole(1), []), (whole(1), [0, 1]), (whole(2), [0, 0]), (whole(2), [0]), (share(100), [0, 1])),
+        *((whole(1, 9_000), [0]), (TracePod(memory_mib=20_000), []), (TracePod(), [0]), (share(100, 1, "A10"), [0])),
     ],
 )
 def test_over_capacity(pod: TracePod, cards: list[int]) -> None:

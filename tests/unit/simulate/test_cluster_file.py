@@ -79,11 +79,7 @@ ENTRY = {"name": "n", "count": 2, "devices": "h100.json", "cpu_milli": 1000, "me
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        ("{", ()),
-        ("\ufeff[", ()),
-        ([], ("[]",)),
-        ({}, ("nodes is missing",)),
-        ({"nodes": []}, ("nodes = []",)),
+        *(("{", ()), ("\ufeff[", ()), ([], ("[]",)), ({}, ("nodes is missing",)), ({"nodes": []}, ("nodes = []",))),
         ({"nodes": {}}, ("nodes = {}",)),
         ({"nodes": [ENTRY], "node": 3}, ("'node' = 3",)),
         ({"nodes": [ENTRY], "nvswitch_partition": "maybe"}, ("nvswitch_partition = 'maybe'",)),

@@ -53,13 +53,7 @@ def test_vfs_and_where_devices_have_to_be(tmp_path: Path) -> None:
         written(tmp_path, "cpu_milli,memory_mib,num_gpu,gpu_milli,rdma,rdma_policy,topology\n" + "\n".join(rows))
     )
     assert switches == TracePod(
-        cpu_milli=1,
-        memory_mib=2,
-        gpus=2,
-        gpu_milli=1000,
-        vfs=4,
-        rdma_policy=RdmaPolicy.PER_SWITCH,
-        scope=Scope.SOCKET,
+        cpu_milli=1, memory_mib=2, gpus=2, gpu_milli=1000, vfs=4, rdma_policy=RdmaPolicy.PER_SWITCH, scope=Scope.SOCKET
     )
     assert (vfs.vfs, vfs.gpus, vfs.scope, vfs.has_devices, vfs.is_somewhere) == (2, 0, Scope.NUMA, True, True)
     assert again is share == TracePod(cpu_milli=1, memory_mib=2, gpus=1, gpu_milli=300)

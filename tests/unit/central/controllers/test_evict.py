@@ -144,10 +144,7 @@ async def test_another_victim_is_evicted_if_a_budget_refuses_the_first(cluster: 
     assert (evicted(cluster), nominated(cluster, "high")) == (["dear"], cluster.bound_to("dear"))
     assert told(cluster) == [("dear", EventReason.PREEMPTED)]
     counts = cluster.leadership.scheduler.counts
-    assert counts.evicted == {
-        (EventReason.PREEMPTED, EvictOutcome.SPARED): 1,
-        (EventReason.PREEMPTED, EvictOutcome.EVICTED): 1,
-    }
+    assert counts.evicted == {(EventReason.PREEMPTED, EvictOutcome.SPARED): 1, (EventReason.PREEMPTED, EvictOutcome.EVICTED): 1}
     assert counts.nominated == 2
 
 

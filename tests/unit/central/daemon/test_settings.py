@@ -22,13 +22,8 @@ def test_the_defaults_are_sound() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("listen", ""),
-        ("listen", "nowhere"),
-        ("page_listen", "nowhere"),
-        ("metrics", "nowhere"),
-        ("tls_certificate", "/no/such.pem"),
-        ("tls_key", "/no/such.pem"),
-        ("tls_client_ca", "/no/such.pem"),
+        *(("listen", ""), ("listen", "nowhere"), ("page_listen", "nowhere"), ("metrics", "nowhere")),
+        *(("tls_certificate", "/no/such.pem"), ("tls_key", "/no/such.pem"), ("tls_client_ca", "/no/such.pem")),
         ("signing_key", "/no/such.pem"),
     ],
 )

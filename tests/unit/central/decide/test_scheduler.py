@@ -277,11 +277,8 @@ def test_a_pod_that_someone_bound_without_an_assignment_is_not_bound(world: Worl
 @pytest.mark.parametrize(
     ("why", "code"),
     [
-        ("unknown", OfBinding.POD_UNKNOWN),
-        ("deleting", OfBinding.POD_UNKNOWN),
-        ("ended", OfPod.POD_ENDED),
-        ("no room", OfBinding.DEVICES_TAKEN),
-        ("no such node", Missing.NO_REPORT),
+        *(("unknown", OfBinding.POD_UNKNOWN), ("deleting", OfBinding.POD_UNKNOWN), ("ended", OfPod.POD_ENDED)),
+        *(("no room", OfBinding.DEVICES_TAKEN), ("no such node", Missing.NO_REPORT)),
     ],
 )
 def test_a_reservation_is_refused_with_the_reason(world: World, why: str, code: Coded) -> None:

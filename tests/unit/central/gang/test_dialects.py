@@ -8,14 +8,7 @@ import pytest
 from central.api.pod_groups import GANG_KINDS, GangObject, PodGroup
 from central.request.gang import GangDialect, GangKey, Match, Membership, Mode, Terms, parse_membership
 from central.request.model import MalformedRequest
-from lading.vocabulary import (
-    GANG,
-    GANG_MIN,
-    GANG_MODE,
-    GANG_PREFERRED_TOPOLOGY,
-    GANG_REQUIRED_TOPOLOGY,
-    GANG_ROLE,
-)
+from lading.vocabulary import GANG, GANG_MIN, GANG_MODE, GANG_PREFERRED_TOPOLOGY, GANG_REQUIRED_TOPOLOGY, GANG_ROLE
 from tests.fakes.kube_objects import decoded, pod
 
 KOORDINATOR = "gang.scheduling.koordinator.sh/"

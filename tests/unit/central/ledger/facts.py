@@ -21,8 +21,7 @@ def uid(name: str) -> PodUid:
 
 def taken(gpus: Mapping[int, Part] | None = None, vfs: Iterable[int] = ()) -> Taken:
     return Taken(
-        gpus={gpu_uuid(number): part for number, part in (gpus or {}).items()},
-        vfs=frozenset(vf_bdf(number) for number in vfs),
+        gpus={gpu_uuid(number): part for number, part in (gpus or {}).items()}, vfs=frozenset(vf_bdf(number) for number in vfs)
     )
 
 

@@ -169,8 +169,7 @@ def test_a_grant_alone_has_no_requests(books: Ledger) -> None:
 uids, nodes = st.sampled_from([PodUid(name) for name in "abc"]), st.sampled_from(["n1", "n2"])
 amounts = st.builds(CpuMemory, st.integers(0, 5), st.integers(0, 5))
 steps = st.one_of(
-    st.tuples(st.just("bind"), uids, nodes | st.just(""), amounts),
-    st.tuples(st.just("plan"), uids, nodes, amounts | st.none()),
+    st.tuples(st.just("bind"), uids, nodes | st.just(""), amounts), st.tuples(st.just("plan"), uids, nodes, amounts | st.none())
 )
 
 

@@ -211,16 +211,9 @@ async def test_no_other_file_is_served(http: Http, path: str) -> None:
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        ("localhost", 200),
-        ("LOCALHOST:8080", 200),
-        ("127.0.0.1:8080", 200),
-        ("[::1]:8080", 200),
-        ("10.1.2.3", 200),
-        ("evil.example", 421),
-        ("evil.example:8080", 421),
-        ("localhost.evil.example", 421),
-        ("127.0.0.1.evil.example:80", 421),
-        ("[evil]:1", 421),
+        *(("localhost", 200), ("LOCALHOST:8080", 200), ("127.0.0.1:8080", 200), ("[::1]:8080", 200), ("10.1.2.3", 200)),
+        *(("evil.example", 421), ("evil.example:8080", 421), ("localhost.evil.example", 421)),
+        *(("127.0.0.1.evil.example:80", 421), ("[evil]:1", 421)),
     ],
 )
 async def test_a_request_by_a_foreign_host_name_is_misdirected(http: Http, host: str, status: int) -> None:

@@ -111,12 +111,8 @@ def test_amounts_are_written_as_they_are_read() -> None:
 @pytest.mark.parametrize(
     ("key", "amount", "words"),
     [
-        (RESOURCE_GPU, 12_000, "12 GPUs"),
-        (RESOURCE_GPU, 2500, "2.5 GPUs"),
-        (KEY_T4, 1000, "1 GPU Tesla-T4"),
-        (RESOURCE_RDMA, 3, "3 VFs"),
-        (CPU, 1500, "1.5 cores"),
-        (MEMORY, 2048, "2Gi"),
+        *((RESOURCE_GPU, 12_000, "12 GPUs"), (RESOURCE_GPU, 2500, "2.5 GPUs"), (KEY_T4, 1000, "1 GPU Tesla-T4")),
+        *((RESOURCE_RDMA, 3, "3 VFs"), (CPU, 1500, "1.5 cores"), (MEMORY, 2048, "2Gi")),
     ],
 )
 def test_in_words(key: str, amount: int, words: str) -> None:

@@ -162,12 +162,7 @@ def test_a_gang_borrows_what_lies_idle_also_where_it_is_smaller_than_its_share()
 
 
 def test_the_min_of_quotas_beside_a_parent_is_not_lent() -> None:
-    quotas = [
-        cards("top", 8, 16, is_parent=True),
-        cards("a", 4, parent="top"),
-        cards("b", 4, parent="top"),
-        cards("other", 4),
-    ]
+    quotas = [cards("top", 8, 16, is_parent=True), cards("a", 4, parent="top"), cards("b", 4, parent="top"), cards("other", 4)]
     now = snapshot(quotas, 16, {"a": 4}, {"a": 8, "b": 3, "other": 2})
     assert lendable(now, QuotaId("a"), GPU) == (16 - 4 - 3 - 2) * CARD
 

@@ -64,9 +64,7 @@ def test_koordinators_example() -> None:
     """Check Koordinator's example: runtime (50, 0), p1 to p4 with priorities 10, 9, 8 and 7: p2 and p4 end."""
     tree = build([quota("q", max={CPU: 100, MEMORY: 100})])
     now = QuotaSnapshot(
-        tree=tree,
-        used={QuotaId("q"): {CPU: 90, MEMORY: 1}},
-        runtime={CPU: {QuotaId("q"): 50}, MEMORY: {QuotaId("q"): 0}},
+        tree=tree, used={QuotaId("q"): {CPU: 90, MEMORY: 1}}, runtime={CPU: {QuotaId("q"): 50}, MEMORY: {QuotaId("q"): 0}}
     )
     amounts = {"p1": (20, 0), "p2": (10, 1), "p3": (20, 0), "p4": (40, 0)}
     units = [

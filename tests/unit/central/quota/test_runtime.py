@@ -51,12 +51,8 @@ KEEPS = [
 LENDS = [Of("root60", 60, 100), Of("c1", 20, 100, parent="root60", lends=False), Of("c2", 20, 100, parent="root60")]
 P = [Of("p", 300), *(Of(name, 100, parent="p") for name in "abc")]
 A_AND_B = [
-    Of("A", 20, 100),
-    Of("A1", 10, 10, parent="A"),
-    Of("A2", 10, 10, parent="A"),
-    Of("B", 80, 100),
-    Of("B1", 20, 40, parent="B"),
-    Of("B2", 40, 70, parent="B"),
+    *(Of("A", 20, 100), Of("A1", 10, 10, parent="A"), Of("A2", 10, 10, parent="A"), Of("B", 80, 100)),
+    *(Of("B1", 20, 40, parent="B"), Of("B2", 40, 70, parent="B")),
 ]
 SUB = [Of("test1", 176, 300), Of("sub", 100, 500, parent="test1")]
 CARDS = [Of("a", 8, 16, 16), Of("b", 8, 16, 16)]

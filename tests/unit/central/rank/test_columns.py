@@ -104,13 +104,7 @@ def test_places_of_pods_and_what_is_free_of_a_model(columns: Columns) -> None:
     assert [columns.places(1, (model,), NO_CPU_MEMORY) for model in (MODEL, "other", "none")] == [6, 1, 0]
     assert [
         columns.places(2, (), CpuMemory(*requested)) for requested in ((4000, 0), (4001, 0), (8001, 0), (0, 9000), (0, 9001))
-    ] == [
-        3,
-        1,
-        0,
-        2,
-        1,
-    ]
+    ] == [3, 1, 0, 2, 1]
     free = [columns.free_milli(models) for models in ((), (MODEL,), ("other",), ("other", MODEL), ("none",))]
     assert free == [7500, 6500, 1000, 7500, 0]
 

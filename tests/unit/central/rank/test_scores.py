@@ -207,9 +207,7 @@ shapes = st.builds(
 
 @settings(max_examples=repeats(50, long=500))
 @given(st.lists(st.tuples(st.lists(changes, max_size=3), shapes, st.sets(names)), max_size=10))
-def test_updated_columns_equal_the_exact_search(
-    steps: list[tuple[list[tuple[Any, ...]], Shape, set[str]]],
-) -> None:
+def test_updated_columns_equal_the_exact_search(steps: list[tuple[list[tuple[Any, ...]], Shape, set[str]]]) -> None:
     """Score with the same scoring, which reads the cluster only now and then (`Fragmentation`)."""
     capacities, cached = Capacities(), dict[DeviceRequest, ScoredVerdicts]()
     counting = Counting(capacities.followed(), partial(Fragmentation, WORKLOAD))

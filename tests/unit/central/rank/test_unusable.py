@@ -26,11 +26,8 @@ def unusable(columns: Columns, kind: PodKind) -> int:
     ("kind", "milli"),
     [
         (PodKind(core_percent=50), 250),  # the quarter is too small for it
-        (PodKind(core_percent=25), 0),
-        (PodKind(memory_mib=QUARTER), 0),
-        (PodKind(memory_mib=QUARTER + 1), 250),
-        (PodKind(gpus=1), 250),
-        (PodKind(gpus=2), 250),
+        *((PodKind(core_percent=25), 0), (PodKind(memory_mib=QUARTER), 0), (PodKind(memory_mib=QUARTER + 1), 250)),
+        *((PodKind(gpus=1), 250), (PodKind(gpus=2), 250)),
         (PodKind(gpus=3), 2250),  # there are two
         (PodKind(gpus=1, models=(OTHER,)), 2250),
         (PodKind(gpus=1, models=(MODEL, OTHER)), 250),

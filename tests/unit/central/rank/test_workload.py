@@ -67,13 +67,8 @@ def test_a_file() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        b"{",
-        b"{}",
-        written(),
-        written({"gpus": 1}),
-        written({"weight": 0, "gpus": 1}),
-        written({"weight": 1, "gpus": -1}),
-        written({"weight": 1, "gpu": 1}),
+        *(b"{", b"{}", written(), written({"gpus": 1}), written({"weight": 0, "gpus": 1})),
+        *(written({"weight": 1, "gpus": -1}), written({"weight": 1, "gpu": 1})),
         written({"weight": 1, "gpu_core_percent": 101}),
         written({"weight": 1, "gpus": 1, "gpu_core_percent": 50}),
     ],

@@ -39,13 +39,8 @@ def label(key: str, operator: str, *values: str) -> Json:
 @pytest.mark.parametrize(
     ("selector", "expected"),
     [
-        ({}, True),
-        ({"zone": "a"}, True),
-        ({"zone": "a", "cores": "32"}, True),
-        ({"zone": "b"}, False),
-        ({"zone": "a", "rack": "7"}, False),
-        ({"empty": ""}, True),
-        ({"rack": ""}, False),
+        *(({}, True), ({"zone": "a"}, True), ({"zone": "a", "cores": "32"}, True), ({"zone": "b"}, False)),
+        *(({"zone": "a", "rack": "7"}, False), ({"empty": ""}, True), ({"rack": ""}, False)),
     ],
 )
 def test_the_node_has_all_labels_of_the_node_selector(selector: Mapping[str, str], expected: bool) -> None:
@@ -61,14 +56,9 @@ def test_the_node_has_all_labels_of_the_node_selector(selector: Mapping[str, str
         (label("zone", "NotIn", "b"), True),
         (label("zone", "NotIn", "a", "b"), False),
         (label("rack", "NotIn", "a"), True),  # it has no such label
-        (label("zone", "Exists"), True),
-        (label("rack", "Exists"), False),
-        (label("rack", "DoesNotExist"), True),
-        (label("zone", "DoesNotExist"), False),
-        (label("cores", "Gt", "31"), True),
-        (label("cores", "Gt", "32"), False),
-        (label("cores", "Lt", "33"), True),
-        (label("cores", "Lt", "32"), False),
+        *((label("zone", "Exists"), True), (label("rack", "Exists"), False), (label("rack", "DoesNotExist"), True)),
+        *((label("zone", "DoesNotExist"), False), (label("cores", "Gt", "31"), True)),
+        *((label("cores", "Gt", "32"), False), (label("cores", "Lt", "33"), True), (label("cores", "Lt", "32"), False)),
         (label("cores", "Gt", "-5"), True),
         (label("odd", "Gt", "0"), False),  # no number
         (label("rack", "Gt", "0"), False),

@@ -154,14 +154,8 @@ def test_an_amount_that_is_none(resource: str, amount: Amount) -> None:
 @pytest.mark.parametrize(
     ("resource", "amount"),
     [
-        ("gpu", "0.5"),
-        ("gpu", "1500m"),
-        ("gpu", MAX_DEVICES + 1),
-        ("rdma", "0.5"),
-        ("rdma", MAX_DEVICES + 1),
-        ("gpu-core", 101),
-        ("gpu-core", "30.5"),
-        ("gpu-core", "1Ki"),
+        *(("gpu", "0.5"), ("gpu", "1500m"), ("gpu", MAX_DEVICES + 1), ("rdma", "0.5"), ("rdma", MAX_DEVICES + 1)),
+        *(("gpu-core", 101), ("gpu-core", "30.5"), ("gpu-core", "1Ki")),
         ("gpu-memory", 8138),  # bytes: meant as MiB
         ("gpu-memory", 2**20 - 1),
         ("gpu-memory", f"{MAX_MEMORY_MIB + 1}Mi"),
@@ -233,11 +227,8 @@ def test_annotations_refine() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "right"),
     [
-        ("policy", "pack", "binpack"),
-        ("policy", "", "spread"),
-        ("policy", "Spread", "spread"),
-        ("policy", "fragment", "fragmentation"),
-        ("rdma-policy", "close", "nearest"),
+        *(("policy", "pack", "binpack"), ("policy", "", "spread"), ("policy", "Spread", "spread")),
+        *(("policy", "fragment", "fragmentation"), ("rdma-policy", "close", "nearest")),
         ("rdma-policy", "per_switch", "per-switch"),
         ("topology", "rack", "socket"),
         ("topology", "Switch", "switch"),

@@ -18,12 +18,7 @@ POD = request(
 def test_each_container_runs_in_its_phases() -> None:
     demand = read_demand(POD, Policy.BINPACK)
     assert demand.phases == 3
-    assert {one.container: one.phases for one in demand.cards} == {
-        "proxy": (1, 2),
-        "load": (1,),
-        "train": (2,),
-        "side": (2,),
-    }
+    assert {one.container: one.phases for one in demand.cards} == {"proxy": (1, 2), "load": (1,), "train": (2,), "side": (2,)}
 
 
 def test_peaks_are_those_of_one_time() -> None:

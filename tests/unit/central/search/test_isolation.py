@@ -36,11 +36,8 @@ def one(isolation: IsolationName | None = None, mib: int = 1000) -> DeviceReques
         ((NONE, TOKENS), None, (), True),
         ((NONE, TOKENS), None, (TOKENS,), False),
         ((NONE, TOKENS), TOKENS, (TOKENS,), True),
-        ((NONE, TOKENS), TOKENS, (), False),
-        ((NONE, TOKENS), NONE, (TOKENS,), False),
-        ((TOKENS, NONE), None, (), False),
-        ((TOKENS, NONE), None, (TOKENS,), True),
-        ((TOKENS, NONE), NONE, (), True),
+        *(((NONE, TOKENS), TOKENS, (), False), ((NONE, TOKENS), NONE, (TOKENS,), False)),
+        *(((TOKENS, NONE), None, (), False), ((TOKENS, NONE), None, (TOKENS,), True), ((TOKENS, NONE), NONE, (), True)),
         ((TOKENS,), None, (TOKENS,), True),
         ((NONE, TOKENS), TOKENS, (NONE, TOKENS), False),
         ((NONE, TOKENS), NONE, (NONE, TOKENS), False),
@@ -135,11 +132,7 @@ def test_a_card_that_is_divided_by_count_has_the_nodes_default() -> None:
 
 def test_no_more_containers_than_can_take_turns_share_a_card() -> None:
     crowd = [share(f"c{number}", 10) for number in range(MOST_BY_TURNS + 1)]
-    for count, isolation, number in (
-        (MOST_BY_TURNS, TOKENS, 1),
-        (MOST_BY_TURNS + 1, TOKENS, 2),
-        (MOST_BY_TURNS + 1, NONE, 1),
-    ):
+    for count, isolation, number in ((MOST_BY_TURNS, TOKENS, 1), (MOST_BY_TURNS + 1, TOKENS, 2), (MOST_BY_TURNS + 1, NONE, 1)):
         where = capacity(card(0), card(1), isolations=(NONE, TOKENS))
         assert len(place(where, request(*crowd[:count], isolation=isolation)).taken.gpus) == number
     beside = capacity(card(0, free_mib=HALF, containers=15, isolations=(TOKENS,)), isolations=(NONE, TOKENS))

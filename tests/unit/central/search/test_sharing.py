@@ -46,11 +46,7 @@ X, Y = labels(exclusion="x"), labels(exclusion="y")
     [
         (None, [UNLABELLED], True),
         (None, [labels(anti="x"), labels("x")], True),
-        (None, [X], False),
-        (X, [UNLABELLED], False),
-        (X, [X], True),
-        (X, [X, UNLABELLED], False),
-        (X, [Y], False),
+        *((None, [X], False), (X, [UNLABELLED], False), (X, [X], True), (X, [X, UNLABELLED], False), (X, [Y], False)),
         (labels(anti="x"), [UNLABELLED, labels(anti="y")], True),
         (labels(anti="x"), [UNLABELLED, labels(anti="x")], False),
         (labels("x"), [UNLABELLED], True),
@@ -155,11 +151,7 @@ def test_over_commit_by_count_is_not_for_pods_with_labels() -> None:
         ),
         (capacity(card(0), shared(1, labels("x"), free_mib=7)), one(labels("x")), [gpu_uuid(1), "7Mi"]),
         (capacity(shared(0, labels("x")), shared(1, labels("x"))), one(labels("x")), [gpu_uuid(0), gpu_uuid(1), "until"]),
-        (
-            capacity(card(0), replace(shared(1, labels("x")), usable=False)),
-            one(labels("x")),
-            [gpu_uuid(1), "cordoned"],
-        ),
+        (capacity(card(0), replace(shared(1, labels("x")), usable=False)), one(labels("x")), [gpu_uuid(1), "cordoned"]),
     ],
 )
 def test_the_words_name_the_rule_or_the_groups_card(where: NodeCapacity, pod: DeviceRequest, named: list[str]) -> None:

@@ -92,10 +92,7 @@ def test_groups_of_each_distance_are_a_hierarchy() -> None:
 
 
 HOST_BRIDGES = [
-    ("pci0000:00", 0, 0),
-    ("pci0000:20", 0, 0),
-    ("pci0000:40", 1, 0),
-    ("pci0000:60", None, 0),
+    *(("pci0000:00", 0, 0), ("pci0000:20", 0, 0), ("pci0000:40", 1, 0), ("pci0000:60", None, 0)),
     ("pci0000:80", None, None),
 ]
 

@@ -17,17 +17,11 @@ CANARY = "c4n4ry-hunter2"
 HIDING = [
     f"https://admin:{CANARY}@registry.example/v2",
     f"dial postgres://u:{CANARY}@db:5432/x failed",
-    f"jdbc:mysql://u:{CANARY}@db",
-    f"Authorization: Bearer {CANARY}",
-    f"authorization: basic {CANARY}==",
-    f"password={CANARY}",
-    f"DB_PASSWORD: {CANARY}",
+    *(f"jdbc:mysql://u:{CANARY}@db", f"Authorization: Bearer {CANARY}", f"authorization: basic {CANARY}=="),
+    *(f"password={CANARY}", f"DB_PASSWORD: {CANARY}"),
     f'{{"client_secret": "{CANARY}", "a": 1}}',
-    f'msg="{{\\"apiKey\\":\\"{CANARY}\\"}}"',
-    f"token = '{CANARY}'",
-    f"private_key={CANARY};",
-    f"GET /x?access_token={CANARY}&b=1",
-    f"run --password {CANARY} --verbose",
+    *(f'msg="{{\\"apiKey\\":\\"{CANARY}\\"}}"', f"token = '{CANARY}'", f"private_key={CANARY};"),
+    *(f"GET /x?access_token={CANARY}&b=1", f"run --password {CANARY} --verbose"),
     f"passphrase: two {CANARY}"[:12] + CANARY,
     f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----",
     f"-----BEGIN OPENSSH PRIVATE KEY-----\n{CANARY}",
@@ -96,11 +90,7 @@ def test_a_command_line_keeps_the_names_of_flags() -> None:
 @pytest.mark.parametrize(
     ("name", "secret"),
     [
-        ("private.pem", True),
-        ("tls.key", True),
-        ("api-token", True),
-        ("AUTH", True),
-        ("central.toml", False),
+        *(("private.pem", True), ("tls.key", True), ("api-token", True), ("AUTH", True), ("central.toml", False)),
         ("config.yaml", False),
     ],
 )
@@ -228,10 +218,7 @@ def test_a_deployment_keeps_its_arguments_and_the_names_of_its_volumes() -> None
     assert CANARY not in json.dumps(kept)
     inside = kept["spec"]["template"]["spec"]
     assert inside["containers"][0]["args"][:2] == ["--config", "/etc/lading/central.toml"]
-    assert inside["volumes"] == [
-        {"name": "signing", "secret": {"secretName": "lading-central-signing"}},
-        {"name": "inline"},
-    ]
+    assert inside["volumes"] == [{"name": "signing", "secret": {"secretName": "lading-central-signing"}}, {"name": "inline"}]
 
 
 def test_a_config_map_keeps_files_that_are_not_secret() -> None:

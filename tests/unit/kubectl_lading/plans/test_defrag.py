@@ -117,10 +117,7 @@ def test_a_pod_that_stays_on_its_node_does_not_count_for_a_budget() -> None:
 @pytest.mark.parametrize(
     ("operator", "values", "matching"),
     [
-        ("In", ["a", "b"], {"a"}),
-        ("NotIn", ["a"], {"c", ""}),
-        ("Exists", [], {"a", "c"}),
-        ("DoesNotExist", [], {""}),
+        *(("In", ["a", "b"], {"a"}), ("NotIn", ["a"], {"c", ""}), ("Exists", [], {"a", "c"}), ("DoesNotExist", [], {""})),
         ("Newer", [], {"a", "c", ""}),
     ],
 )

@@ -67,8 +67,7 @@ def test_assigned_devices_are_shown_before_they_are_granted(cluster: SmallCluste
 
 
 @pytest.mark.parametrize(
-    ("keys", "state"),
-    [({}, SignatureState.UNCHECKED), (OURS, SignatureState.VALID), (OTHERS, SignatureState.INVALID)],
+    ("keys", "state"), [({}, SignatureState.UNCHECKED), (OURS, SignatureState.VALID), (OTHERS, SignatureState.INVALID)]
 )
 def test_a_signature_is_worth_what_the_reader_can_know(
     cluster: SmallCluster, keys: dict[str, Ed25519PublicKey], state: SignatureState
