@@ -25,6 +25,7 @@ from simnode.containerd import Binaries, PrivateContainerd, find_containerd
 from simnode.install import missing_packages
 from simnode.nvml import compile_fake_nvml
 from simnode.patience import tail
+from tests.coroutines import pytest_pyfunc_call  # noqa: F401  pytest finds a hook by its name in conftest.py
 from tests.depth import PARTS, choose, repeats
 from tests.fakes.needs import need
 from tests.logs import LOGS

@@ -1,0 +1,42 @@
+"""Run tests that are coroutine functions, each in an event loop of its own.
+
+A fixture whose value is an asynchronous context manager is entered in the test's loop, and the test gets what `as` would give:
+
+    @pytest.fixture
+    @asynccontextmanager
+    async def server() -> AsyncIterator[Server]: ...
+
+    async def test_a_server_answers(server: Server) -> None: ...
+
+The marker `simulated_time` gives the test a loop whose clock moves only while all tasks wait (tests/fakes/simulated_time.py).
+"""
+
+import asyncio
+import inspect
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, Final
+
+import pytest
+
+from tests.fakes.simulated_time import SimulatedLoop
+
+TIMEOUT_S: Final = 60  # a coroutine that waits for ever fails alone, and its traceback shows where it waits
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    simulated = pyfuncitem.get_closest_marker("simulated_time") is not None
+    with asyncio.Runner(loop_factory=SimulatedLoop if simulated else None) as runner:
+        runner.run(_call(pyfuncitem, timeout_s=None if simulated else TIMEOUT_S))
+    return True
+
+
+async def _call(test: pytest.Function, *, timeout_s: float | None) -> None:
+    arguments: dict[str, Any] = {name: test.funcargs[name] for name in inspect.signature(test.obj).parameters}
+    async with asyncio.timeout(timeout_s), AsyncExitStack() as contexts:
+        for name, value in arguments.items():
+            if isinstance(value, AbstractAsyncContextManager):
+                arguments[name] = await contexts.enter_async_context(value)
+        await test.obj(**arguments)
