@@ -32,7 +32,7 @@ from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import BOOT, grant, row, share, vf_bdf, vfs, whole
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.inventories import gpu, inventory, mig_uuid, running, uuid, vf
-from tests.unit.hooks.node.test_node import RULES
+from tests.unit.hooks.node.rig import RULES
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
