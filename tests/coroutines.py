@@ -13,6 +13,7 @@ The marker `simulated_time` gives the test a loop whose clock moves only while a
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Final
 
@@ -40,3 +41,9 @@ async def _call(test: pytest.Function, *, timeout_s: float | None) -> None:
             if isinstance(value, AbstractAsyncContextManager):
                 arguments[name] = await contexts.enter_async_context(value)
         await test.obj(**arguments)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Let other tasks run until the condition is true."""
+    while not true():  # noqa: ASYNC110  a fake has no event to wait for; the test's time is bounded
+        await asyncio.sleep(0)

@@ -1,6 +1,5 @@
 """Run a node with a real ledger beside a runtime of two lists; its devices are the test's, and its attacher moves nothing."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -140,8 +139,3 @@ def holders(node: Node) -> set[str]:
 def reason(answer: Answer | Refusal) -> Reason:
     assert isinstance(answer, Refusal), answer
     return answer.reason
-
-
-async def until(true: Callable[[], bool]) -> None:
-    while not true():  # noqa: ASYNC110  the node has no event to wait for; the test's time is bounded
-        await asyncio.sleep(0)

@@ -29,11 +29,12 @@ from lading.log import Event, Level
 from lading.reasons import Reason
 from lading.signature import sign
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GpuUuid, PodUid, SandboxId
+from tests.coroutines import until
 from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import NOW, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, running, uuid, vf
-from tests.unit.hooks.node.rig import DEVICES, GPU_0, RULES, Rig, holders, reason, sandbox_of, until
+from tests.unit.hooks.node.rig import DEVICES, GPU_0, RULES, Rig, holders, reason, sandbox_of
 from tests.unit.runtimeproxy.conftest import Records
 
 
