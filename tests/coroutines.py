@@ -1,6 +1,7 @@
 """Run tests that are coroutine functions, each in an event loop of its own.
 
-A fixture whose value is an asynchronous context manager is entered in the test's loop, and the test gets what `as` would give:
+A fixture whose value is an asynchronous context manager is entered in the test's loop, and the test gets what `as` would give.
+Fixtures for all tests (autouse) are entered first, then the test's own in the order of its parameters.
 
     @pytest.fixture
     @asynccontextmanager
@@ -15,7 +16,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -35,12 +36,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 async def _call(test: pytest.Function, *, timeout_s: float | None) -> None:
-    arguments: dict[str, Any] = {name: test.funcargs[name] for name in inspect.signature(test.obj).parameters}
+    fixtures = dict(test.funcargs)
     async with asyncio.timeout(timeout_s), AsyncExitStack() as contexts:
-        for name, value in arguments.items():
+        for name, value in fixtures.items():
             if isinstance(value, AbstractAsyncContextManager):
-                arguments[name] = await contexts.enter_async_context(value)
-        await test.obj(**arguments)
+                fixtures[name] = await contexts.enter_async_context(value)
+        await test.obj(**{name: fixtures[name] for name in inspect.signature(test.obj).parameters})
 
 
 async def until(true: Callable[[], bool]) -> None:

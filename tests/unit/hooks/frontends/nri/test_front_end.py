@@ -144,8 +144,13 @@ async def test_a_plugin_that_answers_too_late_to_the_list_connects_again(rig: Ri
     await until(lambda: not rig.front_end.link.problem)
 
 
-async def test_a_runtime_that_accepted_the_plugin_may_send_its_list_later(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:
+@pytest.fixture
+def short_wait_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hooks.frontends.nri.link._SPEAKS_S", 0.1)
+
+
+@pytest.mark.usefixtures("short_wait_for_an_answer")
+async def test_a_runtime_that_accepted_the_plugin_may_send_its_list_later(rig: Rig) -> None:
     plugin = await rig.runtime.plugin()
     await plugin.registered
     await asyncio.sleep(0.3)
