@@ -125,7 +125,9 @@ def test_an_untrusted_or_too_large_file_is_no_registration(
     bad(folder, log, records)
 
 
-def test_the_last_valid_content_of_a_file_stays_in_force_and_the_error_is_logged_once(folder: Path, log: Log, records: Records) -> None:
+def test_the_last_valid_content_of_a_file_stays_in_force_and_the_error_is_logged_once(
+    folder: Path, log: Log, records: Records
+) -> None:
     published = Published()
     hooks = HooksDir(folder, published, log)
     (folder / "10.json").write_text(content("/run/good.sock"))
@@ -168,7 +170,9 @@ def test_a_folder_that_becomes_untrusted_keeps_its_registrations(folder: Path, l
     assert list(published.last()) == ["10.json"]
 
 
-def test_two_registrations_of_an_endpoint_for_a_stage_are_a_clash_and_the_later_is_invalid(folder: Path, log: Log, records: Records) -> None:
+def test_two_registrations_of_an_endpoint_for_a_stage_are_a_clash_and_the_later_is_invalid(
+    folder: Path, log: Log, records: Records
+) -> None:
     for name in ("10.json", "20.json"):
         (folder / name).write_text(content("/run/a.sock"))
     assert list(read_once(folder, log)) == ["10.json"]
