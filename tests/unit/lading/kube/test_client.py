@@ -149,7 +149,9 @@ def create(client: KubeClient, *, timeout_s: float = PATIENT_S) -> Awaitable[byt
 
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize(("status", "hang"), [(500, False), (503, False), (504, False), (0, False), (0, True)])
-async def test_a_write_whose_answer_is_lost_may_or_may_not_have_taken_effect(status: int, hang: bool, done: bool, server: FakeKubeServer, client: KubeClient) -> None:
+async def test_a_write_whose_answer_is_lost_may_or_may_not_have_taken_effect(
+    status: int, hang: bool, done: bool, server: FakeKubeServer, client: KubeClient
+) -> None:
     """Check a broken connection, a timeout and a 5xx: the error does not say whether the write was carried out."""
     if hang:
         await all_pages(client, NODES.path(), 1)  # connects: what runs out is the time for the answer
