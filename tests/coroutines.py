@@ -22,7 +22,7 @@ import pytest
 
 from tests.fakes.simulated_time import SimulatedLoop
 
-TIMEOUT_S: Final = 60  # a coroutine that waits for ever fails alone, and its traceback shows where it waits
+TIMEOUT_S: Final = 120  # seconds; a coroutine that waits for ever fails alone, and its traceback shows where it waits
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -112,57 +112,48 @@ def reads_of_the_lease(server: FakeKubeServer) -> int:
     return sum(request.path == LEASE for request in server.calls("GET"))
 
 
-def test_a_stopped_leader(tmp_path: Path) -> None:
-    async def story() -> None:
-        terms = LeaseTerms()
-        async with cluster() as server, central(tmp_path, server, "first") as first:
-            await first.until(LEADS, 20)
-            async with central(tmp_path, server, "second") as second:
-                await second.until(WAITS, 20)
-                reads = reads_of_the_lease(server)
-                await server.until(lambda: reads_of_the_lease(server) > reads)  # the second has seen the lease, too
-                await server.put(pod_path("a"), pod("a"))
-                await server.put(pod_path("b"), pod("b"))
-                assert await first.filter(server.objects[pod_path("a")]) == (LEADS, ["n1"])
-                first.signal(signal.SIGSTOP)
-                waited_s = await second.until(LEADS, terms.duration_s + 4 * terms.retry_s)
-                assert waited_s >= terms.renew_deadline_s - terms.retry_s
-                assert await second.bind(server.objects[pod_path("b")]) == (LEADS, "")
-                first.signal(signal.SIGCONT)
-                assert (await first.bind(server.objects[pod_path("a")]))[0] == WAITS
-                assert (await first.filter(server.objects[pod_path("a")]))[0] == WAITS
-                assert await second.filter(server.objects[pod_path("a")]) == (LEADS, [])
-                assert "nodeName" not in server.objects[pod_path("a")]["spec"]
-                assert server.objects[pod_path("b")]["spec"]["nodeName"] == "n1"
-
-    asyncio.run(story())
-
-
-def test_a_leader_that_stops_in_order_hands_over_at_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster() as server, central(tmp_path, server, "first") as first:
-            await first.until(LEADS, 20)
-            async with central(tmp_path, server, "second") as second:
-                await second.until(WAITS, 20)
-                first.signal(signal.SIGTERM)
-                await second.until(LEADS, 2 * LeaseTerms().retry_s + 2)
-                assert await asyncio.wait_for(first.process.wait(), 5) == 0
-
-    asyncio.run(story())
-
-
-def test_the_port_that_binds_has_no_page_and_the_page_binds_nothing(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster() as server, central(tmp_path, server, "first") as first:
-            await first.until(LEADS, 20)
+async def test_a_suspended_leader_loses_leadership_and_assigns_no_card_twice(tmp_path: Path) -> None:
+    terms = LeaseTerms()
+    async with cluster() as server, central(tmp_path, server, "first") as first:
+        await first.until(LEADS, 20)
+        async with central(tmp_path, server, "second") as second:
+            await second.until(WAITS, 20)
+            reads = reads_of_the_lease(server)
+            await server.until(lambda: reads_of_the_lease(server) > reads)  # the second has seen the lease, too
             await server.put(pod_path("a"), pod("a"))
-            people = replace(first, port=first.page_port)
-            assert await people.bind(server.objects[pod_path("a")]) == (404, "")
-            assert await first.bind(server.objects[pod_path("a")]) == (LEADS, "")
-            answers = []
-            for port in (first.port, first.page_port):
-                async with first.session.get(f"http://127.0.0.1:{port}/v1/cluster") as answer:
-                    answers.append((answer.status, f"127.0.0.1:{first.page_port}" in await answer.text()))
-            assert answers == [(421, True), (200, False)]
+            await server.put(pod_path("b"), pod("b"))
+            assert await first.filter(server.objects[pod_path("a")]) == (LEADS, ["n1"])
+            first.signal(signal.SIGSTOP)
+            waited_s = await second.until(LEADS, terms.duration_s + 4 * terms.retry_s)
+            assert waited_s >= terms.renew_deadline_s - terms.retry_s
+            assert await second.bind(server.objects[pod_path("b")]) == (LEADS, "")
+            first.signal(signal.SIGCONT)
+            assert (await first.bind(server.objects[pod_path("a")]))[0] == WAITS
+            assert (await first.filter(server.objects[pod_path("a")]))[0] == WAITS
+            assert await second.filter(server.objects[pod_path("a")]) == (LEADS, [])
+            assert "nodeName" not in server.objects[pod_path("a")]["spec"]
+            assert server.objects[pod_path("b")]["spec"]["nodeName"] == "n1"
 
-    asyncio.run(story())
+
+async def test_a_leader_that_stops_in_order_hands_over_at_once(tmp_path: Path) -> None:
+    async with cluster() as server, central(tmp_path, server, "first") as first:
+        await first.until(LEADS, 20)
+        async with central(tmp_path, server, "second") as second:
+            await second.until(WAITS, 20)
+            first.signal(signal.SIGTERM)
+            await second.until(LEADS, 2 * LeaseTerms().retry_s + 2)
+            assert await asyncio.wait_for(first.process.wait(), 5) == 0
+
+
+async def test_the_port_that_binds_has_no_page_and_the_page_binds_nothing(tmp_path: Path) -> None:
+    async with cluster() as server, central(tmp_path, server, "first") as first:
+        await first.until(LEADS, 20)
+        await server.put(pod_path("a"), pod("a"))
+        people = replace(first, port=first.page_port)
+        assert await people.bind(server.objects[pod_path("a")]) == (404, "")
+        assert await first.bind(server.objects[pod_path("a")]) == (LEADS, "")
+        answers = []
+        for port in (first.port, first.page_port):
+            async with first.session.get(f"http://127.0.0.1:{port}/v1/cluster") as answer:
+                answers.append((answer.status, f"127.0.0.1:{first.page_port}" in await answer.text()))
+        assert answers == [(421, True), (200, False)]

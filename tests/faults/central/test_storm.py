@@ -7,7 +7,6 @@ moment, a refused pod after it was changed. Some pods end while others wait. All
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -18,7 +17,7 @@ from lading.vocabulary import ASSIGNMENT
 from tests.fakes.capacities import CARD_MIB
 from tests.fakes.kube_objects import pod_path, share
 from tests.fakes.kube_server import Fault, Request
-from tests.fakes.led import REFUSED, Led, is_binding, is_touch, play
+from tests.fakes.led import REFUSED, Led, is_binding, is_touch
 
 PODS, NODES, CARDS, ON_A_CARD = 500, 10, 8, 5
 SIZE = share(f"{CARD_MIB // ON_A_CARD}Mi")
@@ -38,61 +37,61 @@ FAULTS = (
 )
 
 
-def used_mib(one: Led) -> Counter[str]:
+def used_mib(central: Led) -> Counter[str]:
     """Return the MiB in use on each card, as the annotations of bound pods say."""
     used: Counter[str] = Counter()
-    for path in one.server.objects:
+    for path in central.server.objects:
         if "/pods/" in path:
-            for uuid in one.assigned(path.rpartition("/")[2]):
+            for uuid in central.assigned(path.rpartition("/")[2]):
                 used[uuid] += CARD_MIB // ON_A_CARD
     return used
 
 
-async def schedule(one: Led, name: str, random: Random) -> None:
+async def schedule(central: Led, name: str, random: Random) -> None:
     """Try the pod until it is bound or deleted."""
-    objects, path = one.server.objects, pod_path(name)
-    while path in objects and not one.bound_to(name):
+    objects, path = central.server.objects, pod_path(name)
+    while path in objects and not central.bound_to(name):
         before = objects.rendered(path)
         reason = "too late"
         try:
             async with asyncio.timeout(HTTP_TIMEOUT_S):
-                reason = await one.schedule(name)
+                reason = await central.schedule(name)
         except TimeoutError:
             pass
         if reason == REFUSED:
-            await one.server.until(lambda: path not in objects or objects.rendered(path) != before)  # noqa: B023
+            await central.server.until(lambda: path not in objects or objects.rendered(path) != before)  # noqa: B023
         elif reason:
             await asyncio.sleep(random.expovariate(1 / 4))  # others come first meanwhile
         else:
             return
 
 
-async def end_some(one: Led, random: Random, count: int) -> None:
+async def end_some(central: Led, random: Random, count: int) -> None:
     while count:
         await asyncio.sleep(random.uniform(0.1, 0.5))
-        bound = [name for name in (f"p{number}" for number in range(PODS)) if is_bound(one, name)]
+        bound = [name for name in (f"p{number}" for number in range(PODS)) if is_bound(central, name)]
         if bound:
-            await one.remove_pod(random.choice(bound))
+            await central.remove_pod(random.choice(bound))
             count -= 1
 
 
-def is_bound(one: Led, name: str) -> bool:
-    return pod_path(name) in one.server.objects and bool(one.bound_to(name))
+def is_bound(central: Led, name: str) -> bool:
+    return pod_path(name) in central.server.objects and bool(central.bound_to(name))
 
 
-async def watch_capacity(one: Led) -> None:
+async def watch_capacity(central: Led) -> None:
     while True:
-        assert max(used_mib(one).values(), default=0) <= CARD_MIB
+        assert max(used_mib(central).values(), default=0) <= CARD_MIB
         await asyncio.sleep(1.0)
 
 
-def make_trouble(one: Led, random: Random) -> None:
+def make_trouble(central: Led, random: Random) -> None:
     for number in range(PODS):
         for ending, chance in (("/binding", 0.4), ("/binding", 0.2), ("/status", 0.1)):
             if random.random() < chance:
                 path = pod_path(f"p{number}") + ending
-                one.server.fail(random.choice(FAULTS), when=is_for(path))
-    one.server.slowness = lambda request: slowness(request, random)
+                central.server.fail(random.choice(FAULTS), when=is_for(path))
+    central.server.slowness = lambda request: slowness(request, random)
 
 
 def is_for(path: str) -> Callable[[Request], bool]:
@@ -105,44 +104,41 @@ def slowness(request: Request, random: Random) -> tuple[float, float]:
     return 0.0, 0.0
 
 
+@pytest.mark.simulated_time
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_storm(tmp_path: Path, seed: int) -> None:
+async def test_a_storm_of_pods_fills_all_cards_and_none_twice(seed: int, central: Led) -> None:
     random = Random(seed)  # noqa: S311  the same trouble each time
+    for number in range(1, NODES + 1):
+        await central.put_node(f"n{number}", CARDS)
+    names = [f"p{number}" for number in range(PODS)]
+    for name in names:
+        await central.put_pod(name, SIZE)
+    make_trouble(central, random)
+    watching = asyncio.create_task(watch_capacity(central))
+    pods = [asyncio.create_task(schedule(central, name, random)) for name in names]
+    await end_some(central, random, 60)
+    await asyncio.sleep(120)  # unclear Bindings are settled by then, and requeued pods are bound
+    assert not watching.done()
+    watching.cancel()
+    for task in pods:
+        task.cancel()
+    await asyncio.gather(watching, *pods, return_exceptions=True)
 
-    async def story(one: Led) -> None:
-        for number in range(1, NODES + 1):
-            await one.put_node(f"n{number}", CARDS)
-        names = [f"p{number}" for number in range(PODS)]
-        for name in names:
-            await one.put_pod(name, SIZE)
-        make_trouble(one, random)
-        watching = asyncio.create_task(watch_capacity(one))
-        pods = [asyncio.create_task(schedule(one, name, random)) for name in names]
-        await end_some(one, random, 60)
-        await asyncio.sleep(120)  # unclear Bindings are settled by then, and requeued pods are bound
-        assert not watching.done()
-        watching.cancel()
-        for task in pods:
-            task.cancel()
-        await asyncio.gather(watching, *pods, return_exceptions=True)
-
-        left = [name for name in names if pod_path(name) in one.server.objects]
-        bound = [name for name in left if one.bound_to(name)]
-        assert len(bound) == min(len(left), SLOTS)  # every card is full, or no one waits
-        assert max(used_mib(one).values()) == CARD_MIB
-        assert one.leadership.ledger.reservations() == ()
-        for name in bound:
-            shown = one.shown(name)
-            own = parse_own(shown.metadata.annotations[ASSIGNMENT], [], namespace="default")
-            assert isinstance(own, OwnAssignment)
-            held = {held.holder.pod: held for held in one.leadership.ledger.holders(shown.spec.node_name)}[shown.metadata.uid]
-            assert (set(held.claims), held.taken, own.node) == ({Claim.BOUND}, own.taken, shown.spec.node_name)
-        for name in left:
-            await one.remove_pod(name)
-        await one.pause(10)  # predictions are over
-        assert [one.free_cards(node) for node in one.node_names()] == [CARDS] * NODES
-        snapshot = one.leadership.ledger.snapshot()
-        assert (snapshot.pods, snapshot.own, len(one.leadership.pending)) == ({}, {}, 0)
-        assert all(not node.claims for node in snapshot.nodes.values())
-
-    play(story, tmp_path)
+    left = [name for name in names if pod_path(name) in central.server.objects]
+    bound = [name for name in left if central.bound_to(name)]
+    assert len(bound) == min(len(left), SLOTS)  # every card is full, or no one waits
+    assert max(used_mib(central).values()) == CARD_MIB
+    assert central.leadership.ledger.reservations() == ()
+    for name in bound:
+        shown = central.shown(name)
+        own = parse_own(shown.metadata.annotations[ASSIGNMENT], [], namespace="default")
+        assert isinstance(own, OwnAssignment)
+        held = {held.holder.pod: held for held in central.leadership.ledger.holders(shown.spec.node_name)}[shown.metadata.uid]
+        assert (set(held.claims), held.taken, own.node) == ({Claim.BOUND}, own.taken, shown.spec.node_name)
+    for name in left:
+        await central.remove_pod(name)
+    await central.pause(10)  # predictions are over
+    assert [central.free_cards(node) for node in central.node_names()] == [CARDS] * NODES
+    snapshot = central.leadership.ledger.snapshot()
+    assert (snapshot.pods, snapshot.own, len(central.leadership.pending)) == ({}, {}, 0)
+    assert all(not node.claims for node in snapshot.nodes.values())
