@@ -1,13 +1,13 @@
 """Test the guard that connects to the runtime itself, over a real socket with a scripted runtime, and the guard's command."""
 
-import asyncio
 import fcntl
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
@@ -68,20 +68,26 @@ def service(program: Path, sockets: Path, tmp_path: Path) -> Iterator[Service]:
     service.end(SIGKILL)
 
 
-Act = Callable[[NriRuntime, Connected], Awaitable[None]]
+@pytest.fixture
+@asynccontextmanager
+async def runtime(service: Service) -> AsyncIterator[NriRuntime]:
+    async with NriRuntime(service.socket) as runtime:
+        yield runtime
 
 
-def guarding(service: Service, act: Act, version: str = "2.1.9") -> None:
-    """Run `act` with a runtime that calls the guard."""
+@pytest.fixture
+@asynccontextmanager
+async def plugin(service: Service) -> AsyncIterator[Connected]:
+    """Yield the guard's connection to a runtime, which asks the guard."""
+    async with NriRuntime(service.socket) as runtime:
+        yield await guarding(service, runtime)
 
-    async def whole() -> None:
-        async with asyncio.timeout(WAIT_S), NriRuntime(service.socket) as runtime:
-            plugin = await runtime.plugin()
-            assert await plugin.configure(version) == 0b101000
-            await service.until(Event.NRI_CONNECTED)
-            await act(runtime, plugin)
 
-    asyncio.run(whole())
+async def guarding(service: Service, runtime: NriRuntime) -> Connected:
+    plugin = await runtime.plugin()
+    assert await plugin.configure("2.1.9") == 0b101000
+    await service.until(Event.NRI_CONNECTED)
+    return plugin
 
 
 def request(of_pod: dict[str, str], of_container: dict[str, str], *env: str) -> nri.ContainerRequest:
@@ -93,75 +99,61 @@ async def create(plugin: Connected, what: nri.ContainerRequest) -> nri.Container
     return (await plugin.ask("CreateContainer", what, nri.CreateContainerResponse)).adjust
 
 
-def test_it_is_asked_last_and_before_a_container_is_created_or_started(service: Service) -> None:
-    async def act(_: NriRuntime, plugin: Connected) -> None:
-        registered = await plugin.registered
-        assert (registered.plugin_idx, registered.plugin_name) == ("99", "ladingguard")
-
-    guarding(service, act)
+async def test_the_guard_is_asked_last_and_before_a_container_is_created_or_started(plugin: Connected) -> None:
+    registered = await plugin.registered
+    assert (registered.plugin_idx, registered.plugin_name) == ("99", "ladingguard")
 
 
-def test_a_guard_that_answers_too_late_to_the_list_connects_again(service: Service) -> None:
+async def test_a_guard_that_answers_too_late_to_the_list_connects_again(service: Service, runtime: NriRuntime) -> None:
     """Check that a guard connects again if its answer to the list of pods was late: containerd then keeps the connection open,
     and does not call the guard."""
     large = nri.SynchronizeRequest(pods=[nri.PodSandbox(id="s", annotations={"large": "x" * 1000})])
-
-    async def whole() -> None:
-        async with asyncio.timeout(WAIT_S), NriRuntime(service.socket) as runtime:
-            plugin = await runtime.plugin()
-            await plugin.configure("1.7.24", parts=0)
-            await plugin.ask("Synchronize", large, nri.SynchronizeResponse, timeout_s=0.2, pause_s=0.2)
-            await plugin.closed.wait()
-            assert "plugin_request_timeout" in await service.until(Event.NRI_LOST)
-            assert not service.guards
-            again = await runtime.plugin()
-            await again.configure("1.7.24", parts=0)
-            await again.ask("Synchronize", large, nri.SynchronizeResponse, timeout_s=20, pause_s=0.2)
-            await service.until(Event.NRI_CONNECTED)
-            assert service.guards
-
-    asyncio.run(whole())
+    plugin = await runtime.plugin()
+    await plugin.configure("1.7.24", parts=0)
+    await plugin.ask("Synchronize", large, nri.SynchronizeResponse, timeout_s=0.2, pause_s=0.2)
+    await plugin.closed.wait()
+    assert "plugin_request_timeout" in await service.until(Event.NRI_LOST)
+    assert not service.guards
+    again = await runtime.plugin()
+    await again.configure("1.7.24", parts=0)
+    await again.ask("Synchronize", large, nri.SynchronizeResponse, timeout_s=20, pause_s=0.2)
+    await service.until(Event.NRI_CONNECTED)
+    assert service.guards
 
 
-def test_a_guarded_container_passes_only_with_an_answer(service: Service) -> None:
-    async def act(_: NriRuntime, plugin: Connected) -> None:
-        assert await create(plugin, request(GUARDED, {"lading.dev/grant": ""})) == nri.ContainerAdjustment()
-        with pytest.raises(NriCallError, match="lading: ungranted: ") as error:
-            await create(plugin, request(GUARDED, {}))
-        assert error.value.status == GrpcStatus.UNAVAILABLE
-
-    guarding(service, act)
+async def test_a_guarded_container_passes_only_with_an_answer(plugin: Connected) -> None:
+    assert await create(plugin, request(GUARDED, {"lading.dev/grant": ""})) == nri.ContainerAdjustment()
+    with pytest.raises(NriCallError, match="lading: ungranted: ") as error:
+        await create(plugin, request(GUARDED, {}))
+    assert error.value.status == GrpcStatus.UNAVAILABLE
 
 
 @pytest.mark.parametrize("by_method", [False, True], ids=["StateChange", "own method"])
-def test_a_container_that_was_created_without_an_answer_is_not_started(service: Service, by_method: bool) -> None:
-    async def start(plugin: Connected, what: nri.ContainerRequest) -> None:
+async def test_a_container_that_was_created_without_an_answer_is_not_started(plugin: Connected, by_method: bool) -> None:
+    async def start(container: nri.ContainerRequest) -> None:
         if by_method:
-            await plugin.ask("StartContainer", what, nri.Empty)
+            await plugin.ask("StartContainer", container, nri.Empty)
         else:
-            event = nri.StateChangeEvent(event=nri.START_CONTAINER, pod=what.pod, container=what.container)
+            event = nri.StateChangeEvent(event=nri.START_CONTAINER, pod=container.pod, container=container.container)
             await plugin.ask("StateChange", event, nri.Empty)
 
-    async def act(_: NriRuntime, plugin: Connected) -> None:
-        await start(plugin, request(GUARDED, {"lading.dev/grant": ""}))
-        await start(plugin, request({}, {}))
-        with pytest.raises(NriCallError, match="lading: ungranted: "):
-            await start(plugin, request(GUARDED, {}))
-
-    guarding(service, act)
+    await start(request(GUARDED, {"lading.dev/grant": ""}))
+    await start(request({}, {}))
+    with pytest.raises(NriCallError, match="lading: ungranted: "):
+        await start(request(GUARDED, {}))
 
 
-def test_a_plain_container_passes_and_sees_no_cards(service: Service) -> None:
-    async def act(_: NriRuntime, plugin: Connected) -> None:
-        assert await create(plugin, request({}, {}, "A=1")) == nri.ContainerAdjustment()
-        adjusted = await create(plugin, request({}, {}, "VISIBLE=all"))
-        assert [(env.key, env.value) for env in adjusted.env] == [("VISIBLE", "void")]
-
-    guarding(service, act)
+async def test_a_plain_container_passes_and_sees_no_cards(plugin: Connected) -> None:
+    assert await create(plugin, request({}, {}, "A=1")) == nri.ContainerAdjustment()
+    adjusted = await create(plugin, request({}, {}, "VISIBLE=all"))
+    assert [(env.key, env.value) for env in adjusted.env] == [("VISIBLE", "void")]
 
 
-def test_the_node_is_guarded_only_while_the_runtime_asks_it(service: Service) -> None:
-    async def act(runtime: NriRuntime, plugin: Connected) -> None:
+async def test_the_node_is_guarded_only_while_the_runtime_asks_the_guard(service: Service) -> None:
+    assert "No such file or directory" in await service.until(Event.NRI_LOST)
+    assert not service.guards
+    async with NriRuntime(service.socket) as runtime:
+        plugin = await guarding(service, runtime)
         assert service.guards
         for number in (1, 2):
             plugin.drop()
@@ -169,41 +161,32 @@ def test_the_node_is_guarded_only_while_the_runtime_asks_it(service: Service) ->
             plugin = await runtime.registered()
             await service.until(Event.NRI_CONNECTED, number + 1)
             assert service.guards
-
-    async def started() -> None:
-        assert "No such file or directory" in await service.until(Event.NRI_LOST)
-        assert not service.guards
-
-    asyncio.run(started())
-    guarding(service, act)
-    asyncio.run(service.until(Event.NRI_LOST, 4))  # the runtime has ended
+    await service.until(Event.NRI_LOST, 4)  # the runtime has ended
     assert not service.guards
 
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGKILL])
-def test_the_lock_ends_with_the_process(service: Service, number: Signals) -> None:
-    async def act(_: NriRuntime, plugin: Connected) -> None:
-        assert service.guards
-        assert service.end(number) == (0 if number is SIGTERM else -SIGKILL)
-        assert not service.guards
-        assert (Event.DAEMON_STOPPED in service.events()) is (number is SIGTERM)
-
-    guarding(service, act)
+@pytest.mark.usefixtures("plugin")
+async def test_the_lock_ends_with_the_process(service: Service, number: Signals) -> None:
+    assert service.guards
+    assert service.end(number) == (0 if number is SIGTERM else -SIGKILL)
+    assert not service.guards
+    assert (Event.DAEMON_STOPPED in service.events()) is (number is SIGTERM)
 
 
-def test_the_lock_is_shared_by_guards(service: Service, program: Path, sockets: Path, tmp_path: Path) -> None:
-    async def act(runtime: NriRuntime, plugin: Connected) -> None:
-        other = Service(program, sockets, tmp_path / "other.log")
-        try:
-            await runtime.registered()
-            await other.until(Event.NRI_CONNECTED)
-            service.end()
-            assert other.guards
-        finally:
-            other.end()
-        assert not other.guards
-
-    guarding(service, act)
+async def test_the_lock_is_shared_by_guards(
+    service: Service, runtime: NriRuntime, program: Path, sockets: Path, tmp_path: Path
+) -> None:
+    await guarding(service, runtime)
+    other = Service(program, sockets, tmp_path / "other.log")
+    try:
+        await runtime.registered()
+        await other.until(Event.NRI_CONNECTED)
+        service.end()
+        assert other.guards
+    finally:
+        other.end()
+    assert not other.guards
 
 
 @pytest.mark.parametrize(
@@ -216,8 +199,10 @@ def test_the_lock_is_shared_by_guards(service: Service, program: Path, sockets: 
     ],
     ids=["another protocol", "larger than any message", "an answer in place of a call", "half a message"],
 )
-def test_it_connects_again_after_bytes_that_it_cannot_read(service: Service, data: bytes) -> None:
-    async def act(runtime: NriRuntime, plugin: Connected) -> None:
+async def test_the_guard_connects_again_after_unreadable_bytes(service: Service, data: bytes) -> None:
+    await service.until(Event.NRI_LOST)
+    async with NriRuntime(service.socket) as runtime:
+        plugin = await guarding(service, runtime)
         plugin.send(data)
         if data.endswith(b"half"):
             plugin.drop()
@@ -226,24 +211,16 @@ def test_it_connects_again_after_bytes_that_it_cannot_read(service: Service, dat
         with pytest.raises(NriCallError, match="lading: ungranted: "):
             await create(again, request(GUARDED, {}))
 
-    async def started() -> None:
-        await service.until(Event.NRI_LOST)
 
-    asyncio.run(started())
-    guarding(service, act)
-
-
-def test_a_runtime_that_refuses_it_is_asked_again_and_named_once(service: Service, tmp_path: Path) -> None:
-    async def act() -> None:
-        async with asyncio.timeout(WAIT_S), NriRuntime(service.socket) as runtime:
-            runtime.refuse_registration = 'not "today"\n'
-            for _ in range(3):
-                await (await runtime.plugin()).closed.wait()
-            runtime.refuse_registration = ""
-            await runtime.registered()
-            await service.until(Event.NRI_CONNECTED)
-
-    asyncio.run(act())
+async def test_a_runtime_that_refuses_the_guard_is_asked_again_and_named_once(
+    service: Service, runtime: NriRuntime, tmp_path: Path
+) -> None:
+    runtime.refuse_registration = 'not "today"\n'
+    for _ in range(3):
+        await (await runtime.plugin()).closed.wait()
+    runtime.refuse_registration = ""
+    await runtime.registered()
+    await service.until(Event.NRI_CONNECTED)
     assert (tmp_path / "guard.log").read_text().count(r"the runtime refused the plugin: not \x22today\x22\x0a") == 1
 
 
@@ -266,10 +243,10 @@ def test_records_go_to_the_journal_if_stderr_does(tmp_path: Path, sockets: Path,
     assert (tmp_path / "stderr").read_bytes() == b""
 
 
-def test_only_the_wanted_records_are_written(program: Path, sockets: Path, tmp_path: Path) -> None:
+async def test_only_records_of_the_log_level_are_written(program: Path, sockets: Path, tmp_path: Path) -> None:
     service = Service(program, sockets, tmp_path / "guard.log", "--log-level", "warning")
     try:
-        asyncio.run(service.until(Event.NRI_LOST))
+        await service.until(Event.NRI_LOST)
     finally:
         service.end()
     assert service.events() == [Event.NRI_LOST]
@@ -287,7 +264,7 @@ def test_only_the_wanted_records_are_written(program: Path, sockets: Path, tmp_p
     ],
     ids=["socket", "no value", "long value", "many", "lock", "unknown"],
 )
-def test_arguments_that_it_cannot_follow_are_an_error(program: Path, wrong: list[str]) -> None:
+def test_invalid_arguments_are_an_error(program: Path, wrong: list[str]) -> None:
     done = subprocess.run([program, *wrong], capture_output=True, text=True, check=False, env={})
     assert done.returncode == 2
     assert done.stderr
@@ -320,17 +297,14 @@ def write_config(folder: Path, sockets: Path, front_end: str) -> list[str]:
     return ["nri-guard", "--config", str(folder / "hooks.toml")]
 
 
-def test_the_command_becomes_the_guard(program: Path, tmp_path: Path, sockets: Path) -> None:
-    async def act() -> None:
-        async with asyncio.timeout(WAIT_S), NriRuntime(sockets / "nri.sock") as runtime:
-            plugin = await runtime.registered()
-            adjusted = await create(plugin, request({}, {}, "NVIDIA_VISIBLE_DEVICES=all"))
-            assert [(env.key, env.value) for env in adjusted.env] == [("NVIDIA_VISIBLE_DEVICES", "void")]
-
+async def test_the_command_becomes_the_guard(program: Path, tmp_path: Path, sockets: Path) -> None:
     command = [*write_config(tmp_path, sockets, "nri"), "--program", str(program)]
     process = subprocess.Popen([sys.executable, "-m", "hooks.main", *command], stderr=subprocess.DEVNULL)
     try:
-        asyncio.run(act())
+        async with NriRuntime(sockets / "nri.sock") as runtime:
+            plugin = await runtime.registered()
+            adjusted = await create(plugin, request({}, {}, "NVIDIA_VISIBLE_DEVICES=all"))
+            assert [(env.key, env.value) for env in adjusted.env] == [("NVIDIA_VISIBLE_DEVICES", "void")]
         assert Path(f"/proc/{process.pid}/exe").readlink() == program
         process.terminate()
         assert process.wait(WAIT_S) == 0
@@ -342,7 +316,7 @@ def test_the_command_becomes_the_guard(program: Path, tmp_path: Path, sockets: P
 @pytest.mark.parametrize(
     ("front_end", "says"), [("cri-hook", "front_end = cri-hook"), ("nri", "make launched-guard")], ids=["proxy", "no program"]
 )
-def test_where_it_cannot_guard_it_says_why(
+def test_a_command_that_cannot_guard_reports_the_reason(
     tmp_path: Path, front_end: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
