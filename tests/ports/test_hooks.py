@@ -127,49 +127,40 @@ def create(sandbox: str, cards: str = "", pod: str = "pod-1") -> dict[str, Any]:
     return {"sandbox": {"id": sandbox, "uid": pod, "annotations": text}, "container": {"name": "train"}}
 
 
-def test_a_container_passes_through_all_of_them(settings: Settings) -> None:
-    async def scenario() -> None:
-        runtime = FakeRuntime()
-        async with serving(settings, runtime) as ask:
-            sandbox = runtime.run("pod-1")
-            given = await ask(create(sandbox, f"{SECOND}"))
-            scratch = folder_of(settings) / "scratch" / sandbox
-            assert {env["name"]: env["value"] for env in given["env"]} == {
-                "ACME_VISIBLE_DEVICES": "1",
-                "QUOTA_MIB": "1000",
-                "NVIDIA_VISIBLE_DEVICES": "void",
-            }
-            assert [device["container_path"] for device in given["devices"]] == ["/dev/acme1"]
-            assert [mount["host_path"] for mount in given["mounts"]] == [str(scratch)]
-            assert scratch.is_dir()
-            assert (await ask(create("s2", SECOND, pod="pod-2"))) == {"refused": "capacity-exceeded"}
-            assert await ask({"stop": create(sandbox)["sandbox"]}) is None
-            assert not scratch.exists()
-
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+async def test_a_container_passes_through_all_second_implementations(settings: Settings) -> None:
+    runtime = FakeRuntime()
+    async with serving(settings, runtime) as ask:
+        sandbox = runtime.run("pod-1")
+        given = await ask(create(sandbox, f"{SECOND}"))
+        scratch = folder_of(settings) / "scratch" / sandbox
+        assert {env["name"]: env["value"] for env in given["env"]} == {
+            "ACME_VISIBLE_DEVICES": "1",
+            "QUOTA_MIB": "1000",
+            "NVIDIA_VISIBLE_DEVICES": "void",
+        }
+        assert [device["container_path"] for device in given["devices"]] == ["/dev/acme1"]
+        assert [mount["host_path"] for mount in given["mounts"]] == [str(scratch)]
+        assert scratch.is_dir()
+        assert (await ask(create("s2", SECOND, pod="pod-2"))) == {"refused": "capacity-exceeded"}
+        assert await ask({"stop": create(sandbox)["sandbox"]}) is None
+        assert not scratch.exists()
 
 
-def test_a_container_without_cards_sees_those_of_no_vendor(settings: Settings) -> None:
-    async def scenario() -> None:
-        async with serving(settings, FakeRuntime()) as ask:
-            given = await ask(create("s1"))
-            assert [env["name"] for env in given["env"]] == ["NVIDIA_VISIBLE_DEVICES", "ACME_VISIBLE_DEVICES"]
-
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+async def test_a_container_without_cards_sees_those_of_no_vendor(settings: Settings) -> None:
+    async with serving(settings, FakeRuntime()) as ask:
+        given = await ask(create("s1"))
+        assert [env["name"] for env in given["env"]] == ["NVIDIA_VISIBLE_DEVICES", "ACME_VISIBLE_DEVICES"]
 
 
-def test_refusals_of_the_dialect_are_refusals_of_the_node(settings: Settings) -> None:
-    async def scenario() -> None:
-        async with serving(settings, FakeRuntime()) as ask:
-            assert await ask(create("s1", "card-1")) == {"refused": "annotation-malformed"}
-            both = create("s1", FIRST)
-            both["sandbox"]["annotations"]["lading.dev/gpus"] = "0"
-            assert await ask(both) == {"refused": "annotation-conflict"}
-
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+async def test_refusals_of_the_dialect_are_refusals_of_the_node(settings: Settings) -> None:
+    async with serving(settings, FakeRuntime()) as ask:
+        assert await ask(create("s1", "card-1")) == {"refused": "annotation-malformed"}
+        both = create("s1", FIRST)
+        both["sandbox"]["annotations"]["lading.dev/gpus"] = "0"
+        assert await ask(both) == {"refused": "annotation-conflict"}
 
 
-def test_the_proxy_learns_them_from_the_registration(settings: Settings) -> None:
+def test_the_registration_has_the_second_dialect_and_vendor(settings: Settings) -> None:
     registration = render_registration(settings)
     assert registration["annotation-prefixes"] == ["lading.dev/", "cards.example.com/"]
     hidden = [entry["env"] for entry in registration["static-adjustments"]["hide-unassigned"]]

@@ -176,7 +176,7 @@ def test_a_container_without_a_grant_in_its_configuration_has_none(sockets: Path
 
 
 @pytest.mark.parametrize(("state", "ended"), [(cri.SANDBOX_READY, False), (cri.SANDBOX_NOTREADY, True)])
-def test_a_sandbox_that_is_not_ready_has_ended(sockets: Path, state: cri.PodSandboxState, ended: bool) -> None:
+async def test_a_sandbox_that_is_not_ready_has_ended(sockets: Path, state: cri.PodSandboxState, ended: bool) -> None:
     status = cri.PodSandboxStatusResponse(status=cri.PodSandboxStatus(state=state)).SerializeToString()
 
     async def ask() -> bool:
@@ -184,11 +184,11 @@ def test_a_sandbox_that_is_not_ready_has_ended(sockets: Path, state: cri.PodSand
             return await has_ended(runtime, SandboxId("s"))
 
     with RawServer(sockets / "runtime.sock", lambda _: status, workers=1):
-        assert asyncio.run(ask()) is ended
-    assert asyncio.run(ask()) is False  # nothing answers
+        assert await ask() is ended
+    assert await ask() is False  # nothing answers
 
 
-def test_the_sandboxes_are_listed_first(sockets: Path) -> None:
+async def test_the_sandboxes_are_listed_first(sockets: Path) -> None:
     """Check a container that is created between both lists: its sandbox is known by its label."""
     asked: list[str] = []
 
@@ -196,10 +196,8 @@ def test_the_sandboxes_are_listed_first(sockets: Path) -> None:
         asked.append(call.method)
         return b""
 
-    async def read(path: Path) -> Lists:
+    path = sockets / "runtime.sock"
+    with RawServer(path, answer, workers=1):
         async with RuntimeClient(path) as runtime:
-            return await read_lists(runtime, prefixes=(PREFIX,))
-
-    with RawServer(sockets / "runtime.sock", answer, workers=1):
-        assert asyncio.run(read(sockets / "runtime.sock")) == Lists()
+            assert await read_lists(runtime, prefixes=(PREFIX,)) == Lists()
     assert asked == ["ListPodSandbox", "ListContainers"]
