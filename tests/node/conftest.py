@@ -4,7 +4,7 @@ They need root, containerd and runc (`tests.fakes.needs`: without them they are 
 shows the ends of the logs that its fixtures named in `tests.logs.LOGS`.
 
 `site` is a node with both daemons, shared by the tests of a module: a module that wants other settings has a `running` of its
-own. A test that stops daemons, or breaks the node, starts its own with `start_lading` and `visit`.
+own. A test that stops daemons, or breaks the node, starts its own with `start_site`.
 
 `host` and `pod` are network namespaces of one test, `kernel` is what moves devices between them.
 """
@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pytest
 
@@ -226,11 +226,19 @@ def site(running: LadingNode, containerd: PrivateContainerd) -> Iterator[Site]:
     eventually(site.check_nothing_granted)
 
 
+StartSite = Callable[..., Site]  # the parameters are those of StartLading
+
+
 @pytest.fixture
-def visit(containerd: PrivateContainerd) -> Iterator[Callable[[LadingNode], Site]]:
-    """Yield a function that returns the site of a node that the test started itself, on which the test creates pods."""
+def start_site(start_lading: StartLading, containerd: PrivateContainerd) -> Iterator[StartSite]:
+    """Yield a function that starts a node of the test's own, on which the test creates pods."""
     with contextlib.ExitStack() as stack:
-        yield lambda lading: stack.enter_context(open_site(lading, containerd))
+
+        def start(profile: str = "demo-8gpu", **options: Any) -> Site:
+            lading = start_lading(profile, **options)
+            return stack.enter_context(open_site(lading, options.get("runtime", containerd)))
+
+        yield start
 
 
 @pytest.fixture(scope="session")

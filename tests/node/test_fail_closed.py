@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -18,7 +18,7 @@ from lading.log import Event
 from lading.reasons import Reason
 from simnode.cri import Container
 from simnode.daemons import LadingNode
-from tests.node.conftest import StartLading
+from tests.node.conftest import StartLading, StartSite
 from tests.node.site import Refused, Site, eventually, granted_in
 
 pytestmark = pytest.mark.node
@@ -112,7 +112,7 @@ def test_without_a_hook_server_no_guarded_container_and_every_other_one(site: Si
     assert site.logged(lading.proxy, Event.HOOK_BACK)
 
 
-def test_a_hook_server_that_hangs_is_one_that_is_away(site: Site) -> None:
+def test_a_hanging_hook_server_refuses_guarded_containers_only(site: Site) -> None:
     pod = site.kubelet.run_pod("guarded", annotations={GPU: "0"})
     with hung(site.lading):
         began = time.monotonic()
@@ -125,7 +125,7 @@ def test_a_hook_server_that_hangs_is_one_that_is_away(site: Site) -> None:
     assert site.see(container).gpus == (site.gpu(0),)
 
 
-def test_a_registration_that_is_removed_and_comes_back(site: Site) -> None:
+def test_guarded_pods_are_refused_while_the_registration_is_removed(site: Site) -> None:
     with registrations_changed(site.lading) as folder:
         (folder / "50-lading.json").unlink()
         refused = refused_for(site, Reason.NO_REGISTRATION)
@@ -139,7 +139,7 @@ def test_a_registration_that_is_removed_and_comes_back(site: Site) -> None:
 
 
 @pytest.mark.parametrize("garbage", ["{", '{"remote-endpoint": "/x.sock", "runtime-hooks": [], "failure-polcy": "Ignore"}'])
-def test_a_registration_that_turns_bad_stays_in_force_as_it_was(site: Site, garbage: str) -> None:
+def test_a_registration_that_becomes_invalid_stays_in_force_as_it_was(site: Site, garbage: str) -> None:
     with registrations_changed(site.lading) as folder:
         text = len(site.logged(site.lading.proxy, Event.HOOK_INVALID))
         (folder / "50-lading.json").write_text(garbage)
@@ -152,7 +152,7 @@ def test_a_registration_that_turns_bad_stays_in_force_as_it_was(site: Site, garb
             assert site.see(pod.run_container()).gpus == (site.gpu(0),)
 
 
-def test_a_registration_that_claims_none_of_our_annotations_is_none(site: Site) -> None:
+def test_a_registration_without_ladings_annotations_serves_no_guarded_pod(site: Site) -> None:
     with registrations_changed(site.lading) as folder:
         registration = json.loads((folder / "50-lading.json").read_text())
         for prefixes in (["lading.dev/other"], None):  # None: it is asked about every pod, and answers for no annotation
@@ -213,15 +213,13 @@ def test_two_hooks_that_claim_one_variable_learn_of_each_other(site: Site) -> No
         assert "60-other.json" in refused.message
 
 
-def test_guarded_pods_where_nothing_was_ever_registered(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
-    site = visit(start_lading("workstation", proxy={"hooks_dir": "/none/such"}))
+def test_without_any_registration_guarded_pods_are_refused(start_site: StartSite) -> None:
+    site = start_site("workstation", proxy={"hooks_dir": "/none/such"})
     assert refused_for(site, Reason.NO_REGISTRATION).code is grpc.StatusCode.UNAVAILABLE
     create_plain(site)
 
 
-def test_a_node_that_guards_nothing_and_has_no_hook_makes_every_container(
-    start_lading: StartLading, visit: Callable[[LadingNode], Site]
-) -> None:
-    site = visit(start_lading("workstation", proxy={"hooks_dir": "/none/such", "guarded_prefixes": []}))
+def test_a_node_that_guards_nothing_and_has_no_hook_makes_every_container(start_site: StartSite) -> None:
+    site = start_site("workstation", proxy={"hooks_dir": "/none/such", "guarded_prefixes": []})
     with site.kubelet.pod("bare", annotations={GPU: "0"}) as pod:
         assert site.see(pod.run_container()).nodes == frozenset()

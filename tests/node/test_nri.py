@@ -101,7 +101,7 @@ def create_bare(pod: Pod) -> Container:
 # ---- with the plugin
 
 
-def test_a_container_opens_what_it_was_assigned_and_nothing_else(site: Site) -> None:
+def test_by_nri_a_container_opens_its_assigned_devices_and_no_other(site: Site) -> None:
     with site.kubelet.pod("train", annotations={GPU: "0,2", VFS: "1"}) as pod:
         container = pod.run_container()
         sight = site.see(container)
@@ -125,7 +125,7 @@ def test_the_limit_of_locked_memory_is_lifted_for_vfs(site: Site) -> None:
     site.lading.reconfigure_hooks(rdma_memlock=False)
 
 
-def test_a_plain_container_sees_no_card_whatever_it_says(site: Site) -> None:
+def test_a_plain_container_sees_no_card_whatever_its_environment_says(site: Site) -> None:
     with site.kubelet.pod("plain") as pod:
         sight = site.see(pod.run_container(env=ALL))
         assert (sight.nodes, sight.env["NVIDIA_VISIBLE_DEVICES"]) == (frozenset(), "void")
@@ -152,7 +152,7 @@ def test_a_pod_that_forges_a_grant_is_refused(site: Site) -> None:
     assert site.refused_at_once({GPU: "0", "lading.dev/grant": "{}"}).reason is Reason.ANNOTATION_RESERVED
 
 
-def test_a_restarted_container_has_what_it_had(site: Site) -> None:
+def test_by_nri_a_restarted_container_has_its_devices_again(site: Site) -> None:
     with site.kubelet.pod("again", annotations={GPU: "1"}) as pod:
         first = pod.run_container()
         first.stop()
@@ -199,15 +199,14 @@ def start(container: Container) -> Container:
     return container
 
 
-def test_a_lost_ledger_is_there_again_from_the_containers(site: Site) -> None:
+def test_by_nri_a_lost_ledger_is_rebuilt_from_the_containers(site: Site) -> None:
     """Check that the ledger is rebuilt from the configurations of containers: the runtime's list has no annotations of
     plugins."""
     with site.kubelet.pod("held", annotations={GPU: "5"}) as pod:
         pod.run_container()
         before = [(grant.key, grant.devices) for grant in site.grants()]
         site.lading.hooks.stop()
-        for path in site.ledger.parent.glob("node.db*"):
-            path.unlink()
+        site.delete_ledger()
         site.lading.hooks.start()
         site.await_log(site.lading.hooks, Event.GRANT_ADOPTED, pod.spec.uid)
         assert [(grant.key, grant.devices) for grant in site.grants()] == before
@@ -226,8 +225,7 @@ def test_grants_stay_when_a_node_changes_its_front_end(site: Site) -> None:
         pod.run_container()
         before = [(grant.key, grant.devices) for grant in site.grants()]
         site.lading.hooks.stop()
-        for path in site.ledger.parent.glob("node.db*"):
-            path.unlink()
+        site.delete_ledger()
         site.lading.reconfigure_hooks(front_end="cri-hook")
         site.await_log(site.lading.hooks, Event.GRANT_ADOPTED, pod.spec.uid)
         assert [(grant.key, grant.devices) for grant in site.grants()] == before

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +13,7 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode.cri import Container, Pod
 from simnode.daemons import LadingNode
 from simnode.nvml import NvmlState
-from tests.node.conftest import StartLading
+from tests.node.conftest import StartLading, StartSite
 from tests.node.site import Site, eventually, granted_in
 
 pytestmark = pytest.mark.node
@@ -102,8 +101,7 @@ def test_a_ledger_that_is_lost_is_made_again_from_the_containers(site: Site, reb
     first = pod.run_container()
     lading.hooks.stop()
     before = {grant.key: (grant.devices, grant.request, grant.form) for grant in site.grants()}
-    for path in site.ledger.parent.glob("node.db*"):
-        path.unlink()
+    site.delete_ledger()
     if rebuilt:
         done = rebuild_ledger(lading)
         assert done.returncode == 0, done.stderr
@@ -119,7 +117,7 @@ def test_a_ledger_that_is_lost_is_made_again_from_the_containers(site: Site, reb
 
 
 @pytest.mark.parametrize("damage", [b"", b"SQLite format 3\0 and no more"], ids=["empty", "cut-off"])
-def test_a_ledger_that_is_damaged_is_not_believed(site: Site, damage: bytes) -> None:
+def test_with_a_damaged_ledger_the_hooks_do_not_start_until_it_is_rebuilt(site: Site, damage: bytes) -> None:
     lading = site.lading
     pod = site.kubelet.run_pod("holder", annotations={GPU: "0"})
     first = pod.run_container()
@@ -148,24 +146,21 @@ def test_the_ledger_is_not_rebuilt_under_a_daemon_that_runs(site: Site) -> None:
     assert "lading-hooks" in done.stderr
 
 
-def test_cards_that_were_in_use_before_lading_came_are_held(
-    start_lading: StartLading, visit: Callable[[LadingNode], Site]
-) -> None:
+def test_cards_that_were_in_use_before_lading_came_are_held(start_site: StartSite) -> None:
     """Check that the processes that NVML lists are traced to pods by their cgroups. The pod and its cgroup are real; its use of
     a card is simulated."""
-    lading = start_lading("mig", hooks={"inventory_interval": 1})
-    site = visit(lading)
+    site = start_site("mig", hooks={"inventory_interval": 1})
     before = site.direct.run_pod("before-lading", namespace="ml")
     user = before.run_container(devices=[site.supplied("/dev/nvidia0")])
     verbose = cri.ContainerStatusRequest(container_id=user.id, verbose=True)
     answer = site.direct.call("ContainerStatus", verbose, cri.ContainerStatusResponse)
     pid = int(json.loads(answer.info["info"])["pid"])
-    shown = lading.node.root / f"proc/{pid}/cgroup"
+    shown = site.node.root / f"proc/{pid}/cgroup"
     shown.parent.mkdir()
     with open(f"/proc/{pid}/cgroup") as cgroup:
         shown.write_text(cgroup.read())
-    NvmlState(profile=lading.node.profile, processes={1: (pid,)}).write(lading.node.nvml_state)
-    site.await_log(lading.hooks, Event.HOLDER_FOREIGN, before.spec.uid)
+    NvmlState(profile=site.node.profile, processes={1: (pid,)}).write(site.node.nvml_state)
+    site.await_log(site.lading.hooks, Event.HOLDER_FOREIGN, before.spec.uid)
 
     pod = site.kubelet.run_pod("after", annotations={GPU: "1"})
     for asked in ("1", "1:core=10"):  # no one knows how much of it is used
@@ -179,8 +174,8 @@ def test_cards_that_were_in_use_before_lading_came_are_held(
     assert granted_in(container)[0] == (site.gpu(1),)
 
 
-def test_sigterm_ends_both_daemons_in_order(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
-    site = visit(start_lading("workstation"))
+def test_sigterm_ends_both_daemons_in_order(start_site: StartSite) -> None:
+    site = start_site("workstation")
     site.kubelet.version()
     for daemon in (site.lading.proxy, site.lading.hooks):
         assert daemon.stop() == 0
