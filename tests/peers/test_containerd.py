@@ -11,9 +11,8 @@ from google.protobuf.message import Message
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode.containerd import PrivateContainerd
-from tests.peers.callers import CLIENTS, Caller, ask
+from tests.peers.callers import Caller, ask
 from tests.peers.conftest import both_ways, started_proxy
-from tests.peers.loop import LoopThread
 from tests.peers.runtimes import VERSIONS
 from tests.peers.test_sizes import container
 
@@ -51,14 +50,12 @@ def _sorted(objects: Iterable[cri.Container | cri.PodSandbox]) -> list[Message]:
     return [*sorted(objects, key=lambda one: one.id)]
 
 
-@pytest.fixture(scope="module", params=CLIENTS)
-def both(
-    request: pytest.FixtureRequest, containerd: PrivateContainerd, loop: LoopThread, pytestconfig: pytest.Config
-) -> Iterator[tuple[Caller, Caller]]:
+@pytest.fixture(scope="module")
+def both(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[tuple[Caller, Caller]]:
     with (
         tempfile.TemporaryDirectory(prefix="lading-") as folder,
         started_proxy(Path(folder), containerd.socket, pytestconfig) as proxy,
-        both_ways(request.param, containerd.socket, proxy, loop) as callers,
+        both_ways(containerd.socket, proxy) as callers,
     ):
         yield callers
 
