@@ -19,17 +19,7 @@ from lading.vocabulary import MANUAL_GPUS
 from simnode.cri import Cri, CriError, Pod
 from simnode.daemons import Daemon, LadingNode
 from tests.faults.conftest import StartLading
-from tests.faults.rig import (
-    GUARDED,
-    PLAIN,
-    InMemoryRuntime,
-    ScriptedHooks,
-    cards_in_use,
-    fill,
-    logged,
-    proxy_in,
-    register,
-)
+from tests.faults.rig import GUARDED, PLAIN, InMemoryRuntime, ScriptedHooks, cards_in_use, fill, logged, proxy_in, register
 from tests.node.site import Refused, eventually, refusal_of
 
 WANTS: Final = {MANUAL_GPUS: "0"}

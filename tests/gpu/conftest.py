@@ -39,10 +39,7 @@ def card() -> MachineCard:
 @pytest.fixture
 def site(card: MachineCard, library: Path, pytestconfig: pytest.Config) -> Iterator[Site]:
     """Yield a site where contexts count, as they do on a node. pytest's own folders are too long for a socket's path."""
-    with (
-        tempfile.TemporaryDirectory(prefix="lading-") as folder,
-        Site(Path(folder), library, context_mib=CONTEXT_MIB) as site,
-    ):
+    with tempfile.TemporaryDirectory(prefix="lading-") as folder, Site(Path(folder), library, context_mib=CONTEXT_MIB) as site:
         logs = pytestconfig.stash.setdefault(LOGS, [])
         logs.extend(site.logs)
         yield site

@@ -87,12 +87,7 @@ def test_each_container_gets_what_the_assignment_names_for_it(site: Site) -> Non
     ],
 )
 def test_an_instance_that_central_chose_by_its_profile(
-    start_site: StartSite,
-    tmp_path: Path,
-    profile: str,
-    divided: tuple[str, ...],
-    instance: str,
-    capability: str,
+    start_site: StartSite, tmp_path: Path, profile: str, divided: tuple[str, ...], instance: str, capability: str
 ) -> None:
     pod = replace(request(whole("train")), mig_profile="2g.20gb")
     result = fit(reported_capacity(read_status(profile)), pod, policy=Policy.BINPACK)

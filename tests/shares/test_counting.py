@@ -81,11 +81,7 @@ ROWS: Final = {
     "cuCtxDestroy": Row([OTHER_CONTEXT, ALLOC], [DESTROY_CONTEXT, ENTER]),
     "cuCtxDestroy of CUDA 3": Row([OTHER_CONTEXT, ALLOC], [call("cuCtxDestroy", "c"), ENTER]),
     "cuCtxDetach": Row([OTHER_CONTEXT, ALLOC], [DETACH, ENTER]),
-    "cuCtxDetach, attached": Row(
-        [OTHER_CONTEXT, ATTACH, ALLOC],
-        [call("cuCtxSetCurrent", "c"), DETACH, ENTER],
-        keep=[DETACH],
-    ),
+    "cuCtxDetach, attached": Row([OTHER_CONTEXT, ATTACH, ALLOC], [call("cuCtxSetCurrent", "c"), DETACH, ENTER], keep=[DETACH]),
     "cuCtxDestroy, attached": Row([OTHER_CONTEXT, ATTACH, ALLOC], [DESTROY_CONTEXT, ENTER]),
     "cuDevicePrimaryCtxReset": Row([ALLOC], [RESET_PRIMARY]),
     "cuDevicePrimaryCtxReset of CUDA 7": Row([ALLOC], [call("cuDevicePrimaryCtxReset", 0)]),
@@ -94,27 +90,17 @@ ROWS: Final = {
     "of another context than the primary": Row(
         [OTHER_CONTEXT, ALLOC],
         [call("cuCtxSetCurrent", "c"), FREE, DESTROY_CONTEXT, ENTER],
-        keep=[
-            RESET_PRIMARY,
-            RELEASE_PRIMARY,
-            RETAIN_PRIMARY,
-        ],
+        keep=[RESET_PRIMARY, RELEASE_PRIMARY, RETAIN_PRIMARY],
     ),
     "cuDevicePrimaryCtxRelease, the last": Row(
-        [RETAIN_PRIMARY, ALLOC],
-        [RELEASE_PRIMARY, RETAIN_PRIMARY],
-        keep=[RELEASE_PRIMARY],
+        [RETAIN_PRIMARY, ALLOC], [RELEASE_PRIMARY, RETAIN_PRIMARY], keep=[RELEASE_PRIMARY]
     ),
     "cuDevicePrimaryCtxRelease of CUDA 7, the last": Row([ALLOC], [call("cuDevicePrimaryCtxRelease", 0), RETAIN_PRIMARY]),
     "cuGreenCtxDestroy, the last reference to the primary context": Row(
-        [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER],
-        [DESTROY_GREEN, RETAIN_PRIMARY],
-        keep=[RELEASE_PRIMARY],
+        [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER], [DESTROY_GREEN, RETAIN_PRIMARY], keep=[RELEASE_PRIMARY]
     ),
     "in a green context, cuDevicePrimaryCtxRelease": Row(
-        [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER],
-        [RELEASE_PRIMARY, RETAIN_PRIMARY],
-        keep=[DESTROY_GREEN],
+        [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER], [RELEASE_PRIMARY, RETAIN_PRIMARY], keep=[DESTROY_GREEN]
     ),
     "in a green context, cuDevicePrimaryCtxReset": Row(
         [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER], [RESET_PRIMARY, DESTROY_GREEN]
@@ -227,9 +213,7 @@ ROWS: Final = {
         keep=[RELEASE],
     ),
     "cuMemMapArrayAsync, a context that ends": Row(
-        [OTHER_CONTEXT, array("&a", flags=SPARSE), create("&h"), tiles(1, "h")],
-        [DESTROY_CONTEXT, ENTER],
-        keep=[RELEASE],
+        [OTHER_CONTEXT, array("&a", flags=SPARSE), create("&h"), tiles(1, "h")], [DESTROY_CONTEXT, ENTER], keep=[RELEASE]
     ),
     "cuMemMapArrayAsync, the handle is last": Row(
         [array("&a", flags=DEFERRED), create("&h"), tiles(1, "h")], [RELEASE], keep=[tiles(2, 0)]

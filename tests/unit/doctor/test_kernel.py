@@ -2,15 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from doctor.kernel import (
-    CgroupMode,
-    CgroupsReading,
-    ClockReading,
-    SelinuxReading,
-    decide_cgroups,
-    decide_clock,
-    decide_selinux,
-)
+from doctor.kernel import CgroupMode, CgroupsReading, ClockReading, SelinuxReading, decide_cgroups, decide_clock, decide_selinux
 from doctor.read_node import read_cgroups, read_clock, read_selinux
 from lading.checks.model import Verdict
 from tests.unit.doctor.verdicts import only

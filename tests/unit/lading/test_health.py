@@ -33,11 +33,7 @@ class Daemon:
 
     def server(self, address: Address | None) -> HealthServer:
         return HealthServer(
-            address,
-            registry=self.registry,
-            silence=self.find_silence,
-            conditions=lambda: self.conditions,
-            log=Log(self),
+            address, registry=self.registry, silence=self.find_silence, conditions=lambda: self.conditions, log=Log(self)
         )
 
     @property

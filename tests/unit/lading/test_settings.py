@@ -130,10 +130,7 @@ def test_the_default_file_may_be_absent_a_named_one_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        Settings(),
-        Settings(limit=3, hide=False, mode=Mode.CDI, modes=(), ports=(1, 2), keys={"k 1": 'a"b\\c\n', "k2": "é\x7f"}),
-    ],
+    [Settings(), Settings(limit=3, hide=False, mode=Mode.CDI, modes=(), ports=(1, 2), keys={"k 1": 'a"b\\c\n', "k2": "é\x7f"})],
 )
 def test_printed_settings_are_read_back(load_with: Load, settings: Settings) -> None:
     assert load_with(render_toml(settings)) == settings

@@ -101,12 +101,7 @@ def test_devices_are_those_of_the_inventory(node: Node, metrics: Metrics) -> Non
     result = samples(metrics)
     assert [
         result[f"lading_hooks_devices{{health={h},kind={k}}}"] for k in ("gpu", "vf") for h in ("healthy", "unhealthy")
-    ] == [
-        1,
-        1,
-        1,
-        0,
-    ]
+    ] == [1, 1, 1, 0]
     assert result["lading_hooks_inventory_age_seconds"] == 7
 
 

@@ -99,11 +99,7 @@ def test_what_a_decision_depends_on_is_read() -> None:
     annotations = "lading.dev/gpus: '0'"
     for old, new, reason in (
         ("{name: side}", "{name: side, securityContext: {privileged: true}}", Reason.PRIVILEGED),
-        (
-            "{name: side}",
-            "{name: side, securityContext: {capabilities: {add: [SYS_ADMIN]}}}",
-            Reason.PRIVILEGED,
-        ),
+        ("{name: side}", "{name: side, securityContext: {capabilities: {add: [SYS_ADMIN]}}}", Reason.PRIVILEGED),
         ("spec:", "spec:\n  hostUsers: false", Reason.USER_NAMESPACE),
     ):
         result = rendered(pod(annotations, POD.replace(old, new)))["side"]

@@ -121,13 +121,7 @@ def test_what_is_wrong_is_named_by_key_and_value(settings: Settings, words: tupl
 
 
 def tokens(**settings: Any) -> Settings:
-    return Settings(
-        **{
-            "assignments": (Form.MANUAL,),
-            "isolations": (IsolationName.NONE, IsolationName.TOKENS),
-            **settings,
-        }
-    )
+    return Settings(**{"assignments": (Form.MANUAL,), "isolations": (IsolationName.NONE, IsolationName.TOKENS), **settings})
 
 
 def test_an_isolation_needs_the_settings_that_it_works_by(tmp_path: Path) -> None:
@@ -347,8 +341,7 @@ def test_settings_that_no_one_would_follow_are_refused_with_cni(key: str, value:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("rdma_ipc_lock", True), ("coexist", True), ("attach", AttachBy.CNI), ("nri_socket", "run/nri.sock")],
+    ("key", "value"), [("rdma_ipc_lock", True), ("coexist", True), ("attach", AttachBy.CNI), ("nri_socket", "run/nri.sock")]
 )
 def test_settings_for_which_nri_has_no_form_are_refused_with_it(key: str, value: object) -> None:
     by_nri = Settings(assignments=(Form.MANUAL,), front_end=FrontEndName.NRI)

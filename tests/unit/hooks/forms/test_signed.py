@@ -80,9 +80,7 @@ def test_how_a_vf_is_to_be_set() -> None:
     assert isinstance(result, Assignment)
     (vf,) = result.for_container("train").vfs
     assert vf == VfRequest(
-        name="0000:18:00.2",
-        netdev=True,
-        settings=VfSettings(config=VfConfig(mac="02:00:5e:10:00:01", vlan=0), mtu=9000),
+        name="0000:18:00.2", netdev=True, settings=VfSettings(config=VfConfig(mac="02:00:5e:10:00:01", vlan=0), mtu=9000)
     )
     assert parse(with_vf(netdev=None, mac=None)) == parse(with_vf())
 

@@ -4,14 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks.host.attributes import (
-    read_attribute,
-    read_device_number,
-    read_int,
-    read_link_name,
-    read_names,
-    read_numa,
-)
+from hooks.host.attributes import read_attribute, read_device_number, read_int, read_link_name, read_names, read_numa
 
 
 def test_what_is_not_there_is_absent(tmp_path: Path) -> None:

@@ -65,8 +65,7 @@ def test_a_sandbox_that_is_not_ready() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sandboxes", "labels", "pod"),
-    [([SANDBOX], LABELS, "u"), ([SANDBOX], {}, "u"), ([], LABELS, "by-label"), ([], {}, "")],
+    ("sandboxes", "labels", "pod"), [([SANDBOX], LABELS, "u"), ([SANDBOX], {}, "u"), ([], LABELS, "by-label"), ([], {}, "")]
 )
 def test_the_pod_is_its_sandboxs_and_its_labels_where_that_is_not_listed(
     sandboxes: list[cri.PodSandbox], labels: dict[str, str], pod: str

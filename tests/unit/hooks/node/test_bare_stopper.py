@@ -36,10 +36,7 @@ async def settled() -> None:
 async def test_a_bypassed_running_container_is_stopped_once_and_counted() -> None:
     runtime, records, done = Runtime(), Records(), list[str]()
     stopper = BareStopper(
-        compare_soon=lambda: done.append("compared"),
-        stop=runtime.stop,
-        log=records.log,
-        stopped=lambda: done.append("stopped"),
+        compare_soon=lambda: done.append("compared"), stop=runtime.stop, log=records.log, stopped=lambda: done.append("stopped")
     )
     for _ in range(2):
         stopper.handle([bypassed("a"), bypassed("created", running=False)])

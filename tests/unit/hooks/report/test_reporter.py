@@ -384,11 +384,7 @@ async def test_the_wait_grows_to_half_a_minute_and_is_what_the_server_asks_for(w
 
 
 @pytest.mark.parametrize(
-    ("prepare", "hint"),
-    [
-        (lambda kube: kube.nodes.clear(), "node_name"),
-        (lambda kube: setattr(kube, "served", False), "crds"),
-    ],
+    ("prepare", "hint"), [(lambda kube: kube.nodes.clear(), "node_name"), (lambda kube: setattr(kube, "served", False), "crds")]
 )
 async def test_a_missing_node_or_resource_definition_is_named(prepare: Callable[[Kube], None], hint: str, world: World) -> None:
     prepare(world.kube)

@@ -9,29 +9,9 @@ def device(path: str, host_path: str = "") -> Device:
 
 
 def test_gpus_from_kubelet() -> None:
-    assert (
-        supplied_card(
-            Container(
-                devices=(
-                    device("/dev/fuse"),
-                    device("/dev/nvidia3"),
-                )
-            )
-        )
-        == "/dev/nvidia3"
-    )
+    assert supplied_card(Container(devices=(device("/dev/fuse"), device("/dev/nvidia3")))) == "/dev/nvidia3"
     assert supplied_card(Container(devices=(device("/dev/card", "/dev/nvidia3"),)))
-    assert (
-        supplied_card(
-            Container(
-                cdi_devices=(
-                    "example.com/x=1",
-                    "nvidia.com/gpu=0",
-                )
-            )
-        )
-        == "nvidia.com/gpu=0"
-    )
+    assert supplied_card(Container(cdi_devices=("example.com/x=1", "nvidia.com/gpu=0"))) == "nvidia.com/gpu=0"
     assert supplied_card(Container(cdi_devices=("nvidia.com/mig=0",)))
     annotated = Container(annotations={"cdi.k8s.io/plugin_1": "example.com/x=1, nvidia.com/gpu=0"})
     assert supplied_card(annotated) == "cdi.k8s.io/plugin_1"
