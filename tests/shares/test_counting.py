@@ -4,9 +4,6 @@ A container has a share of 100 MiB, and the calls take all of it. Whether they d
 the memory is to be there, and of 100 MiB when it has ended.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 import pytest
@@ -48,7 +45,7 @@ from tests.shares.calls import (
 )
 from tests.shares.card import choose_card
 from tests.shares.program import BLOCK, FLOAT, MIB
-from tests.shares.site import Container, Process, Site, eventually
+from tests.shares.site import Container, Process, Site, eventually, succeed
 from tests.shares.test_memory import KINDS
 
 OK, OUT_OF_MEMORY = 0, 2
@@ -221,23 +218,6 @@ ROWS: Final = {
 }
 
 
-@pytest.fixture(scope="module")
-def container(library: Path) -> Iterator[Container]:
-    with TemporaryDirectory(prefix="lading-") as folder, Site(Path(folder), library) as site:
-        yield site.container("a", mib=ALL // MIB)
-
-
-@pytest.fixture
-def process(container: Container) -> Iterator[Process]:
-    process = container.start()
-    yield process
-    process.kill()
-
-
-def succeed(process: Process, calls: list[Call]) -> None:
-    assert [said or OK for said in process.do(*calls)] == [OK] * len(calls)
-
-
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_memory_counts_until_it_ends(process: Process, row: Row) -> None:
     succeed(process, row.begin)
@@ -336,13 +316,10 @@ SECOND: Final = [call("cuDevicePrimaryCtxRetain", "&second", 1), call("cuCtxSetC
 
 
 @pytest.fixture
-def both(library: Path) -> Iterator[Process]:
+def both(site: Site) -> Process:
     """Start a process of a container with shares of two cards: 100 MiB of the first, 200 MiB of the second."""
-    with TemporaryDirectory(prefix="lading-") as folder, Site(Path(folder), library) as site:
-        container = site.container("a", mib=ALL // MIB, other_mib=200)
-        process = site.start(container.folder, site.card.show(2))
-        assert process.call("init") == OK
-        yield process
+    container = site.container("a", mib=ALL // MIB, other_mib=200)
+    return container.start(init=True, **site.card.show(2))
 
 
 @pytest.mark.fake_card("how much it has allocated")
