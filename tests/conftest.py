@@ -25,6 +25,7 @@ from simnode.containerd import Binaries, PrivateContainerd, find_containerd
 from simnode.install import missing_packages
 from simnode.nvml import compile_fake_nvml
 from simnode.patience import tail
+from tests import started
 from tests.coroutines import pytest_pyfunc_call  # noqa: F401  pytest finds a hook by its name in conftest.py
 from tests.depth import PARTS, choose, repeats
 from tests.fakes.needs import need
@@ -166,10 +167,8 @@ def build_node(device_nodes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """Yield a temporary folder with a short name, because a Unix socket's path has at most 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    yield folder
-    leftovers.remove_tree(folder)
+    with started.short_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -5,22 +5,16 @@ both daemons in front of a runtime in memory. Where the kernel or the runtime de
 module names the naive implementations that its tests detect. `make test-long` uses larger numbers (tests/depth.py).
 """
 
-import contextlib
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from simnode import leftovers
-from simnode.build import build
 from simnode.containerd import PrivateContainerd
-from simnode.daemons import LadingNode
-from tests.hostile.front import PUBLIC_KEY, Front, RuntimeAt
-from tests.hostile.runtime import KeepingRuntime
-from tests.logs import LOGS
+from tests.hostile.front import PUBLIC_KEY, Front
+from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import Site, open_site
+from tests.started import Started
 
 
 class StartFront(Protocol):
@@ -29,24 +23,13 @@ class StartFront(Protocol):
 
 
 def _starter(device_nodes: None, pytestconfig: pytest.Config) -> Iterator[StartFront]:
-    with contextlib.ExitStack() as stack:
+    with Started(pytestconfig) as started:
 
         def start(*, hooks: Mapping[str, object] | None = None, proxy: Mapping[str, object] | None = None) -> Front:
-            folder = Path(tempfile.mkdtemp(prefix="lading-"))
-            stack.callback(leftovers.remove_tree, folder)
-            runtime = stack.enter_context(KeepingRuntime(folder / "runtime.sock"))
-            lading = LadingNode(
-                folder,
-                node=build("demo-8gpu", folder / "node"),
-                runtime=RuntimeAt(runtime.path),
-                hooks_settings={"metrics": "", **(hooks or {})},
-                proxy_settings={"metrics": "", **(proxy or {})},
-            )
-            logs = pytestconfig.stash.setdefault(LOGS, [])
-            for log in lading.logs:
-                logs.append(log)
-                stack.callback(logs.remove, log)
-            return stack.enter_context(Front(stack.enter_context(lading), runtime))
+            folder = started.folder()
+            runtime = started.enter_context(InMemoryRuntime(folder / "runtime.sock"))
+            lading = started.lading(runtime, folder=folder, hooks=hooks, proxy=proxy)
+            return started.enter_context(Front(lading, runtime))
 
         yield start
 
@@ -83,9 +66,5 @@ def real(
     device_nodes: None, containerd: PrivateContainerd, keys_toml: Mapping[str, object], pytestconfig: pytest.Config
 ) -> Iterator[Site]:
     """Start a node for signed assignments in front of the real containerd and runc."""
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    lading = LadingNode(folder, node=build("demo-8gpu", folder / "node"), runtime=containerd, hooks_settings=keys_toml)
-    pytestconfig.stash[LOGS] += lading.logs
-    with lading, open_site(lading, containerd) as site:
+    with Started(pytestconfig) as started, open_site(started.lading(containerd, hooks=keys_toml), containerd) as site:
         yield site
-    leftovers.remove_tree(folder)

@@ -21,7 +21,7 @@ from simnode.cri import CriError
 from tests.fakes import holders
 from tests.hostile import raw
 from tests.hostile.front import Front
-from tests.node.site import Site, eventually, refusal_of
+from tests.node.site import eventually, refusal_of
 
 RESTORE = "/runtime.v1.RuntimeService/RestorePod"
 GUARDED = {"lading.dev/gpus": "0"}
@@ -120,9 +120,3 @@ def test_an_adopted_grant_does_not_give_what_another_pod_holds(by_hand: Front) -
         with pytest.raises(CriError) as caught:
             thief.create_container("main", attempt=1)
         assert refusal_of(caught.value).reason is Reason.DEVICE_HELD
-
-
-@pytest.mark.node
-@pytest.mark.parametrize("key", RESERVED)
-def test_containerd_never_hears_of_it(real: Site, key: str) -> None:
-    assert real.refused_at_once(GUARDED, annotations={key: RESERVED[key]}).reason is Reason.ANNOTATION_RESERVED

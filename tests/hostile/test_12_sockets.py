@@ -24,8 +24,7 @@ from simnode.cri import Cri
 from simnode.daemons import Daemon, LadingNode, render_flat_toml
 from tests.fakes.needs import need
 from tests.faults.rig import logged, proxy_in
-from tests.hostile.front import RuntimeAt
-from tests.hostile.runtime import KeepingRuntime
+from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import eventually
 from tests.unit.lading.test_sockets import STRANGER
 
@@ -33,8 +32,8 @@ OTHERS = "nobody else's\n"
 
 
 @pytest.fixture
-def runtime(short_folder: Path) -> Iterator[KeepingRuntime]:
-    with KeepingRuntime(short_folder / "runtime.sock") as runtime:
+def runtime(short_folder: Path) -> Iterator[InMemoryRuntime]:
+    with InMemoryRuntime(short_folder / "runtime.sock") as runtime:
         runtime.path.chmod(0o600)
         yield runtime
 
@@ -54,9 +53,11 @@ def under_umask(daemon: Daemon, umask: str) -> Daemon:
 
 
 @pytest.fixture(params=["lading-hooks", "lading-runtimeproxy"])
-def daemon(request: pytest.FixtureRequest, device_nodes: None, runtime: KeepingRuntime, short_folder: Path) -> Iterator[Daemon]:
+def daemon(
+    request: pytest.FixtureRequest, device_nodes: None, runtime: InMemoryRuntime, short_folder: Path
+) -> Iterator[Daemon]:
     """Return a daemon of Lading that is not started. Its socket's folder does not exist yet."""
-    lading = LadingNode(short_folder, node=build("workstation", short_folder / "node"), runtime=RuntimeAt(runtime.path))
+    lading = LadingNode(short_folder, node=build("workstation", short_folder / "node"), runtime=runtime)
     lading.write_config()
     one = lading.hooks if request.param == "lading-hooks" else lading.proxy
     one.socket = short_folder / "run" / "ours.sock"
@@ -121,7 +122,7 @@ def _said(daemon: Daemon, event: Event) -> None:
 # Restarts
 
 
-def test_of_several_that_start_at_once_one_serves(runtime: KeepingRuntime, short_folder: Path) -> None:
+def test_of_several_that_start_at_once_one_serves(runtime: InMemoryRuntime, short_folder: Path) -> None:
     proxies = []
     for number in range(3):
         config = short_folder / f"proxy-{number}.toml"
@@ -154,7 +155,7 @@ def _ended(proxy: Daemon) -> None:
     assert not proxy.running
 
 
-def test_killed_and_started_again(runtime: KeepingRuntime, short_folder: Path) -> None:
+def test_killed_and_started_again(runtime: InMemoryRuntime, short_folder: Path) -> None:
     """Check that a leftover socket of the daemon is replaced, and that another file at its path is not."""
     proxy = proxy_in(short_folder, runtime.path)
     try:

@@ -70,11 +70,7 @@ def refused_for(site: Site, reason: Reason) -> Refused:
     """Wait until containers are refused for this reason. A container that is created before has its devices, and none is
     created without. The card is used by no other test: where a container was created, the node may not learn that its pod
     stops, because the hook is stopped by then. The node would keep the card for the grace period of a young grant, so the test
-    releases the card itself.
-
-    With a card that no other test uses: where a container was made, the node may not see its pod stop, because the hook is away
-    by then. It would keep the card for the grace of a young grant, so that the test releases it by hand.
-    """
+    releases the card itself."""
     made_before = []
 
     def check() -> Refused:
@@ -136,20 +132,6 @@ def test_guarded_pods_are_refused_while_the_registration_is_removed(site: Site) 
         container = eventually(pod.create_container, within_s=NOTICED_S)
         container.start()
         assert site.see(container).gpus == (site.gpu(0),)
-
-
-@pytest.mark.parametrize("garbage", ["{", '{"remote-endpoint": "/x.sock", "runtime-hooks": [], "failure-polcy": "Ignore"}'])
-def test_a_registration_that_becomes_invalid_stays_in_force_as_it_was(site: Site, garbage: str) -> None:
-    with registrations_changed(site.lading) as folder:
-        text = len(site.logged(site.lading.proxy, Event.HOOK_INVALID))
-        (folder / "50-lading.json").write_text(garbage)
-
-        def noticed() -> None:
-            assert len(site.logged(site.lading.proxy, Event.HOOK_INVALID)) == text + 1
-
-        eventually(noticed, within_s=NOTICED_S)
-        with site.kubelet.pod("guarded", annotations={GPU: "0"}) as pod:
-            assert site.see(pod.run_container()).gpus == (site.gpu(0),)
 
 
 def test_a_registration_without_ladings_annotations_serves_no_guarded_pod(site: Site) -> None:

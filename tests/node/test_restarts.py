@@ -6,7 +6,6 @@ import subprocess
 import pytest
 
 from hooks.ledger.reconcile import GRACE_S
-from lading.errors import HostError
 from lading.log import Event
 from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -83,17 +82,6 @@ def test_pods_go_on_when_the_proxy_is_killed_and_it_learns_them_again(site: Site
     eventually(other.create_container)
 
 
-def test_a_runtime_that_restarts_is_dialled_again(site: Site) -> None:
-    pod = site.kubelet.run_pod("survivor", annotations={GPU: "3"})
-    first = pod.run_container()
-    site.runtime.restart()
-    eventually(site.kubelet.version)
-    assert site.see(first).gpus == (site.gpu(3),)
-    assert site.refused_at_once({GPU: "3"}).reason is Reason.DEVICE_HELD
-    first.stop()
-    assert granted_in(restarted(pod, 1)) == ((site.gpu(3),), ())
-
-
 @pytest.mark.parametrize("rebuilt", [True, False], ids=["rebuilt-by-hand", "adopted"])
 def test_a_ledger_that_is_lost_is_made_again_from_the_containers(site: Site, rebuilt: bool) -> None:
     lading = site.lading
@@ -114,30 +102,6 @@ def test_a_ledger_that_is_lost_is_made_again_from_the_containers(site: Site, reb
     assert bool(site.logged(lading.hooks, Event.GRANT_ADOPTED, pod.spec.uid)) is not rebuilt
     first.stop()
     assert granted_in(restarted(pod, 1)) == granted_in(first)
-
-
-@pytest.mark.parametrize("damage", [b"", b"SQLite format 3\0 and no more"], ids=["empty", "cut-off"])
-def test_with_a_damaged_ledger_the_hooks_do_not_start_until_it_is_rebuilt(site: Site, damage: bytes) -> None:
-    lading = site.lading
-    pod = site.kubelet.run_pod("holder", annotations={GPU: "0"})
-    first = pod.run_container()
-    lading.hooks.stop()
-    for path in site.ledger.parent.glob("node.db-*"):
-        path.unlink()
-    site.ledger.write_bytes(damage)
-    try:
-        with pytest.raises(HostError, match="lading-hooks rebuild-ledger"):
-            lading.hooks.start()
-        assert site.refused_at_once({GPU: "1"}).reason is Reason.HOOK_UNAVAILABLE
-    finally:
-        done = rebuild_ledger(lading)
-        lading.hooks.start()
-    assert done.returncode == 0, done.stderr
-    assert any(path.read_bytes() == damage for path in site.ledger.parent.glob("node.db.damaged-*"))  # for a person who looks
-    refused = site.refused_once_reconciled({GPU: "0"})
-    assert refused.reason is Reason.DEVICE_HELD
-    first.stop()
-    assert granted_in(restarted(pod, 1)) == ((site.gpu(0),), ())
 
 
 def test_the_ledger_is_not_rebuilt_under_a_daemon_that_runs(site: Site) -> None:

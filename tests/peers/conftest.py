@@ -4,7 +4,6 @@ One pair of runtime and proxy, and one pair of connections to them, for all test
 """
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from lading.vocabulary import PREFIX
-from simnode import leftovers
 from simnode.daemons import Daemon
-from tests.faults.rig import ScriptedHooks, proxy_in, register
-from tests.logs import LOGS
+from tests.faults.rig import ScriptedHooks, proxy_in, register, running
 from tests.peers.callers import Caller
 from tests.peers.runtimes import Runtime
+from tests.started import Started
 
 HOOK_DEADLINE_S = 60.0  # a hook that hangs is ended by its caller
 
@@ -42,19 +40,6 @@ class Ways:
 
 
 @contextlib.contextmanager
-def started_proxy(folder: Path, runtime: Path, config: pytest.Config) -> Iterator[Daemon]:
-    """Run a proxy in front of a runtime. A test that fails shows its log."""
-    proxy, logs = proxy_in(folder, runtime, metrics=""), config.stash.setdefault(LOGS, [])
-    logs.append(proxy.log)
-    try:
-        proxy.start()
-        yield proxy
-    finally:
-        proxy.stop()
-        logs.remove(proxy.log)
-
-
-@contextlib.contextmanager
 def both_ways(runtime: Path, proxy: Daemon) -> Iterator[tuple[Caller, Caller]]:
     """Connect a client to the runtime, and to the proxy in front of it."""
     direct, proxied = Caller(runtime), Caller(proxy.socket)
@@ -65,16 +50,17 @@ def both_ways(runtime: Path, proxy: Daemon) -> Iterator[tuple[Caller, Caller]]:
 
 @pytest.fixture(scope="package")
 def pair(pytestconfig: pytest.Config) -> Iterator[Pair]:
-    with contextlib.ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="lading-"))
-        stack.callback(leftovers.remove_tree, folder)
+    with Started(pytestconfig) as stack:
+        folder = stack.folder()
         path = folder / "runtime.sock"
         runtime = Runtime(path)
         stack.callback(runtime.stop)
         hooks = stack.enter_context(ScriptedHooks(folder / "hooks.sock"))
         (folder / "hooks.d").mkdir()  # the proxy reads it when it starts
         register(folder, hooks.path, annotation_prefixes=[PREFIX], deadlines={"PreCreateContainer": HOOK_DEADLINE_S})
-        proxy = stack.enter_context(started_proxy(folder, path, pytestconfig))
+        proxy = proxy_in(folder, path)
+        stack.show(proxy.log)
+        stack.enter_context(running(proxy))
         yield Pair(runtime=runtime, path=path, proxy=proxy, hooks=hooks)
 
 

@@ -1,9 +1,7 @@
 """Test grpc-go as the runtime: a real containerd, called directly and through the proxy, in all its versions of CRI."""
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -11,10 +9,12 @@ from google.protobuf.message import Message
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode.containerd import PrivateContainerd
+from tests.faults.rig import proxy_in, running
 from tests.peers.callers import Caller, ask
-from tests.peers.conftest import both_ways, started_proxy
+from tests.peers.conftest import both_ways
 from tests.peers.runtimes import VERSIONS
 from tests.peers.test_sizes import container
+from tests.started import Started
 
 pytestmark = pytest.mark.node
 
@@ -52,12 +52,11 @@ def _sorted(objects: Iterable[cri.Container | cri.PodSandbox]) -> list[Message]:
 
 @pytest.fixture(scope="module")
 def both(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[tuple[Caller, Caller]]:
-    with (
-        tempfile.TemporaryDirectory(prefix="lading-") as folder,
-        started_proxy(Path(folder), containerd.socket, pytestconfig) as proxy,
-        both_ways(containerd.socket, proxy) as callers,
-    ):
-        yield callers
+    with Started(pytestconfig) as started:
+        proxy = proxy_in(started.folder(), containerd.socket)
+        started.show(proxy.log)
+        started.enter_context(running(proxy))
+        yield started.enter_context(both_ways(containerd.socket, proxy))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

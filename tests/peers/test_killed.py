@@ -17,7 +17,7 @@ from lading.log import Event
 from simnode.child import Child, answers
 from simnode.daemons import Daemon
 from tests.fakes.crossing import frames_of
-from tests.faults.rig import logged, proxy_in
+from tests.faults.rig import logged, proxy_in, running
 from tests.hostile.measure import descriptors
 from tests.node.site import eventually
 from tests.peers.callers import Call, Caller, ask
@@ -57,10 +57,8 @@ def runtime(short_folder: Path) -> Iterator[RuntimeProcess]:
 
 @pytest.fixture
 def proxy(short_folder: Path, runtime: RuntimeProcess) -> Iterator[Daemon]:
-    proxy = proxy_in(short_folder, runtime.path)
-    proxy.start()
-    yield proxy
-    proxy.stop()
+    with running(proxy_in(short_folder, runtime.path)) as proxy:
+        yield proxy
 
 
 def threads_of(proxy: Daemon) -> int:

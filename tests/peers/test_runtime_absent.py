@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from simnode.daemons import Daemon
-from tests.faults.rig import measure, proxy_in
+from tests.faults.rig import measure, proxy_in, running
 from tests.peers.callers import Caller, Seen, ask
 from tests.peers.runtimes import Runtime
 
@@ -25,10 +25,8 @@ def runtime_path(short_folder: Path) -> Path:
 
 @pytest.fixture
 def proxy(short_folder: Path, runtime_path: Path) -> Iterator[Daemon]:
-    proxy = proxy_in(short_folder, runtime_path, metrics="")
-    proxy.start()
-    yield proxy
-    proxy.stop()
+    with running(proxy_in(short_folder, runtime_path)) as proxy:
+        yield proxy
 
 
 def ask_at_once(caller: Caller) -> Seen:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.needs import need
-from tests.logs import LOGS
 from tests.shares.calls import ALL
 from tests.shares.card import KIT, choose_card, make_library
 from tests.shares.site import MIB, Container, Process, Site, new_site
+from tests.started import Started
 
 
 @pytest.fixture(scope="session")
@@ -27,12 +27,9 @@ def library(driver_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def site(library: Path, pytestconfig: pytest.Config) -> Iterator[Site]:
-    with new_site(library) as site:
-        logs = pytestconfig.stash.setdefault(LOGS, [])
-        logs.extend(site.logs)
+    with Started(pytestconfig) as started, new_site(library) as site:
+        started.show(*site.logs)
         yield site
-        for log in site.logs:
-            logs.remove(log)
 
 
 @pytest.fixture(scope="module")
