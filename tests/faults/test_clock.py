@@ -13,8 +13,8 @@ from hooks.model.answer import Answer
 from hooks.node.node import Node
 from lading.log import Level, Log
 from lading.reasons import Reason
+from tests.fakes.records import Records
 from tests.unit.hooks.node.rig import Rig, holders, reason
-from tests.unit.runtimeproxy.conftest import Records
 
 HOUR = 3600
 JUMPS = [-(2**31), -30 * 365 * 24 * HOUR, -HOUR, -GRACE_S, -1, 0, 1, GRACE_S, HOUR, 30 * 365 * 24 * HOUR]

@@ -25,13 +25,13 @@ from lading.log import Level, Log
 from lading.sockets import listen
 from lading.tracing import OFF
 from tests.fakes.holders import BOOT
+from tests.fakes.records import Records
 from tests.fakes.runtime import FakeRuntime
 from tests.ports.dialect.cards import KEY, Cards
 from tests.ports.front_end.lines import Lines
 from tests.ports.isolation.quota import Quota
 from tests.ports.preparer.scratch import Scratch
 from tests.ports.vendor.acme import CARDS, Acme
-from tests.unit.runtimeproxy.conftest import Records
 from tests.vfs.model import ModelKernel
 
 FIRST, SECOND = (f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in (1, 2))
@@ -58,15 +58,15 @@ def lines_of(settings: Settings) -> Path:
 
 
 @pytest.fixture
-def settings(sockets: Path) -> Settings:
-    root = sockets / "root"
+def settings(short_folder: Path) -> Settings:
+    root = short_folder / "root"
     for folder in ("sys", "proc/acme", "dev"):
         (root / folder).mkdir(parents=True)
     (root / CARDS).write_text(f"{FIRST} 0000:11:00.0 0\n{SECOND} 0000:12:00.0 1\n")
     return Settings(
         host_root=str(root),
-        state_dir=str(sockets),
-        listen=f"unix://{sockets}/h/hooks.sock",
+        state_dir=str(short_folder),
+        listen=f"unix://{short_folder}/h/hooks.sock",
         node_name="n1",
         assignments=("cards",),
         nvml_library="/absent/libnvidia-ml.so.1",

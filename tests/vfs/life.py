@@ -18,7 +18,7 @@ from lading.errors import StateError
 from lading.log import Level, Log
 from lading.reasons import Reason
 from lading.vocabulary import PciAddress, PodUid, SandboxId
-from tests.unit.runtimeproxy.conftest import Records
+from tests.fakes.records import Records
 from tests.vfs.invariants import HOST, Shown, check
 from tests.vfs.model import Held, ModelKernel, vf
 

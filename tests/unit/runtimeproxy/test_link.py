@@ -25,8 +25,8 @@ from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.link import Link
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget
+from tests.fakes.records import Records
 from tests.fakes.wire import FREE, HELD, Peer, Seen, request_fields
-from tests.unit.runtimeproxy.conftest import Records
 from tests.unit.runtimeproxy.test_gate import Runtime as NoSandboxes
 
 of_any_size = pytest.mark.parametrize("large", [1, LARGE], indirect=True, ids=["large", "small"])
@@ -221,8 +221,8 @@ class Rig:
 
 @pytest.fixture
 @asynccontextmanager
-async def rig(sockets: Path, log: Log) -> AsyncIterator[Rig]:
-    rig = Rig(sockets / "runtime.sock", Scripted(log), log)
+async def rig(short_folder: Path, log: Log) -> AsyncIterator[Rig]:
+    rig = Rig(short_folder / "runtime.sock", Scripted(log), log)
     try:
         yield rig
     finally:

@@ -15,7 +15,7 @@ from lading.log import Event, Level, Log
 from lading.runtime import RuntimeClient
 from lading.stopping import driver_exchanged, stop_asked
 from tests.fakes import holders
-from tests.unit.runtimeproxy.conftest import Records
+from tests.fakes.records import Records
 from tests.vfs.model import ModelKernel
 
 

@@ -8,10 +8,10 @@ import pytest
 
 
 @pytest.fixture
-def programs(sockets: Path) -> Iterator[Path]:
+def programs(short_folder: Path) -> Iterator[Path]:
     """Yield a folder for simulated programs; end the daemons and servers whose programs are in its `bin`."""
-    yield sockets
+    yield short_folder
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if f"{sockets}/bin/".encode() in path.read_bytes():
+            if f"{short_folder}/bin/".encode() in path.read_bytes():
                 os.kill(int(path.parent.name), signal.SIGKILL)

@@ -28,8 +28,8 @@ from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
 from simnode.patience import await_until
 from tests.fakes.compared import seen
 from tests.fakes.holders import grant
+from tests.fakes.records import Records
 from tests.unit.hooks.inventories import gpu, inventory, uuid
-from tests.unit.runtimeproxy.conftest import Records
 
 EXCLUSIVE, DEFAULT = True, False
 NO_ONE = 65534

@@ -28,8 +28,8 @@ from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
 from simnode.nvml import NvmlState
 from tests.conftest import BuildNode
 from tests.fakes.holders import BOOT
+from tests.fakes.records import Records
 from tests.fakes.runtime import FakeRuntime
-from tests.unit.runtimeproxy.conftest import Records
 
 
 class Rig:

@@ -27,11 +27,11 @@ from lading.vocabulary import ATTACHMENTS, GRANT, PciAddress, PodUid, SandboxId
 from tests.coroutines import until
 from tests.fakes import holders
 from tests.fakes.full_disk import full_disk
+from tests.fakes.records import Records
 from tests.unit.hooks import inventories
 from tests.unit.hooks.inventories import inventory
 from tests.unit.hooks.node.rig import RULES as NO_NETDEVS
 from tests.unit.hooks.node.rig import Rig, reason, sandbox_of
-from tests.unit.runtimeproxy.conftest import Records
 
 POLICY = NetdevPolicy(attaches=True, by_default=True)
 RULES = replace(NO_NETDEVS, netdev=POLICY)

@@ -11,8 +11,8 @@ from hooks.node.hand_over import LASTS_S, HandOver
 from lading.errors import HostError
 from lading.log import Event, Log
 from lading.vocabulary import GpuUuid
+from tests.fakes.records import Records
 from tests.unit.hooks.inventories import uuid
-from tests.unit.runtimeproxy.conftest import Records
 
 CARD, OTHER = uuid(0), uuid(1)
 

@@ -33,9 +33,9 @@ from tests.coroutines import until
 from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import NOW, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
+from tests.fakes.records import Records
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, running, uuid, vf
 from tests.unit.hooks.node.rig import DEVICES, GPU_0, RULES, Rig, holders, reason, sandbox_of
-from tests.unit.runtimeproxy.conftest import Records
 
 
 async def after_reading(node: Node, pod: str = "pod-1", cards: str = "0") -> Answer | Refusal:
@@ -353,8 +353,8 @@ async def test_a_file_of_the_driver_that_is_back_is_mounted(rig: Rig) -> None:
         assert mounted(rig.ask(node, "pod-1", "s0")) == ["/usr/lib64/libcuda.so.1", "/usr/lib64/libnvidia-ml.so.1"]
 
 
-async def test_a_socket_is_mounted_only_while_it_exists(sockets: Path, rig: Rig) -> None:
-    path = sockets / "socket"
+async def test_a_socket_is_mounted_only_while_it_exists(short_folder: Path, rig: Rig) -> None:
+    path = short_folder / "socket"
     async with rig.node(with_files(rig, "libcuda.so.1", socket=path)) as node:
         assert mounted(rig.ask(node, "pod-1", "s0")) == ["/usr/lib64/libcuda.so.1"]
         with socket.socket(socket.AF_UNIX) as listener:

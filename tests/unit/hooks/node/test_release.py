@@ -20,9 +20,9 @@ from lading.errors import ConfigError, RuntimeUnavailableError
 from lading.log import Event, Log
 from lading.vocabulary import SandboxId
 from tests.fakes import holders
+from tests.fakes.records import Records
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.inventories import gpu, inventory
-from tests.unit.runtimeproxy.conftest import Records
 from tests.vfs.life import SETTINGS, inline, path_of, pod_of
 from tests.vfs.model import ModelKernel, vf
 

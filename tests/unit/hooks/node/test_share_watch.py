@@ -33,9 +33,9 @@ from simnode.nvml import NvmlState, Running
 from simnode.patience import await_until
 from tests.conftest import BuildNode
 from tests.fakes.holders import grant
+from tests.fakes.records import Records
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.daemon.test_metrics import Watch, a_node
-from tests.unit.runtimeproxy.conftest import Records
 
 POD, ID = "pod-a", "a" * 64
 CGROUP = f"0::/kubepods/pod{POD}/{ID}\n"

@@ -28,10 +28,10 @@ from lading.nodedevices import Status
 from lading.vocabulary import PodUid
 from tests.fakes.holders import grant, whole
 from tests.fakes.kube_server import FakeKubeServer, Fault
+from tests.fakes.records import Records
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.daemon.test_metrics import Watch, a_node
 from tests.unit.hooks.inventories import gpu, inventory, running, uuid
-from tests.unit.runtimeproxy.conftest import Records
 
 REPORTS = (Event.REPORT_APPLIED, Event.REPORT_FAILED)
 DOWN = UnreachableError("cannot patch: connection refused")

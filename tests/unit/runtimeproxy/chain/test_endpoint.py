@@ -57,9 +57,9 @@ class Peer:
 
 @pytest.fixture
 @asynccontextmanager
-async def peer(sockets: Path) -> AsyncIterator[Peer]:
+async def peer(short_folder: Path) -> AsyncIterator[Peer]:
     peer = Peer()
-    server = await asyncio.start_unix_server(peer.serve, sockets / "a")
+    server = await asyncio.start_unix_server(peer.serve, short_folder / "a")
     try:
         yield peer
     finally:
@@ -70,8 +70,8 @@ async def peer(sockets: Path) -> AsyncIterator[Peer]:
 
 @pytest.fixture
 @asynccontextmanager
-async def endpoint(sockets: Path, log: Log) -> AsyncIterator[Endpoint]:
-    endpoint = Endpoint(str(sockets / "a"), log, owner_uid=os.geteuid())
+async def endpoint(short_folder: Path, log: Log) -> AsyncIterator[Endpoint]:
+    endpoint = Endpoint(str(short_folder / "a"), log, owner_uid=os.geteuid())
     yield endpoint
     await endpoint.close(grace_s=None)
 
@@ -149,13 +149,13 @@ async def test_a_server_that_is_away_is_not_called_late_by_a_busy_loop(endpoint:
 
 
 @pytest.mark.simulated_time
-async def test_a_server_that_started_late_is_not_called_slow(sockets: Path, endpoint: Endpoint) -> None:
+async def test_a_server_that_started_late_is_not_called_slow(short_folder: Path, endpoint: Endpoint) -> None:
     """Check that the time left for the answer may have been too short, because the server was away before."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX) as late:  # listens, and never accepts
 
         def start() -> None:
-            late.bind(str(sockets / "a"))
+            late.bind(str(short_folder / "a"))
             late.listen()
 
         loop.call_later(0.5 * RETRY_PAUSE_S, start)
@@ -167,21 +167,21 @@ async def test_a_server_that_started_late_is_not_called_slow(sockets: Path, endp
 # whether a server answers
 
 
-async def test_a_server_that_greets_answers_and_an_absent_server_does_not(sockets: Path, endpoint: Endpoint) -> None:
+async def test_a_server_that_greets_answers_and_an_absent_server_does_not(short_folder: Path, endpoint: Endpoint) -> None:
     await endpoint.probe()
-    assert str(sockets / "a") in endpoint.silence
-    async with HookServer(sockets / "a"):
+    assert str(short_folder / "a") in endpoint.silence
+    async with HookServer(short_folder / "a"):
         await endpoint.probe()
     assert endpoint.silence == ""
 
 
 @pytest.mark.simulated_time
-async def test_a_server_that_accepts_no_connection_does_not_answer(sockets: Path, endpoint: Endpoint) -> None:
+async def test_a_server_that_accepts_no_connection_does_not_answer(short_folder: Path, endpoint: Endpoint) -> None:
     with socket.socket(socket.AF_UNIX) as hung:  # listens, and never accepts
-        hung.bind(str(sockets / "a"))
+        hung.bind(str(short_folder / "a"))
         hung.listen()
         await endpoint.probe()
-    assert str(sockets / "a") in endpoint.silence
+    assert str(short_folder / "a") in endpoint.silence
 
 
 async def test_a_server_that_was_not_probed_yet_does_not_answer(endpoint: Endpoint) -> None:
@@ -191,9 +191,9 @@ async def test_a_server_that_was_not_probed_yet_does_not_answer(endpoint: Endpoi
 
 
 async def test_a_failed_call_outweighs_a_greeting_until_a_call_succeeds_or_time_has_passed(
-    sockets: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+    short_folder: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with HookServer(sockets / "a"):
+    async with HookServer(short_folder / "a"):
         await endpoint.probe()
     endpoint.record(FAILURE, name="10.json")
     assert endpoint.silence == "garbage"

@@ -13,7 +13,7 @@ import pytest
 from lading.log import Event, Log
 from runtimeproxy.chain.hooksdir import MAX_FILE_BYTES, HooksDir
 from runtimeproxy.chain.registrations import Registration
-from tests.unit.runtimeproxy.conftest import Records
+from tests.fakes.records import Records
 
 
 def content(endpoint: str = "/run/a.sock", *hooks: str) -> str:

@@ -74,8 +74,8 @@ def node() -> ScriptedNode:
 
 
 @pytest.fixture
-def client(sockets: Path, node: ScriptedNode) -> AbstractAsyncContextManager[Client]:
-    return serving(sockets / "h" / "hooks.sock", HookService(node))
+def client(short_folder: Path, node: ScriptedNode) -> AbstractAsyncContextManager[Client]:
+    return serving(short_folder / "h" / "hooks.sock", HookService(node))
 
 
 SANDBOX, CONTAINER = hook.PodSandbox(id="s1"), hook.Container(id="c1", name="train")
@@ -244,10 +244,10 @@ except (BrokenPipeError, ConnectionResetError):
 """
 
 
-async def test_a_peer_with_another_uid_is_cut_off_and_others_are_served(sockets: Path, node: ScriptedNode) -> None:
+async def test_a_peer_with_another_uid_is_cut_off_and_others_are_served(short_folder: Path, node: ScriptedNode) -> None:
     need(os.geteuid() == 0, "root, to be another user")
-    sockets.chmod(0o755)
-    path = sockets / "h" / "hooks.sock"
+    short_folder.chmod(0o755)
+    path = short_folder / "h" / "hooks.sock"
     strangers: list[Peer] = []
     async with serving(path, HookService(node), strangers.append):
         path.chmod(0o666)
@@ -262,8 +262,8 @@ async def test_a_peer_with_another_uid_is_cut_off_and_others_are_served(sockets:
         await writer.wait_closed()
 
 
-async def test_a_node_with_another_front_end_refuses_the_proxy_and_names_the_setting(sockets: Path) -> None:
-    async with serving(sockets / "h" / "hooks.sock", ClosedService()) as client:
+async def test_a_node_with_another_front_end_refuses_the_proxy_and_names_the_setting(short_folder: Path) -> None:
+    async with serving(short_folder / "h" / "hooks.sock", ClosedService()) as client:
         for method in ("Adjust", "Observe"):
             with pytest.raises(grpc.aio.AioRpcError, match="front_end = nri") as error:
                 await client.raw(method, b"")

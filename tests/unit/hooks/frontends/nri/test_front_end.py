@@ -26,7 +26,7 @@ from protos.nri.v1alpha1 import nri_pb2 as nri
 from tests.coroutines import until
 from tests.fakes.node_port import ScriptedNode
 from tests.fakes.nri_runtime import Connected, NriRuntime
-from tests.unit.runtimeproxy.conftest import Records
+from tests.fakes.records import Records
 
 GUARDED = {"lading.dev/gpus": "0"}
 NULL = Path("/dev/null").stat()
@@ -46,16 +46,16 @@ class Rig:
 
 @pytest.fixture
 @asynccontextmanager
-async def rig(sockets: Path, log: Log, records: Records) -> AsyncIterator[Rig]:
+async def rig(short_folder: Path, log: Log, records: Records) -> AsyncIterator[Rig]:
     node, netns, calls, ended = ScriptedNode(), dict[SandboxId, str](), list[tuple[str, float]](), set[str]()
 
     async def has_ended(sandbox: SandboxId) -> bool:
         return sandbox in ended
 
-    async with NriRuntime(sockets / "nri.sock") as runtime:
+    async with NriRuntime(short_folder / "nri.sock") as runtime:
         plugin = LadingPlugin(node=node, netns=netns, log=log, has_ended=has_ended)
         link = NriLink(
-            socket=sockets / "nri.sock", plugin=plugin, log=log, answered=lambda method, took: calls.append((method, took))
+            socket=short_folder / "nri.sock", plugin=plugin, log=log, answered=lambda method, took: calls.append((method, took))
         )
         front_end = NriFrontEnd(link=link, plugin=plugin, find_guard=lambda: "no guard")
         await front_end.start()
@@ -405,9 +405,9 @@ async def never(_: SandboxId) -> bool:
     return False
 
 
-async def test_a_node_without_nri_reports_the_missing_socket(sockets: Path, log: Log, records: Records) -> None:
+async def test_a_node_without_nri_reports_the_missing_socket(short_folder: Path, log: Log, records: Records) -> None:
     plugin = LadingPlugin(node=ScriptedNode(), netns={}, log=log, has_ended=never)
-    link = NriLink(socket=sockets / "absent.sock", plugin=plugin, log=log)
+    link = NriLink(socket=short_folder / "absent.sock", plugin=plugin, log=log)
     front_end = NriFrontEnd(link=link, plugin=plugin, find_guard=lambda: "")
     assert front_end.conditions()["nri"] == "it has not connected yet"
     await front_end.start()

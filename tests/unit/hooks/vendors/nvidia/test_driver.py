@@ -107,7 +107,7 @@ def test_libraries_for_32_bit_are_not_mixed_in(tmp_path: Path) -> None:
     assert mounts_of(tmp_path) == before
 
 
-def test_programs_and_sockets(tmp_path: Path, sockets: Path) -> None:
+def test_programs_and_sockets(tmp_path: Path, short_folder: Path) -> None:
     library(tmp_path / MULTIARCH, f"libcuda.so.{VERSION}")
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/nvidia-smi").touch()
@@ -115,10 +115,10 @@ def test_programs_and_sockets(tmp_path: Path, sockets: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/nvidia-smi").touch()
     (tmp_path / "bin/nvidia-debugdump").touch()
-    (tmp_path / "run").symlink_to(sockets)  # short enough for a socket's path
-    (sockets / "nvidia-persistenced").mkdir()
+    (tmp_path / "run").symlink_to(short_folder)  # short enough for a socket's path
+    (short_folder / "nvidia-persistenced").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(sockets / "nvidia-persistenced/socket"))
+        listener.bind(str(short_folder / "nvidia-persistenced/socket"))
         result = mounts_of(tmp_path)
     mounts = {m.container_path: m.host_path for m in result if "libcuda" not in m.container_path}
     assert [m.container_path for m in result if m.is_socket] == ["/run/nvidia-persistenced/socket"]

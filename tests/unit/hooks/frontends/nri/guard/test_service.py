@@ -32,12 +32,12 @@ WAIT_S = 20.0
 class Service:
     """Run the guard as a process, and read its log."""
 
-    def __init__(self, program: Path, sockets: Path, log: Path, *more: str) -> None:
-        self.socket = sockets / "nri.sock"
-        self._lock = sockets / "guard.lock"
+    def __init__(self, program: Path, short_folder: Path, log: Path, *more: str) -> None:
+        self.socket = short_folder / "nri.sock"
+        self._lock = short_folder / "guard.lock"
         self._log = log
         with log.open("ab") as out:
-            self.process = subprocess.Popen([program, *arguments(sockets), *more], stdin=subprocess.DEVNULL, stderr=out)
+            self.process = subprocess.Popen([program, *arguments(short_folder), *more], stdin=subprocess.DEVNULL, stderr=out)
 
     def events(self) -> list[str]:
         return re.findall(r"event=(\S+)", self._log.read_text())
@@ -57,13 +57,13 @@ class Service:
         return self.process.wait(WAIT_S)
 
 
-def arguments(sockets: Path) -> list[str]:
-    return ["--socket", f"{sockets}/nri.sock", "--lock", f"{sockets}/guard.lock", "--hide", "VISIBLE=void"]
+def arguments(short_folder: Path) -> list[str]:
+    return ["--socket", f"{short_folder}/nri.sock", "--lock", f"{short_folder}/guard.lock", "--hide", "VISIBLE=void"]
 
 
 @pytest.fixture
-def service(program: Path, sockets: Path, tmp_path: Path) -> Iterator[Service]:
-    service = Service(program, sockets, tmp_path / "guard.log")
+def service(program: Path, short_folder: Path, tmp_path: Path) -> Iterator[Service]:
+    service = Service(program, short_folder, tmp_path / "guard.log")
     yield service
     service.end(SIGKILL)
 
@@ -175,10 +175,10 @@ async def test_the_lock_ends_with_the_process(service: Service, number: Signals)
 
 
 async def test_the_lock_is_shared_by_guards(
-    service: Service, runtime: NriRuntime, program: Path, sockets: Path, tmp_path: Path
+    service: Service, runtime: NriRuntime, program: Path, short_folder: Path, tmp_path: Path
 ) -> None:
     await guarding(service, runtime)
-    other = Service(program, sockets, tmp_path / "other.log")
+    other = Service(program, short_folder, tmp_path / "other.log")
     try:
         await runtime.registered()
         await other.until(Event.NRI_CONNECTED)
@@ -224,15 +224,15 @@ async def test_a_runtime_that_refuses_the_guard_is_asked_again_and_named_once(
     assert (tmp_path / "guard.log").read_text().count(r"the runtime refused the plugin: not \x22today\x22\x0a") == 1
 
 
-def test_records_go_to_the_journal_if_stderr_does(tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hooks.frontends.nri.guard.build.JOURNAL_SOCKET", str(sockets / "journal"))
+def test_records_go_to_the_journal_if_stderr_does(tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hooks.frontends.nri.guard.build.JOURNAL_SOCKET", str(short_folder / "journal"))
     build(tmp_path / "ladingguard", find_compiler(), flags=("-O1",))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal, (tmp_path / "stderr").open("wb") as stderr:
-        journal.bind(str(sockets / "journal"))
+        journal.bind(str(short_folder / "journal"))
         journal.settimeout(WAIT_S)
         status = os.fstat(stderr.fileno())
         env = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
-        process = subprocess.Popen([tmp_path / "ladingguard", *arguments(sockets)], stderr=stderr, env=env)
+        process = subprocess.Popen([tmp_path / "ladingguard", *arguments(short_folder)], stderr=stderr, env=env)
         started, lost = (dict(line.split("=", 1) for line in journal.recv(1 << 12).decode().splitlines()) for _ in range(2))
         process.terminate()
         assert process.wait(WAIT_S) == 0
@@ -243,8 +243,8 @@ def test_records_go_to_the_journal_if_stderr_does(tmp_path: Path, sockets: Path,
     assert (tmp_path / "stderr").read_bytes() == b""
 
 
-async def test_only_records_of_the_log_level_are_written(program: Path, sockets: Path, tmp_path: Path) -> None:
-    service = Service(program, sockets, tmp_path / "guard.log", "--log-level", "warning")
+async def test_only_records_of_the_log_level_are_written(program: Path, short_folder: Path, tmp_path: Path) -> None:
+    service = Service(program, short_folder, tmp_path / "guard.log", "--log-level", "warning")
     try:
         await service.until(Event.NRI_LOST)
     finally:
@@ -270,10 +270,10 @@ def test_invalid_arguments_are_an_error(program: Path, wrong: list[str]) -> None
     assert done.stderr
 
 
-def test_a_lock_that_is_a_link_is_an_error(program: Path, sockets: Path) -> None:
-    lock = sockets / "guard.lock"
+def test_a_lock_that_is_a_link_is_an_error(program: Path, short_folder: Path) -> None:
+    lock = short_folder / "guard.lock"
     lock.symlink_to("elsewhere")
-    done = subprocess.run([program, *arguments(sockets)], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, *arguments(short_folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert str(lock) in done.stderr
     assert "no guard" in find_guard(lock)
@@ -297,11 +297,11 @@ def write_config(folder: Path, sockets: Path, front_end: str) -> list[str]:
     return ["nri-guard", "--config", str(folder / "hooks.toml")]
 
 
-async def test_the_command_becomes_the_guard(program: Path, tmp_path: Path, sockets: Path) -> None:
-    command = [*write_config(tmp_path, sockets, "nri"), "--program", str(program)]
+async def test_the_command_becomes_the_guard(program: Path, tmp_path: Path, short_folder: Path) -> None:
+    command = [*write_config(tmp_path, short_folder, "nri"), "--program", str(program)]
     process = subprocess.Popen([sys.executable, "-m", "hooks.main", *command], stderr=subprocess.DEVNULL)
     try:
-        async with NriRuntime(sockets / "nri.sock") as runtime:
+        async with NriRuntime(short_folder / "nri.sock") as runtime:
             plugin = await runtime.registered()
             adjusted = await create(plugin, request({}, {}, "NVIDIA_VISIBLE_DEVICES=all"))
             assert [(env.key, env.value) for env in adjusted.env] == [("NVIDIA_VISIBLE_DEVICES", "void")]
