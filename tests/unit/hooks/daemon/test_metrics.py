@@ -32,18 +32,9 @@ from tests.fakes.attacher import FakeAttacher
 from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import BOOT, grant, row, share, vf_bdf, vfs, whole
 from tests.fakes.runtime import FakeRuntime
+from tests.fakes.samples import samples
 from tests.unit.hooks.inventories import gpu, inventory, mig_uuid, running, uuid, vf
-from tests.unit.hooks.node.rig import RULES
-
-
-def samples(metrics: Metrics) -> dict[str, float]:
-    """Return the samples as Prometheus reads them: `name{label=value}` → value, without those of the process."""
-    out = {}
-    for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
-        for sample in family.samples:
-            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
-            out[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-    return {name: value for name, value in out.items() if not name.startswith("process_")}
+from tests.unit.hooks.rules import RULES
 
 
 def a_node(ledger: Ledger, runtime: FakeRuntime, folder: Path, log: Log) -> Node:

@@ -24,8 +24,9 @@ from lading.reasons import Reason
 from lading.vocabulary import GpuUuid
 from tests.conftest import BuildNode
 from tests.fakes.holders import row
-from tests.unit.hooks.grant.test_decide import RULES, VIEW
+from tests.unit.hooks.grant.test_decide import VIEW
 from tests.unit.hooks.inventories import gpu, inventory, vf
+from tests.unit.hooks.rules import RULES
 
 POD = """
 apiVersion: v1

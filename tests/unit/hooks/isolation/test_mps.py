@@ -4,26 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.grant.cards import UnassignedPolicy
-from hooks.grant.decide import Rules, View, decide
-from hooks.grant.pod import PodPolicy
-from hooks.grant.rdma import RdmaInjection
+from hooks.grant.decide import View, decide
 from hooks.isolation.mps import Limits, Mps, MpsFolders, largest_limits
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.model.answer import Answer
-from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, Refusal
+from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.container import Container, EnvVar, Mount, Sandbox
 from hooks.model.grant import holding_of
 from hooks.model.holding import Holding
-from hooks.model.trust import Trust
-from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.assignment import MAX_MEMORY_MIB
 from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
 from lading.vocabulary import PodUid
 from tests.fakes.holders import BOOT, NOW, grant
 from tests.unit.hooks.inventories import gpu, inventory, uuid
+from tests.unit.hooks.rules import RULES
 
 FOLDERS = MpsFolders(mps_dir="/run/lading/mps", shm_dir="/dev/shm/lading-mps")
 NODE = replace(
@@ -32,20 +28,12 @@ NODE = replace(
     shares_per_gpu=100,
 )
 VIEW = View(inventory=NODE, now=NOW, boot_id=BOOT)
-RULES = Rules(
-    node_name="n1",
-    trust=Trust(accepted=frozenset({Form.MANUAL})),
-    pod=PodPolicy(),
-    unassigned=UnassignedPolicy(),
-    vendors=(Nvidia(),),
-    isolations=(Unenforced(), Tokens(libraries="/lib", shares_dir="/shares"), Mps(folders=FOLDERS)),
-    rdma=RdmaInjection(),
-)
+MPS_RULES = replace(RULES, isolations=(Unenforced(), Tokens(libraries="/lib", shares_dir="/shares"), Mps(folders=FOLDERS)))
 
 
 def ask(gpus: str, *env: str, view: View = VIEW) -> Answer | Refusal:
     sandbox = Sandbox(id="s", uid="pod-1", name="p", namespace="default", annotations={"lading.dev/gpus": gpus})
-    return decide(sandbox, Container(name="train", env=tuple(map(EnvVar, env))), RULES, view)
+    return decide(sandbox, Container(name="train", env=tuple(map(EnvVar, env))), MPS_RULES, view)
 
 
 def answered(gpus: str, *env: str) -> Answer:

@@ -7,38 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from hooks.attach.preparer import Operation, VfPreparer
-from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules
-from hooks.grant.pod import PodPolicy
-from hooks.grant.rdma import RdmaInjection
 from hooks.inventory.watch import InventoryWatch
-from hooks.isolation.unenforced import Unenforced
 from hooks.ledger.store import Ledger
 from hooks.model.answer import Answer
-from hooks.model.assignment import Form, Refusal
+from hooks.model.assignment import Refusal
 from hooks.model.container import Container, Sandbox
 from hooks.model.inventory import Inventory, Vf
-from hooks.model.trust import Trust
 from hooks.node.node import Node
-from hooks.vendors.nvidia.vendor import Nvidia
 from lading.log import Log
 from lading.reasons import Reason
 from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.inventories import gpu, inventory, vf
+from tests.unit.hooks.rules import RULES
 
 DEVICES = inventory(gpus=(gpu(0), gpu(1)), vfs=(vf(0), vf(1)))
 GPU_0 = {"lading.dev/gpus": "0"}
-RULES = Rules(
-    node_name="n1",
-    trust=Trust(accepted=frozenset({Form.MANUAL})),
-    pod=PodPolicy(),
-    unassigned=UnassignedPolicy(),
-    vendors=(Nvidia(),),
-    isolations=(Unenforced(),),
-    rdma=RdmaInjection(),
-)
 
 
 class Rig:

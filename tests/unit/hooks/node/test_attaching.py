@@ -30,8 +30,8 @@ from tests.fakes.full_disk import full_disk
 from tests.fakes.records import Records
 from tests.unit.hooks import inventories
 from tests.unit.hooks.inventories import inventory
-from tests.unit.hooks.node.rig import RULES as NO_NETDEVS
 from tests.unit.hooks.node.rig import Rig, reason, sandbox_of
+from tests.unit.hooks.rules import RULES as NO_NETDEVS
 
 POLICY = NetdevPolicy(attaches=True, by_default=True)
 RULES = replace(NO_NETDEVS, netdev=POLICY)

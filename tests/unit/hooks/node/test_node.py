@@ -35,7 +35,8 @@ from tests.fakes.holders import NOW, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
 from tests.fakes.records import Records
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, running, uuid, vf
-from tests.unit.hooks.node.rig import DEVICES, GPU_0, RULES, Rig, holders, reason, sandbox_of
+from tests.unit.hooks.node.rig import DEVICES, GPU_0, Rig, holders, reason, sandbox_of
+from tests.unit.hooks.rules import RULES
 
 
 async def after_reading(node: Node, pod: str = "pod-1", cards: str = "0") -> Answer | Refusal:
