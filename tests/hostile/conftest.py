@@ -5,8 +5,7 @@ both daemons in front of a runtime in memory. Where the kernel or the runtime de
 module names the naive implementations that its tests detect. `make test-long` uses larger numbers (tests/depth.py).
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -16,36 +15,30 @@ from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import Site, open_site
 from tests.started import Started
 
-
-class StartFront(Protocol):
-    def __call__(self, *, hooks: Mapping[str, object] | None = None, proxy: Mapping[str, object] | None = None) -> Front:
-        """Start both daemons with these additional settings."""
+StartFront = Callable[[Mapping[str, object]], Front]
 
 
-def _starter(device_nodes: None, pytestconfig: pytest.Config) -> Iterator[StartFront]:
+@pytest.fixture(scope="session")
+def start_front(device_nodes: None, pytestconfig: pytest.Config) -> Iterator[StartFront]:
+    """Yield a function that starts both daemons. It takes settings of lading-hooks."""
     with Started(pytestconfig) as started:
 
-        def start(*, hooks: Mapping[str, object] | None = None, proxy: Mapping[str, object] | None = None) -> Front:
+        def start(hooks: Mapping[str, object]) -> Front:
             folder = started.folder()
             runtime = started.enter_context(InMemoryRuntime(folder / "runtime.sock"))
-            lading = started.lading(runtime, folder=folder, hooks=hooks, proxy=proxy)
-            return started.enter_context(Front(lading, runtime))
+            return started.enter_context(Front(started.lading(runtime, folder=folder, hooks=hooks), runtime))
 
         yield start
 
 
-start_front = pytest.fixture(_starter)
-share_front = pytest.fixture(scope="session")(_starter)
+@pytest.fixture(scope="session")
+def by_hand(start_front: StartFront) -> Front:
+    return start_front({})
 
 
 @pytest.fixture(scope="session")
-def by_hand(share_front: StartFront) -> Front:
-    return share_front()
-
-
-@pytest.fixture(scope="session")
-def by_central(share_front: StartFront) -> Front:
-    return share_front(hooks={"assignments": ["unsigned"]})
+def by_central(start_front: StartFront) -> Front:
+    return start_front({"assignments": ["unsigned"]})
 
 
 @pytest.fixture(scope="session")
@@ -57,8 +50,8 @@ def keys_toml(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, object]:
 
 
 @pytest.fixture(scope="session")
-def signed(share_front: StartFront, keys_toml: Mapping[str, object]) -> Front:
-    return share_front(hooks=keys_toml)
+def signed(start_front: StartFront, keys_toml: Mapping[str, object]) -> Front:
+    return start_front(keys_toml)
 
 
 @pytest.fixture(scope="session")

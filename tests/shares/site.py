@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,11 +17,10 @@ from typing import IO, Any, Final
 
 from lading.sharestatus import ShareUse, ask
 from shares.library.build import NVML
-from shares.policy.model import Policy
 from simnode.child import Block, Child
 from simnode.daemons import Daemon
 from tests.fakes.needs import need
-from tests.fakes.share_rig import BOUND_S, MIB, POD, ShareRig, ShareServer, eventually, share, shared
+from tests.fakes.share_rig import BOUND_S, MIB, POD, ShareRig, eventually, share, shared
 from tests.shares.card import DRIVER, SOCKET, Card, FakeCard, choose_card
 
 __all__ = ["BOUND_S", "MIB", "SOCKET", "Container", "Process", "Site", "eventually", "new_site", "succeed"]
@@ -179,12 +178,6 @@ class Site(Served, Block):
             self._reader = self.start(self._folder, {})  # a process of its own, because a process does not see its own lock
         found = self._reader.call("nvml_processes")
         return int(found[str(process.pid)]) // MIB
-
-    def serve_here(self, policy: Callable[[], Policy]) -> ShareServer:
-        """Serve with this policy, in this process, in place of the daemon."""
-        self.server.stop()
-        server = ShareServer(self._rig.folder, host_root=self._rig.host_root, policy=policy, lives=True)
-        return self._ends.enter_context(server)
 
     @property
     def logs(self) -> tuple[Path, ...]:
