@@ -373,6 +373,7 @@ def test_check_config_accepts(tmp_path: Path) -> None:
         ('gpu_mode = "cuda"', ("gpu_mode", "'cuda'", "devices")),
         ("inventory_interval = 0.1", ("inventory_interval", "0.1")),
         ('lissten = "/x"', ("lissten",)),
+        ("", ("node_name", "keys")),  # all that is missing at a time
         ('node_name = "n1"', ("keys",)),
         ('assignments = ["manual"]\nlisten = "x.sock"', ("listen", "x.sock")),
         ('attach = "multus"', ("attach", "'multus'", "cni")),
@@ -412,16 +413,3 @@ def test_a_flag_that_may_be_open_is_a_flag(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(SystemExit):
         serve(["--print-config", flag, "--config", str(config(tmp_path, 'assignments = ["manual"]'))])
     assert f"netdev = {netdev}" in capsys.readouterr().out
-
-
-def test_print_config_without_what_has_no_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that on a new node everything that is missing is reported, and the rest is printed."""
-    with pytest.raises(SystemExit) as e:
-        serve(["--print-config", "--config", str(config(tmp_path, "rdma_mad = true"))])
-    assert e.value.code == 0
-    printed = capsys.readouterr()
-    assert "rdma_mad = true" in printed.out
-    assert "node_name" in printed.err
-    assert "keys" in printed.err
-    with pytest.raises(ConfigError, match=r"node_name.*keys"):
-        serve(["--check-config", "--config", str(config(tmp_path, ""))])
