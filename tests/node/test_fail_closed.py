@@ -134,45 +134,6 @@ def test_guarded_pods_are_refused_while_the_registration_is_removed(site: Site) 
         assert site.see(container).gpus == (site.gpu(0),)
 
 
-def test_a_registration_without_ladings_annotations_serves_no_guarded_pod(site: Site) -> None:
-    with registrations_changed(site.lading) as folder:
-        registration = json.loads((folder / "50-lading.json").read_text())
-        for prefixes in (["lading.dev/other"], None):  # None: it is asked about every pod, and answers for no annotation
-            registration |= {"annotation-prefixes": prefixes, "static-adjustments": {}}
-            (folder / "50-lading.json").write_text(json.dumps({k: v for k, v in registration.items() if v is not None}))
-            refused_for(site, Reason.NO_REGISTRATION)
-
-
-def test_policy_ignore_does_not_make_a_guarded_container_bare(site: Site) -> None:
-    with registrations_changed(site.lading) as folder:
-        registration = json.loads((folder / "50-lading.json").read_text())
-        away = str(folder.parent / "nobody.sock")
-        (folder / "50-lading.json").write_text(
-            json.dumps({**registration, "failure-policy": "Ignore", "remote-endpoint": away})
-        )
-        refused_for(site, Reason.HOOK_UNAVAILABLE)
-        create_plain(site)
-
-
-def test_policy_ignore_of_another_hook_that_is_away_is_not_noticed(site: Site) -> None:
-    with registrations_changed(site.lading) as folder:
-        other = {
-            "remote-endpoint": str(folder.parent / "nobody.sock"),
-            "runtime-hooks": ["PreRunPodSandbox", "PreCreateContainer", "PreStopPodSandbox"],
-            "failure-policy": "Ignore",
-        }
-        (folder / "10-other.json").write_text(json.dumps(other))
-        site.await_log(site.lading.proxy, Event.HOOK_REGISTERED, "10-other.json")
-        with site.kubelet.pod("guarded", annotations={GPU: "0"}) as pod:
-            assert site.see(pod.run_container()).gpus == (site.gpu(0),)
-        create_plain(site)
-        assert site.logged(site.lading.proxy, Event.HOOK_IGNORED, "10-other.json")
-        # Without PreRunPodSandbox: `refused_for` needs a sandbox, whether the proxy has noticed the change by then or not.
-        at_create = {**other, "runtime-hooks": ["PreCreateContainer"], "failure-policy": "Fail"}
-        (folder / "10-other.json").write_text(json.dumps(at_create))
-        refused_for(site, Reason.HOOK_UNAVAILABLE)
-
-
 def test_an_endpoint_that_is_no_socket_is_not_asked(site: Site) -> None:
     with registrations_changed(site.lading) as folder:
         registration = json.loads((folder / "50-lading.json").read_text())
