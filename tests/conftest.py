@@ -25,7 +25,7 @@ from simnode.containerd import Binaries, PrivateContainerd, find_containerd
 from simnode.install import missing_packages
 from simnode.nvml import compile_fake_nvml
 from simnode.patience import tail
-from tests import coroutines
+from tests import coroutines, started
 from tests.depth import PARTS, choose, repeats
 from tests.fakes.needs import need
 from tests.logs import LOGS
@@ -167,10 +167,8 @@ def build_node(device_nodes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """Yield a temporary folder with a short name, because a Unix socket's path has at most 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    yield folder
-    leftovers.remove_tree(folder)
+    with started.short_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -1,22 +1,27 @@
 """Let tests and fixtures be coroutines: a pytest plugin. A test and its fixtures share one event loop, new for each test.
 
-The fixture `loop_factory` makes the loop; a folder or a file overrides the fixture for simulated time.
+The mark `simulated_time` gives a test a loop whose clock moves only while all tasks wait (tests/fakes/simulated_time.py). The
+fixture `loop_factory` makes the loop; a folder overrides the fixture to have simulated time in all of its tests.
 """
 
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from typing import Any, Final
 
 import pytest
+
+from tests.fakes.simulated_time import SimulatedLoop
+
+TIMEOUT_S: Final = 120  # seconds; a coroutine that waits for ever fails alone, and its traceback shows where it waits
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 @pytest.fixture
-def loop_factory() -> LoopFactory:
-    return asyncio.new_event_loop
+def loop_factory(request: pytest.FixtureRequest) -> LoopFactory:
+    return SimulatedLoop if request.node.get_closest_marker("simulated_time") else asyncio.new_event_loop
 
 
 @pytest.fixture
@@ -58,8 +63,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
     runner: Any = pyfuncitem.funcargs["runner"]
-    runner.run(pyfuncitem.obj(**arguments))
+    runner.run(_bounded(pyfuncitem.obj(**arguments)))
     return True
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Let other tasks run until the condition is true."""
+    while not true():  # noqa: ASYNC110  a fake has no event to wait for; the test's time is bounded
+        await asyncio.sleep(0)
+
+
+async def _bounded(test: Coroutine[Any, Any, None]) -> None:
+    simulated = isinstance(asyncio.get_running_loop(), SimulatedLoop)
+    async with asyncio.timeout(None if simulated else TIMEOUT_S):
+        await test
 
 
 async def _next(values: AsyncIterator[Any]) -> Any:

@@ -28,7 +28,8 @@ from simnode.daemons import LadingNode
 from simnode.kube_api import KubeError
 from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
 from tests.fakes.doorway import Doorway
-from tests.faults.rig import InMemoryRuntime, logged
+from tests.faults.rig import logged
+from tests.hostile.runtime import InMemoryRuntime
 from tests.logs import LOGS
 from tests.node.observe import ask, metric
 from tests.node.site import eventually

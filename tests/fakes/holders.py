@@ -5,7 +5,7 @@ from uuid import UUID
 
 from hooks.ledger.attachment import render_attachments
 from hooks.model.assignment import ContainerRequest, Form, GpuRequest, GrantedDevices, GrantedGpu, GrantedVf
-from hooks.model.attachment import Attachment, Netdev, NetnsId, Step, VfConfig, VfSettings
+from hooks.model.attachment import Attachment, Netdev, NetnsId, Route, Step, VfConfig, VfLinkState, VfSettings, VlanProtocol
 from hooks.model.grant import Grant, GrantKey, HeldBy, render_annotation
 from hooks.model.inventory import CharDevice, Vf
 from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox
@@ -14,6 +14,22 @@ from lading.vocabulary import ContainerId, GpuUuid, PciAddress, PodUid, SandboxI
 BOOT = "00000000-0000-4000-8000-000000000001"
 LONG_AGO = 1_000_000
 NOW = 2_000_000
+SETTINGS = VfSettings(  # every one that there is
+    config=VfConfig(
+        mac="02:00:5e:10:00:01",
+        vlan=100,
+        vlan_qos=3,
+        vlan_proto=VlanProtocol.DOT1AD,
+        min_tx_rate=100,
+        max_tx_rate=1000,
+        spoofchk=False,
+        trust=True,
+        link_state=VfLinkState.ENABLE,
+    ),
+    mtu=9000,
+    addresses=("10.0.0.2/24", "fd00::2/64"),
+    routes=(Route("10.1.0.0/16", "10.0.0.1"), Route("0.0.0.0/0"), Route("fd01::/64", "fd00::1")),
+)
 
 
 def gpu_uuid(number: int) -> GpuUuid:

@@ -11,13 +11,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from simnode.child import Child
 from simnode.patience import tail
+from tests.fakes.counting_runtime import CountingRuntime
+from tests.fakes.needs import need
+from tests.started import short_folder
 
 ROOT: Final = Path(__file__).parents[2]
 UNITS: Final = ROOT / "systemd"
@@ -68,6 +72,24 @@ if [ -n "$2" ]; then mkdir -p /opt/lading && mount --bind "$2" /opt/lading; fi
 cp "$folder/units"/* /usr/lib/systemd/system/
 exec env -i container=lading PATH="$PATH" /lib/systemd/systemd --system --unit=multi-user.target --show-status=no
 """
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """Make the folder of a private systemd. Skip the test on a machine that cannot run one."""
+    without = missing()
+    need(not without, without)
+    with short_folder() as folder:
+        yield folder
+
+
+@contextmanager
+def beside_runtime(systemd: "PrivateSystemd") -> Iterator["PrivateSystemd"]:
+    """Start a systemd, and a runtime that counts its calls at the path of containerd's socket."""
+    with CountingRuntime(systemd.containerd / "containerd.sock") as runtime:
+        runtime.path.chmod(0o660)  # the mode of containerd's socket
+        with systemd:
+            yield systemd
 
 
 def missing() -> str:

@@ -1,20 +1,31 @@
-"""Keep the logged events and their fields in a sink, so that a test can check them."""
-
-from dataclasses import dataclass, field
+"""Keep logged events in a sink, so that a test can check them."""
 
 from central.loop.faults import Faults
 from lading.log import Event, Level, Log
 
 
-@dataclass
 class Records:
-    seen: list[tuple[Event, dict[str, str]]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.written: list[tuple[Level, Event, str, dict[str, str]]] = []
 
     def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
-        self.seen.append((event, fields))
+        self.written.append((level, event, message, fields))
+
+    @property
+    def seen(self) -> list[tuple[Event, dict[str, str]]]:
+        return [(event, fields) for _, event, _, fields in self.written]
+
+    def events(self) -> list[Event]:
+        return [event for event, _ in self.seen]
+
+    def fields(self, event: Event) -> list[dict[str, str]]:
+        return [fields for observed, fields in self.seen if observed is event]
 
     def count(self, event: Event) -> int:
-        return sum(observed is event for observed, _ in self.seen)
+        return len(self.fields(event))
+
+    def text(self) -> str:
+        return repr(self.written)
 
     @property
     def log(self) -> Log:

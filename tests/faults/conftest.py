@@ -10,13 +10,12 @@ from typing import Protocol
 
 import pytest
 
-from simnode.build import build
 from simnode.containerd import PrivateContainerd
 from simnode.daemons import LadingNode, Runtime
 from tests.fakes.needs import need
-from tests.faults.rig import NO_METRICS, InMemoryRuntime
-from tests.logs import LOGS
+from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import Site, open_site
+from tests.started import Started
 
 
 class StartLading(Protocol):
@@ -25,20 +24,8 @@ class StartLading(Protocol):
 
 
 def _starter(runtime: Runtime, folder: Path, pytestconfig: pytest.Config) -> Iterator[StartLading]:
-    logs = pytestconfig.stash.setdefault(LOGS, [])
-    with contextlib.ExitStack() as stack:
-
-        def start(**hooks: object) -> LadingNode:
-            node = build("demo-8gpu", folder / "node")
-            lading = LadingNode(
-                folder, node=node, runtime=runtime, hooks_settings={**NO_METRICS, **hooks}, proxy_settings=NO_METRICS
-            )
-            for log in lading.logs:
-                logs.append(log)
-                stack.callback(logs.remove, log)
-            return stack.enter_context(lading)
-
-        yield start
+    with Started(pytestconfig) as started:
+        yield lambda **hooks: started.lading(runtime, folder=folder, hooks=hooks)
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
-"""Share the parts of fault tests: a quick runtime, single daemons, registrations by hand, texts of a log, and a clock."""
+"""Share the parts of fault tests: single daemons, registrations by hand, texts of a log, and a clock."""
 
 import json
 import re
 import shlex
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,32 +13,11 @@ from lading.log import Event
 from lading.vocabulary import PREFIX
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from simnode.cri import Cri
 from simnode.daemons import Daemon, render_flat_toml
 from tests.fakes.raw_server import Call, RawServer
-from tests.hostile.runtime import KeepingRuntime
+from tests.hostile.runtime import InMemoryRuntime
+from tests.started import NO_METRICS
 
-
-class InMemoryRuntime(KeepingRuntime):
-    """Serve a runtime in memory for tests that need many containers or short calls. `LadingNode` forwards to this runtime."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._lock = threading.Lock()
-
-    @property
-    def socket(self) -> Path:
-        return self.path
-
-    def client(self, *, via: Path | None = None, api: str = "v1") -> Cri:
-        return Cri(via or self.path, folder=self.path.parent, cgroup_root="none", api=api)
-
-    def _answer(self, method: str, request: bytes) -> bytes:
-        with self._lock:  # lists are made while others create
-            return super()._answer(method, request)
-
-
-NO_METRICS = {"metrics": ""}  # their port is a machine's, not a test's
 GUARDED = {f"{PREFIX}gpus": "0"}  # annotations of a pod that wants the first card
 PLAIN: dict[str, str] = {}
 
@@ -57,6 +35,16 @@ def proxy_in(folder: Path, runtime: Path, **settings: object) -> Daemon:
     (folder / "hooks.d").mkdir(exist_ok=True)
     config.write_text(render_flat_toml(values))
     return Daemon("lading-runtimeproxy", config=config, socket=folder / "cri.sock")
+
+
+@contextmanager
+def running(daemon: Daemon) -> Iterator[Daemon]:
+    """Start a daemon for the block, which may stop it itself."""
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.stop()
 
 
 def register(folder: Path, endpoint: Path, name: str = "50-test.json", **fields: object) -> Path:

@@ -19,17 +19,8 @@ from lading.vocabulary import MANUAL_GPUS
 from simnode.cri import Cri, CriError, Pod
 from simnode.daemons import Daemon, LadingNode
 from tests.faults.conftest import StartLading
-from tests.faults.rig import (
-    GUARDED,
-    PLAIN,
-    InMemoryRuntime,
-    ScriptedHooks,
-    cards_in_use,
-    fill,
-    logged,
-    proxy_in,
-    register,
-)
+from tests.faults.rig import GUARDED, PLAIN, ScriptedHooks, cards_in_use, fill, logged, proxy_in, register, running
+from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import Refused, eventually, refusal_of
 
 WANTS: Final = {MANUAL_GPUS: "0"}
@@ -142,7 +133,7 @@ def test_a_ledger_removed_underneath_takes_no_grant_and_is_made_anew_from_the_ru
         assert logged(lading.hooks, Event.LEDGER_FAILED)
         lading.hooks.stop()
         if remove is the_file:  # the write-ahead log exists: its grants must not be lost in silence
-            with pytest.raises(HostError):
+            with pytest.raises(HostError, match="lading-hooks rebuild-ledger"):
                 lading.hooks.start()
             rebuild(lading)
         lading.hooks.start()
@@ -207,26 +198,22 @@ def test_bad_registrations_are_reported_and_the_last_good_one_stays(
     good = register(short_folder, hooks.path, "50-good.json")
     content = good.read_text()
     (new := short_folder / "new").mkdir()
-    proxy.start()
-    try:
-        with runtime.client(via=proxy.socket) as kubelet:
-            for name, spoil in BAD.items():
-                text, back = len(logged(proxy, Event.HOOK_INVALID)), len(logged(proxy, Event.HOOK_REGISTERED))
-                spoil(new / good.name)
-                exchange(new / good.name, good)  # between two steps, the proxy might see none
-                remove(new / good.name)
-                spoil(beside := good.with_name(f"60-{name}.json"))
-                eventually(partial(more_said, proxy, Event.HOOK_INVALID, text + 1))
-                with kubelet.pod(name, annotations=GUARDED) as pod:
-                    assert hooks.marked(runtime.created[pod.create_container().id]), name
-                remove(beside)
-                remove(good)
-                eventually(lambda: no_registration(kubelet))  # a file that is gone is out of force
-                good.write_text(content)
-                eventually(partial(more_said, proxy, Event.HOOK_REGISTERED, back))
-            assert proxy.running
-    finally:
-        proxy.stop()
+    with running(proxy), runtime.client(via=proxy.socket) as kubelet:
+        for name, spoil in BAD.items():
+            text, back = len(logged(proxy, Event.HOOK_INVALID)), len(logged(proxy, Event.HOOK_REGISTERED))
+            spoil(new / good.name)
+            exchange(new / good.name, good)  # between two steps, the proxy might see none
+            remove(new / good.name)
+            spoil(beside := good.with_name(f"60-{name}.json"))
+            eventually(partial(more_said, proxy, Event.HOOK_INVALID, text + 1))
+            with kubelet.pod(name, annotations=GUARDED) as pod:
+                assert hooks.marked(runtime.created[pod.create_container().id]), name
+            remove(beside)
+            remove(good)
+            eventually(lambda: no_registration(kubelet))  # a file that is gone is out of force
+            good.write_text(content)
+            eventually(partial(more_said, proxy, Event.HOOK_REGISTERED, back))
+        assert proxy.running
 
 
 def test_a_proxy_that_starts_with_bad_registrations_only_serves_plain_pods(
@@ -235,18 +222,14 @@ def test_a_proxy_that_starts_with_bad_registrations_only_serves_plain_pods(
     proxy = proxy_in(short_folder, runtime.path)
     for name, spoil in BAD.items():
         spoil(short_folder / "hooks.d" / f"50-{name}.json")
-    proxy.start()
-    try:
-        with runtime.client(via=proxy.socket) as kubelet:
-            assert {text["hook"] for text in logged(proxy, Event.HOOK_INVALID)} == {f"50-{name}.json" for name in BAD}
-            kubelet.run_pod("plain", annotations=PLAIN).create_container()
-            no_registration(kubelet)
-            register(short_folder, hooks.path)
-            pod = kubelet.run_pod("guarded", annotations=GUARDED)
-            container = eventually(pod.create_container)
-            assert hooks.marked(runtime.created[container.id])
-    finally:
-        proxy.stop()
+    with running(proxy), runtime.client(via=proxy.socket) as kubelet:
+        assert {text["hook"] for text in logged(proxy, Event.HOOK_INVALID)} == {f"50-{name}.json" for name in BAD}
+        kubelet.run_pod("plain", annotations=PLAIN).create_container()
+        no_registration(kubelet)
+        register(short_folder, hooks.path)
+        pod = kubelet.run_pod("guarded", annotations=GUARDED)
+        container = eventually(pod.create_container)
+        assert hooks.marked(runtime.created[container.id])
 
 
 def test_registrations_on_a_full_or_read_only_disk_stay_in_force(
@@ -258,20 +241,16 @@ def test_registrations_on_a_full_or_read_only_disk_stay_in_force(
     registered = small_disk / "50-good.json"
     registered.write_bytes(register(short_folder, hooks.path).read_bytes())
     small_disk.chmod(0o755)
-    proxy.start()
-    try:
-        with runtime.client(via=proxy.socket) as kubelet:
-            fill(small_disk)
-            content = registered.read_text()
-            with pytest.raises(OSError, match="No space left"):
-                registered.write_text(" " * (64 << 10) + content)
-            eventually(partial(more_said, proxy, Event.HOOK_INVALID, 0))
-            subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-            with kubelet.pod("guarded", annotations=GUARDED) as pod:
-                assert hooks.marked(runtime.created[pod.create_container().id])
-            assert proxy.running
-    finally:
-        proxy.stop()
+    with running(proxy), runtime.client(via=proxy.socket) as kubelet:
+        fill(small_disk)
+        content = registered.read_text()
+        with pytest.raises(OSError, match="No space left"):
+            registered.write_text(" " * (64 << 10) + content)
+        eventually(partial(more_said, proxy, Event.HOOK_INVALID, 0))
+        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+        with kubelet.pod("guarded", annotations=GUARDED) as pod:
+            assert hooks.marked(runtime.created[pod.create_container().id])
+        assert proxy.running
 
 
 def more_said(daemon: Daemon, event: Event, than: int) -> None:

@@ -15,8 +15,10 @@ from simnode.daemons import Daemon, render_flat_toml
 from simnode.nvml import compile_fake_nvml
 from tests.conftest import BuildNode
 from tests.faults.conftest import StartLading
-from tests.faults.rig import GUARDED, NO_METRICS, InMemoryRuntime, cards_in_use, logged
+from tests.faults.rig import GUARDED, cards_in_use, logged
+from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import eventually, refusal_of
+from tests.started import NO_METRICS
 
 OLD: Final = "550.127.05"  # version of the simulated node's driver
 NEW: Final = "560.35.03"

@@ -6,14 +6,12 @@ The real proxy is between a real gRPC client and a runtime in memory. Two hook s
 
 import contextlib
 import socket
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import grpc
@@ -28,9 +26,10 @@ from simnode.daemons import Daemon
 from simnode.patience import wait_until
 from tests.fakes.raw_server import Call, Fail
 from tests.faults.conftest import StartLading
-from tests.faults.rig import GUARDED, PLAIN, InMemoryRuntime, ScriptedHooks, cards_in_use, logged, measure, proxy_in, register
-from tests.logs import LOGS
+from tests.faults.rig import GUARDED, PLAIN, ScriptedHooks, cards_in_use, logged, measure, proxy_in, register, running
+from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import eventually, refusal_of
+from tests.started import Started
 
 OTHERS: Final = {"example.com/wants": "something"}
 DEADLINE_S: Final = 2.0  # deadline of the caller: half of it is the hooks'
@@ -64,17 +63,16 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(pytestconfig: pytest.Config) -> Iterator[Stage]:
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lading-")))
+    with Started(pytestconfig) as stack:
+        folder = stack.folder()
         runtime = stack.enter_context(InMemoryRuntime(folder / "runtime.sock"))
         fail = stack.enter_context(ScriptedHooks(folder / "fail.sock"))
         ignore = stack.enter_context(ScriptedHooks(folder / "ignore.sock"))
         proxy = proxy_in(folder, runtime.path)
         register(folder, fail.path, "10-fail.json")
         register(folder, ignore.path, "20-ignore.json", annotation_prefixes=["example.com/"], failure_policy="Ignore")
-        pytestconfig.stash.setdefault(LOGS, []).append(proxy.log)
-        proxy.start()
-        stack.callback(proxy.stop)
+        stack.show(proxy.log)
+        stack.enter_context(running(proxy))
         kubelet = stack.enter_context(runtime.client(via=proxy.socket))
         kubelet.deadline_s = DEADLINE_S
         yield Stage(kubelet, stack.enter_context(runtime.client()), runtime, proxy, fail, ignore)

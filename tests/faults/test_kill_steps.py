@@ -7,7 +7,6 @@ pod the card is free for the next pod.
 
 import contextlib
 import json
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,15 +21,14 @@ from lading.log import Event
 from lading.reasons import Reason
 from lading.vocabulary import MANUAL_GPUS, MANUAL_VFS
 from protos.hook.v1 import hook_pb2 as hook
-from simnode import leftovers
 from simnode.build import SimNode, build
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Container, CriError, Pod
 from simnode.daemons import Daemon, LadingNode
 from tests.fakes.turnstile import Held, Turnstile, Way
-from tests.faults.rig import NO_METRICS, logged, measure
-from tests.logs import LOGS
+from tests.faults.rig import logged, measure
 from tests.node.site import Site, eventually
+from tests.started import NO_METRICS, Started
 
 pytestmark = pytest.mark.node
 
@@ -154,12 +152,12 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def lading(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[TurnstileNode]:
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    lading = TurnstileNode(folder, node=build("demo-8gpu", folder / "node"), runtime=containerd)
-    pytestconfig.stash[LOGS] += lading.logs
-    with lading.hook_line, lading.runtime_line, lading:
-        yield lading
-    leftovers.remove_tree(folder)
+    with Started(pytestconfig) as started:
+        folder = started.folder()
+        lading = TurnstileNode(folder, node=build("demo-8gpu", folder / "node"), runtime=containerd)
+        started.show(*lading.logs)
+        with lading.hook_line, lading.runtime_line, lading:
+            yield lading
 
 
 @pytest.fixture

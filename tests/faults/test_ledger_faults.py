@@ -319,6 +319,7 @@ def test_another_programs_lock_is_waited_for_and_then_reported(path: Path, monke
 _WRITER = """
 import sys
 from pathlib import Path
+from hooks.ledger.period import End
 from hooks.ledger.store import Ledger
 from lading.vocabulary import ContainerId, PodUid, SandboxId
 from tests.fakes.holders import grant, vfs
@@ -347,6 +348,7 @@ def test_killed_in_the_middle_of_writes_nothing_answered_is_lost(tmp_path: Path,
                 break
         child.send_signal(signal.SIGKILL)
         last = max([last, *map(int, child.stdout.read().split())])
+    assert last >= answered
     with Ledger.open(path) as ledger:
         grants = {g.pod: g for g in ledger.grants()}
         for n in range(last + 1):

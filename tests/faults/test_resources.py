@@ -25,7 +25,8 @@ from simnode.cri import Cri, CriError
 from simnode.daemons import Daemon
 from tests.depth import repeats
 from tests.faults.conftest import StartLading
-from tests.faults.rig import GUARDED, InMemoryRuntime, ScriptedHooks, logged, measure, proxy_in, register
+from tests.faults.rig import GUARDED, ScriptedHooks, logged, measure, proxy_in, register, running
+from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import eventually
 
 CAP: Final = Settings().max_connections
@@ -51,9 +52,8 @@ def proxy(runtime: InMemoryRuntime, short_folder: Path) -> Iterator[Daemon]:
     daemon = proxy_in(short_folder, runtime.path)
     with ScriptedHooks(short_folder / "hooks.sock") as hooks:
         register(short_folder, hooks.path)
-        daemon.start()
-        yield daemon
-        daemon.stop()
+        with running(daemon):
+            yield daemon
 
 
 @contextmanager

@@ -5,7 +5,6 @@ The module has its own real containerd. SIGSTOP makes it hang: its socket still 
 
 import os
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -24,10 +23,10 @@ from simnode.build import build
 from simnode.containerd import Binaries, PrivateContainerd
 from simnode.cri import Container, Cri, CriError
 from simnode.daemons import Daemon, LadingNode
-from tests.faults.rig import NO_METRICS, logged, measure
-from tests.logs import LOGS
+from tests.faults.rig import logged, measure
 from tests.node.site import Site, eventually, refusal_of
 from tests.node.vf_site import states_of
+from tests.started import NO_METRICS, Started
 
 pytestmark = pytest.mark.node
 
@@ -39,14 +38,13 @@ WANTS: Final = {MANUAL_GPUS: "0"}
 
 @pytest.fixture(scope="module")
 def own(binaries: Binaries, device_nodes: None, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
-    folder = Path(tempfile.mkdtemp(prefix="lading-rt-"))
-    runtime = PrivateContainerd(folder, binaries)
-    pytestconfig.stash.setdefault(LOGS, []).append(runtime.log)
-    with runtime:
-        yield runtime
-    left = leftovers.below(folder)
-    leftovers.remove_tree(folder)
-    assert left == []
+    with Started(pytestconfig) as started:
+        folder = started.folder()
+        runtime = PrivateContainerd(folder, binaries)
+        started.show(runtime.log)
+        with runtime:
+            yield runtime
+        assert leftovers.below(folder) == []
 
 
 @pytest.fixture
@@ -56,20 +54,18 @@ def site(own: PrivateContainerd, short_folder: Path, pytestconfig: pytest.Config
     node = build("demo-8gpu", short_folder / "node")
     hooks = {"reconcile_interval": 1, **NO_METRICS}
     lading = LadingNode(short_folder, node=node, runtime=own, hooks_settings=hooks, proxy_settings=NO_METRICS)
-    logs = pytestconfig.stash[LOGS]
-    logs += lading.logs
     lading.write_config()
     lading.register()
     site = Site(lading, own)
-    try:
-        yield site
-    finally:
-        if not own.running:
-            own.start()
-        eventually(site.close)
-        lading.stop()
-        for log in lading.logs:
-            logs.remove(log)
+    with Started(pytestconfig) as started:
+        started.show(*lading.logs)
+        try:
+            yield site
+        finally:
+            if not own.running:
+                own.start()
+            eventually(site.close)
+            lading.stop()
 
 
 def is_recorded(site: Site, container: Container) -> None:

@@ -23,8 +23,9 @@ from simnode.cri import Container, CriError
 from simnode.daemons import Daemon
 from tests.fakes.raw_server import Call
 from tests.faults.conftest import StartLading, StartOnContainerd
-from tests.faults.rig import GUARDED, InMemoryRuntime, ScriptedHooks, proxy_in, register
+from tests.faults.rig import GUARDED, ScriptedHooks, proxy_in, register, running
 from tests.golden.hook_schemas import LATER_FIELD, RELEASED, Schema, later, released
+from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import Site, eventually, refusal_of
 
 OTHER_VERSIONS: Final = [
@@ -150,16 +151,12 @@ def test_a_proxy_of_today_asks_hooks_of_another_version(runtime: InMemoryRuntime
     with ScriptedHooks(short_folder / "hooks.sock") as hooks:
         hooks.says = answer
         register(short_folder, hooks.path, runtime_hooks=["PreCreateContainer"])
-        proxy.start()
-        try:
-            with runtime.client(via=proxy.socket) as kubelet:
-                pod = kubelet.run_pod("pod", annotations=GUARDED)
-                assert hooks.marked(runtime.created[pod.create_container().id])
-                assert [(request.stage, request.sandbox.uid) for request in asked] == [(4, pod.spec.uid)]
-                # An answer of a kind that only a later version knows is none: it fails closed.
-                hooks.says = lambda _: later().message("AdjustResponse")(another_answer="what is this").SerializeToString()
-                with pytest.raises(CriError) as refused:
-                    pod.create_container(attempt=1)
-                assert refusal_of(refused.value).reason is Reason.HOOK_INVALID
-        finally:
-            proxy.stop()
+        with running(proxy), runtime.client(via=proxy.socket) as kubelet:
+            pod = kubelet.run_pod("pod", annotations=GUARDED)
+            assert hooks.marked(runtime.created[pod.create_container().id])
+            assert [(request.stage, request.sandbox.uid) for request in asked] == [(4, pod.spec.uid)]
+            # An answer of a kind that only a later version knows is none: it fails closed.
+            hooks.says = lambda _: later().message("AdjustResponse")(another_answer="what is this").SerializeToString()
+            with pytest.raises(CriError) as refused:
+                pod.create_container(attempt=1)
+            assert refusal_of(refused.value).reason is Reason.HOOK_INVALID

@@ -2,26 +2,23 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from lading.compiling import find_compiler
 from shares.library.build import SOURCES, build
-from simnode import leftovers
 from simnode.containerd import PrivateContainerd, search_path
 from simnode.containerd_config import has_cdi
 from tests.conftest import Runtimes
 from tests.fakes.needs import need
 from tests.gpu.kit import find_newest
 from tests.gpu.node import GpuNode
-from tests.logs import LOGS
 from tests.shares.card import CHOICE, KIT, MACHINE, MachineCard, choose_card
 from tests.shares.conftest import driver_folder, library
-from tests.shares.site import Site
+from tests.shares.site import Site, new_site
+from tests.started import Started
 
 __all__ = ["driver_folder", "library"]
 CONTEXT_MIB = 514  # a context takes so much of a simulated node that is taken for the machine; a card takes what it takes
@@ -38,16 +35,10 @@ def card() -> MachineCard:
 
 @pytest.fixture
 def site(card: MachineCard, library: Path, pytestconfig: pytest.Config) -> Iterator[Site]:
-    """Yield a site where contexts count, as they do on a node. pytest's own folders are too long for a socket's path."""
-    with (
-        tempfile.TemporaryDirectory(prefix="lading-") as folder,
-        Site(Path(folder), library, context_mib=CONTEXT_MIB) as site,
-    ):
-        logs = pytestconfig.stash.setdefault(LOGS, [])
-        logs.extend(site.logs)
+    """Yield a site where contexts count, as they do on a node."""
+    with Started(pytestconfig) as started, new_site(library, context_mib=CONTEXT_MIB) as site:
+        started.show(*site.logs)
         yield site
-        for log in site.logs:
-            logs.remove(log)
 
 
 @pytest.fixture(scope="session")
@@ -65,14 +56,13 @@ def start_node(
     card: MachineCard, gpu_containerd: PrivateContainerd, pytestconfig: pytest.Config
 ) -> Iterator[Callable[[str], GpuNode]]:
     """Yield a function that starts the daemons on this machine, with a gpu_mode."""
-    with ExitStack() as ends:
+    with Started(pytestconfig) as started:
 
         def start(mode: str) -> GpuNode:
-            folder = Path(tempfile.mkdtemp(prefix="lading-"))
-            ends.callback(leftovers.remove_tree, folder)
+            folder = started.folder()
             node = GpuNode(folder, card, gpu_containerd, libraries=make_libraries(folder / "libraries"), mode=mode)
-            pytestconfig.stash[LOGS].extend(node.logs)
-            return ends.enter_context(node)
+            started.show(*node.logs)
+            return started.enter_context(node)
 
         yield start
 

@@ -5,64 +5,40 @@ both daemons in front of a runtime in memory. Where the kernel or the runtime de
 module names the naive implementations that its tests detect. `make test-long` uses larger numbers (tests/depth.py).
 """
 
-import contextlib
-import tempfile
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from simnode import leftovers
-from simnode.build import build
 from simnode.containerd import PrivateContainerd
-from simnode.daemons import LadingNode
-from tests.hostile.front import PUBLIC_KEY, Front, RuntimeAt
-from tests.hostile.runtime import KeepingRuntime
-from tests.logs import LOGS
+from tests.hostile.front import PUBLIC_KEY, Front
+from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import Site, open_site
+from tests.started import Started
+
+StartFront = Callable[[Mapping[str, object]], Front]
 
 
-class StartFront(Protocol):
-    def __call__(self, *, hooks: Mapping[str, object] | None = None, proxy: Mapping[str, object] | None = None) -> Front:
-        """Start both daemons with these additional settings."""
+@pytest.fixture(scope="session")
+def start_front(device_nodes: None, pytestconfig: pytest.Config) -> Iterator[StartFront]:
+    """Yield a function that starts both daemons. It takes settings of lading-hooks."""
+    with Started(pytestconfig) as started:
 
-
-def _starter(device_nodes: None, pytestconfig: pytest.Config) -> Iterator[StartFront]:
-    with contextlib.ExitStack() as stack:
-
-        def start(*, hooks: Mapping[str, object] | None = None, proxy: Mapping[str, object] | None = None) -> Front:
-            folder = Path(tempfile.mkdtemp(prefix="lading-"))
-            stack.callback(leftovers.remove_tree, folder)
-            runtime = stack.enter_context(KeepingRuntime(folder / "runtime.sock"))
-            lading = LadingNode(
-                folder,
-                node=build("demo-8gpu", folder / "node"),
-                runtime=RuntimeAt(runtime.path),
-                hooks_settings={"metrics": "", **(hooks or {})},
-                proxy_settings={"metrics": "", **(proxy or {})},
-            )
-            logs = pytestconfig.stash.setdefault(LOGS, [])
-            for log in lading.logs:
-                logs.append(log)
-                stack.callback(logs.remove, log)
-            return stack.enter_context(Front(stack.enter_context(lading), runtime))
+        def start(hooks: Mapping[str, object]) -> Front:
+            folder = started.folder()
+            runtime = started.enter_context(InMemoryRuntime(folder / "runtime.sock"))
+            return started.enter_context(Front(started.lading(runtime, folder=folder, hooks=hooks), runtime))
 
         yield start
 
 
-start_front = pytest.fixture(_starter)
-share_front = pytest.fixture(scope="session")(_starter)
+@pytest.fixture(scope="session")
+def by_hand(start_front: StartFront) -> Front:
+    return start_front({})
 
 
 @pytest.fixture(scope="session")
-def by_hand(share_front: StartFront) -> Front:
-    return share_front()
-
-
-@pytest.fixture(scope="session")
-def by_central(share_front: StartFront) -> Front:
-    return share_front(hooks={"assignments": ["unsigned"]})
+def by_central(start_front: StartFront) -> Front:
+    return start_front({"assignments": ["unsigned"]})
 
 
 @pytest.fixture(scope="session")
@@ -74,8 +50,8 @@ def keys_toml(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, object]:
 
 
 @pytest.fixture(scope="session")
-def signed(share_front: StartFront, keys_toml: Mapping[str, object]) -> Front:
-    return share_front(hooks=keys_toml)
+def signed(start_front: StartFront, keys_toml: Mapping[str, object]) -> Front:
+    return start_front(keys_toml)
 
 
 @pytest.fixture(scope="session")
@@ -83,9 +59,5 @@ def real(
     device_nodes: None, containerd: PrivateContainerd, keys_toml: Mapping[str, object], pytestconfig: pytest.Config
 ) -> Iterator[Site]:
     """Start a node for signed assignments in front of the real containerd and runc."""
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    lading = LadingNode(folder, node=build("demo-8gpu", folder / "node"), runtime=containerd, hooks_settings=keys_toml)
-    pytestconfig.stash[LOGS] += lading.logs
-    with lading, open_site(lading, containerd) as site:
+    with Started(pytestconfig) as started, open_site(started.lading(containerd, hooks=keys_toml), containerd) as site:
         yield site
-    leftovers.remove_tree(folder)

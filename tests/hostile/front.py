@@ -7,8 +7,6 @@ call reached neither the runtime nor the ledger. This module also writes and sig
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 from uuid import uuid4
@@ -22,24 +20,14 @@ from hooks.model.grant import Grant
 from lading.signature import sign
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE
 from protos.cri.runtime.v1 import api_pb2 as cri
-from simnode.cri import Cri, CriError, Pod
+from simnode.cri import CriError, Pod
 from simnode.daemons import LadingNode
 from simnode.kubelet import ContainerOptions
-from tests.hostile.runtime import KeepingRuntime
+from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import Refused, eventually, refusal_of
 
 PRIVATE_KEY: Final = Ed25519PrivateKey.from_private_bytes(b"hostile tests, and nothing else.")
 PUBLIC_KEY: Final = PRIVATE_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
-@dataclass(frozen=True)
-class RuntimeAt:
-    """Represent a runtime for `LadingNode` by its socket."""
-
-    socket: Path
-
-    def client(self, *, via: Path | None = None, api: str = "v1") -> Cri:
-        return Cri(via or self.socket, api=api)
 
 
 def assignment(uid: str, gpu: str, *, gen: int = 1, node: str = "demo", container: str = "main") -> str:
@@ -54,7 +42,7 @@ def annotated(text: str, *, key_id: str = "k1", key: Ed25519PrivateKey = PRIVATE
 
 
 class Front:
-    def __init__(self, lading: LadingNode, runtime: KeepingRuntime) -> None:
+    def __init__(self, lading: LadingNode, runtime: InMemoryRuntime) -> None:
         self.lading = lading
         self.runtime = runtime
         self.kubelet = lading.client()

@@ -18,6 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from protos.cri.runtime.v1 import api_pb2 as cri
+from simnode.cri import Cri
 
 LIMIT: Final = 16 << 20  # containerd's own, [grpc] max_recv_message_size
 
@@ -26,7 +27,7 @@ class NotFoundError(Exception):
     pass
 
 
-class KeepingRuntime(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+class InMemoryRuntime(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def __init__(self, path: Path) -> None:
         self.path = path
         self.asked: list[tuple[str, bytes]] = []  # method and request, of what makes, changes or removes something
@@ -36,6 +37,7 @@ class KeepingRuntime(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self.scripted: dict[str, bytes] = {}
         self.free = threading.Event()  # while it is not set, scripted answers wait
         self.free.set()
+        self._lock = threading.Lock()
         options = [("grpc.max_receive_message_length", LIMIT), ("grpc.max_send_message_length", -1)]
         self._server = grpc.server(ThreadPoolExecutor(16), options=options)
         self._server.add_generic_rpc_handlers((self,))
@@ -50,6 +52,13 @@ class KeepingRuntime(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self.free.set()
         self._server.stop(None).wait()
 
+    @property
+    def socket(self) -> Path:
+        return self.path
+
+    def client(self, *, via: Path | None = None, api: str = "v1") -> Cri:
+        return Cri(via or self.path, folder=self.path.parent, cgroup_root="none", api=api)
+
     def requests(self, method: str) -> list[bytes]:
         return [request for asked, request in self.asked if asked == method]
 
@@ -63,7 +72,8 @@ class KeepingRuntime(grpc.GenericRpcHandler):  # type: ignore[type-arg]
                 self.free.wait()
                 return self.scripted[method]
             try:
-                return self._answer(method, request)
+                with self._lock:  # lists are made while others create
+                    return self._answer(method, request)
             except NotFoundError as e:
                 context.abort(grpc.StatusCode.NOT_FOUND, str(e))
 
@@ -140,16 +150,16 @@ def _new_id() -> str:
     return uuid4().hex + uuid4().hex
 
 
-_ANSWERS: Final[dict[str, tuple[type[Message], Callable[[KeepingRuntime, Any], Message]]]] = {
+_ANSWERS: Final[dict[str, tuple[type[Message], Callable[[InMemoryRuntime, Any], Message]]]] = {
     "Version": (cri.VersionRequest, lambda _, __: cri.VersionResponse(runtime_name="keeping", runtime_api_version="v1")),
     "Status": (cri.StatusRequest, lambda _, __: cri.StatusResponse()),
-    "ImageStatus": (cri.ImageStatusRequest, KeepingRuntime._image),
-    "RunPodSandbox": (cri.RunPodSandboxRequest, KeepingRuntime._run),
-    "CreateContainer": (cri.CreateContainerRequest, KeepingRuntime._create),
-    "RemoveContainer": (cri.RemoveContainerRequest, KeepingRuntime._remove_container),
-    "StopPodSandbox": (cri.StopPodSandboxRequest, KeepingRuntime._stop),
-    "RemovePodSandbox": (cri.RemovePodSandboxRequest, KeepingRuntime._remove),
-    "PodSandboxStatus": (cri.PodSandboxStatusRequest, KeepingRuntime._status),
+    "ImageStatus": (cri.ImageStatusRequest, InMemoryRuntime._image),
+    "RunPodSandbox": (cri.RunPodSandboxRequest, InMemoryRuntime._run),
+    "CreateContainer": (cri.CreateContainerRequest, InMemoryRuntime._create),
+    "RemoveContainer": (cri.RemoveContainerRequest, InMemoryRuntime._remove_container),
+    "StopPodSandbox": (cri.StopPodSandboxRequest, InMemoryRuntime._stop),
+    "RemovePodSandbox": (cri.RemovePodSandboxRequest, InMemoryRuntime._remove),
+    "PodSandboxStatus": (cri.PodSandboxStatusRequest, InMemoryRuntime._status),
     "ListPodSandbox": (
         cri.ListPodSandboxRequest,
         lambda runtime, _: cri.ListPodSandboxResponse(items=runtime.sandboxes.values()),

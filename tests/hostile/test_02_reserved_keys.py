@@ -1,7 +1,8 @@
 """Test case 2: a pod, container or checkpoint has annotations that only the node writes, or that make the runtime act.
 
-Naive versions that fail: a check of the pod's annotations only; a reconcile that accepts a container's `lading.dev/grant` for
-any holder; a RestorePod that is forwarded; an existing grant that is served unchecked.
+Naive versions that fail: a check of the pod's annotations only; a RestorePod that is forwarded; an existing grant that is
+served unchecked. tests/unit/hooks/ledger/test_reconcile.py has containers with a grant of another holder,
+tests/unit/runtimeproxy/adjustment/test_merge.py hooks that set these annotations.
 """
 
 import gzip
@@ -10,23 +11,17 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from hooks.ledger.reconcile import ProblemKind, reconcile
 from hooks.model.assignment import ContainerRequest, GpuRequest, GrantedDevices, GrantedGpu
 from hooks.model.grant import render_annotation
-from hooks.model.lists import Lists
 from lading.http2.messages import GrpcStatus
 from lading.reasons import Reason
 from lading.vocabulary import ATTACHMENTS, GRANT, GpuUuid
 from protos.cri.runtime.v1 import api_pb2 as cri
-from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.adjustment.merge import merge
-from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import CallRefusal
 from simnode.cri import CriError
 from tests.fakes import holders
 from tests.hostile import raw
 from tests.hostile.front import Front
-from tests.node.site import Site, eventually, refusal_of
+from tests.node.site import eventually, refusal_of
 
 RESTORE = "/runtime.v1.RuntimeService/RestorePod"
 GUARDED = {"lading.dev/gpus": "0"}
@@ -67,13 +62,6 @@ def test_the_grant_is_nobodys_to_bring_and_the_rest_of_a_pod_that_is_not_ours_is
         assert others.items() <= dict(request.config.annotations).items()
 
 
-@pytest.mark.parametrize("key", [*RESERVED, "io.kubernetes.container.hash"])
-def test_set_by_a_hook(key: str) -> None:
-    answer = hook.Adjustment(annotations={key: "x"})
-    merged = merge([("10.json", answer)], Stage.CREATE_CONTAINER)
-    assert isinstance(merged, CallRefusal) is (key not in OURS)
-
-
 # Checkpoints
 
 
@@ -111,21 +99,6 @@ def test_a_restore_hidden_behind_an_empty_gzip_member(by_hand: Front) -> None:
     assert len(by_hand.runtime.requests("RestorePod")) == before
 
 
-def test_a_grant_that_came_with_a_checkpoint_moves_nothing() -> None:
-    """Check the runtime's lists: containerd merges a checkpoint's annotations into the container's, so not all are Lading's."""
-    held = holders.grant("victim", devices=holders.whole(0))
-    stolen = render_annotation(held)
-    own = render_annotation(holders.grant("thief", devices=holders.whole(0, 1)))
-    sandboxes = [holders.sandbox("victim"), holders.sandbox("thief")]
-    for worn, kind in ((stolen, ProblemKind.ANNOTATION_MISPLACED), (own, ProblemKind.DEVICE_HELD_TWICE)):
-        containers = [holders.container("c1", pod="thief", wears=worn), holders.container("c0", pod="victim", wears=held)]
-        lists = Lists(sandboxes=sandboxes, containers=containers)
-        actions = reconcile([held], {}, lists, now=holders.NOW, boot_id=holders.BOOT)
-        assert actions.release == ()
-        assert kind in {problem.kind for problem in actions.problems}
-        assert held.key not in {grant.key for grant in actions.adopt}
-
-
 def test_an_adopted_grant_does_not_give_what_another_pod_holds(by_hand: Front) -> None:
     """Forge a grant for the own pod's uid, in a checkpoint that is made before the pod requests devices."""
     with by_hand.created({"lading.dev/gpus": "0"}), by_hand.pod({}) as thief:
@@ -147,9 +120,3 @@ def test_an_adopted_grant_does_not_give_what_another_pod_holds(by_hand: Front) -
         with pytest.raises(CriError) as caught:
             thief.create_container("main", attempt=1)
         assert refusal_of(caught.value).reason is Reason.DEVICE_HELD
-
-
-@pytest.mark.node
-@pytest.mark.parametrize("key", RESERVED)
-def test_containerd_never_hears_of_it(real: Site, key: str) -> None:
-    assert real.refused_at_once(GUARDED, annotations={key: RESERVED[key]}).reason is Reason.ANNOTATION_RESERVED

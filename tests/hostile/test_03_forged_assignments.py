@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lading.reasons import Reason
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE
 from simnode.cri import CriError
-from tests.hostile.front import Front, annotated, assignment, devices
-from tests.node.site import Site, granted_in, refusal_of
+from tests.hostile.front import Front, annotated, assignment
+from tests.node.site import refusal_of
 
 
 @pytest.fixture
@@ -53,33 +53,6 @@ def test_changed_after_it_was_signed(signed: Front, uid: str) -> None:
         assert refused.reason is Reason.SIGNATURE_INVALID
 
 
-def test_another_pods_or_another_nodes(signed: Front, uid: str) -> None:
-    copied = annotated(assignment(uid, signed.gpu(0)))
-    with signed.created(copied, uid=uid):
-        assert signed.refused(copied).reason is Reason.ASSIGNMENT_OTHER_POD
-    another_node = annotated(assignment(uid, signed.gpu(0), node="n2"))
-    assert signed.refused(another_node, uid=uid).reason is Reason.ASSIGNMENT_OTHER_NODE
-
-
-def test_changed_after_it_was_granted(signed: Front, uid: str) -> None:
-    """Check that neither a newer nor an older signed assignment replaces the assignment of an existing container."""
-    with signed.pod({}, uid) as pod:
-
-        def create(name: str, gpu: int, gen: int) -> set[str]:
-            pod.config.annotations.update(annotated(assignment(uid, signed.gpu(gpu), gen=gen, container=name)))
-            return devices(signed.runtime.created[pod.create_container(name, attempt=len(signed.runtime.asked)).id])
-
-        def refused(name: str, gpu: int, gen: int) -> Reason:
-            with pytest.raises(CriError) as caught:
-                create(name, gpu, gen)
-            return refusal_of(caught.value).reason
-
-        assert signed.card(0) in create("main", 0, gen=5)
-        assert refused("main", 1, gen=6) is Reason.ASSIGNMENT_CHANGED
-        assert refused("side", 1, gen=4) is Reason.ASSIGNMENT_STALE
-        assert signed.card(0) in create("main", 0, gen=5)  # a restarted container has what it had
-
-
 class Claim(threading.Thread):
     """Create a pod with an assignment to the card at the same moment as others, and keep it until all have tried."""
 
@@ -111,22 +84,3 @@ def test_two_pods_with_an_assignment_each_to_one_card(signed: Front) -> None:
         for claim in claims:
             claim.join()
         assert sorted(claim.outcome for claim in claims) == [Reason.DEVICE_HELD] * 3 + ["granted"]
-
-
-@pytest.mark.node
-def test_on_containerd(real: Site, uid: str) -> None:
-    text = assignment(uid, real.gpu(0))
-    with real.kubelet.pod("by-hand", uid=uid, annotations={ASSIGNMENT: text}) as pod:
-        assert real.refused(pod).reason is Reason.SIGNATURE_MISSING
-    with real.kubelet.pod("assigned", uid=uid, annotations=annotated(text)) as pod:
-        container = pod.run_container()
-        assert real.see(container).gpus == (real.gpu(0),)
-        assert granted_in(container) == ((real.gpu(0),), ())
-        with real.kubelet.pod("copied", annotations=annotated(text)) as thief:
-            assert real.refused(thief).reason is Reason.ASSIGNMENT_OTHER_POD
-        other = str(uuid4())
-        with real.kubelet.pod("also-signed", uid=other, annotations=annotated(assignment(other, real.gpu(0)))) as second:
-            assert real.refused(second).reason is Reason.DEVICE_HELD
-        pod.config.annotations.update(annotated(assignment(uid, real.gpu(1), gen=2)))
-        assert real.refused(pod, attempt=1).reason is Reason.ASSIGNMENT_CHANGED
-        assert real.see(container).gpus == (real.gpu(0),)

@@ -9,7 +9,6 @@ Naive versions that fail: a hook that starts a helper with the container's envir
 
 import json
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -18,11 +17,11 @@ import pytest
 
 from hooks.vendors.nvidia.hide import VISIBLE_DEVICES
 from protos.hook.v1 import hook_pb2 as hook
-from simnode import leftovers
 from simnode.build import build
 from simnode.daemons import LadingNode
-from tests.hostile.front import Front, RuntimeAt, devices
-from tests.hostile.runtime import KeepingRuntime
+from tests.hostile.front import Front, devices
+from tests.hostile.runtime import InMemoryRuntime
+from tests.started import short_folder
 
 GUARDED: Final = {"lading.dev/gpus": "0"}
 HOSTILE: Final = {
@@ -46,7 +45,7 @@ HOSTILE: Final = {
 class Audited:
     """Run both daemons under an audit hook, and a second hook server that keeps its requests."""
 
-    def __init__(self, front: Front, spy: KeepingRuntime, audits: list[Path]) -> None:
+    def __init__(self, front: Front, spy: InMemoryRuntime, audits: list[Path]) -> None:
         self.front = front
         self.spy = spy
         self._audits = audits
@@ -60,17 +59,15 @@ class Audited:
 
 @pytest.fixture(scope="module")
 def audited(device_nodes: None) -> Iterator[Audited]:
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    yield from _audited(folder)
-    leftovers.remove_tree(folder)
-
-
-def _audited(folder: Path) -> Iterator[Audited]:
-    audits = [folder / "hooks.audit", folder / "proxy.audit"]
-    with KeepingRuntime(folder / "runtime.sock") as runtime, KeepingRuntime(folder / "spy.sock") as spy:
+    with (
+        short_folder() as folder,
+        InMemoryRuntime(folder / "runtime.sock") as runtime,
+        InMemoryRuntime(folder / "spy.sock") as spy,
+    ):
+        audits = [folder / "hooks.audit", folder / "proxy.audit"]
         spy.scripted["Adjust"] = hook.AdjustResponse(adjustment=hook.Adjustment()).SerializeToString()
         node = build("demo-8gpu", folder / "node")
-        lading = LadingNode(folder, node=node, runtime=RuntimeAt(runtime.path))
+        lading = LadingNode(folder, node=node, runtime=runtime)
         for daemon, audit in zip((lading.hooks, lading.proxy), audits, strict=True):
             program, *arguments = daemon.argv
             daemon.argv = [sys.executable, "-m", "tests.hostile.audited", str(audit), Path(program).name, *arguments]

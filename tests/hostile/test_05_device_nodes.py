@@ -62,6 +62,7 @@ def given(answer: dict[str, Any]) -> set[str]:
 
 
 # Replacements of a device node that has the right number. The copy beside the node's folder is equal except for its path.
+# tests/unit/hooks/host/test_devnodes.py has every other kind of file.
 
 
 def a_link_to_a_copy(path: Path) -> None:
@@ -70,37 +71,8 @@ def a_link_to_a_copy(path: Path) -> None:
     replace(path, lambda p: p.symlink_to(copy))
 
 
-def a_link_to_another_card(path: Path) -> None:
-    replace(path, lambda p: p.symlink_to("nvidia3"))
-
-
-def a_link_to_the_hosts_null(path: Path) -> None:
-    replace(path, lambda p: p.symlink_to("/dev/null"))
-
-
-def a_dangling_link(path: Path) -> None:
-    replace(path, lambda p: p.symlink_to("/none"))
-
-
-def a_file(path: Path) -> None:
-    replace(path, lambda p: p.write_text("x"))
-
-
 def a_fifo(path: Path) -> None:
     replace(path, os.mkfifo)
-
-
-def a_folder(path: Path) -> None:
-    replace(path, Path.mkdir)
-
-
-def a_block_device_of_that_number(path: Path) -> None:
-    number = path.lstat().st_rdev
-    replace(path, lambda p: os.mknod(p, stat.S_IFBLK | 0o666, number))
-
-
-def another_cards_node(path: Path) -> None:
-    replace(path, lambda p: os.mknod(p, stat.S_IFCHR | 0o666, os.makedev(195, 3)))
 
 
 def the_kernels_memory(path: Path) -> None:
@@ -112,10 +84,7 @@ def replace(path: Path, make: Callable[[Path], object]) -> None:
     make(path)
 
 
-PLANTS = [
-    *(a_link_to_a_copy, a_link_to_another_card, a_link_to_the_hosts_null, a_dangling_link, a_file, a_fifo, a_folder),
-    *(a_block_device_of_that_number, another_cards_node, the_kernels_memory),
-]
+PLANTS = [a_link_to_a_copy, a_fifo, the_kernels_memory]
 parametrize_plants = pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 
 
@@ -131,7 +100,7 @@ def test_in_a_cards_place(node: Node, capsys: pytest.CaptureFixture[str], plant:
     assert CARD not in others
 
 
-@pytest.mark.parametrize("plant", [a_link_to_a_copy, a_fifo, the_kernels_memory], ids=lambda plant: plant.__name__)
+@parametrize_plants
 def test_in_the_place_of_the_drivers_control_node(
     node: Node, capsys: pytest.CaptureFixture[str], plant: Callable[[Path], None]
 ) -> None:

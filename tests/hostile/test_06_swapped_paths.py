@@ -84,10 +84,7 @@ PROFILE = {
                         "netdev": "ib0",
                         "link_layer": "InfiniBand",
                         "total_vfs": 2,
-                        "vfs": [
-                            {"bdf": "0000:18:00.2", "ibdevs": ["mlx5_1"]},
-                            {"bdf": "0000:18:00.3", "ibdevs": ["mlx5_2"]},
-                        ],
+                        "vfs": [{"bdf": "0000:18:00.2", "ibdevs": ["mlx5_1"]}, {"bdf": "0000:18:00.3", "ibdevs": ["mlx5_2"]}],
                     },
                 }
             ],

@@ -27,9 +27,9 @@ from simnode.cri import Cri
 from simnode.daemons import Daemon
 from tests.depth import repeats
 from tests.fakes.wire import request_fields
-from tests.faults.rig import logged, proxy_in, register
+from tests.faults.rig import logged, proxy_in, register, running
 from tests.hostile.measure import MIB, descriptors, longest_work, memory_growth
-from tests.hostile.runtime import KeepingRuntime
+from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import eventually
 
 CAP = 64
@@ -66,13 +66,10 @@ def attacked(containerd: PrivateContainerd) -> Iterator[Attacked]:
     """Start a proxy in front of the real runtime, which has its own limits for floods, and an existing client."""
     with tempfile.TemporaryDirectory(prefix="lading-") as folder:
         proxy = proxy_in(Path(folder), containerd.socket, max_connections=CAP)
-        proxy.start()
-        try:
+        with running(proxy):
             attacked = Attacked(proxy, containerd)
             yield attacked
             attacked.existing.close()
-        finally:
-            proxy.stop()
 
 
 @pytest.mark.node
@@ -183,7 +180,7 @@ def test_a_hung_hook(attacked: Attacked, short_folder: Path) -> None:
     def registered() -> None:
         assert logged(attacked.proxy, Event.HOOK_REGISTERED)
 
-    with KeepingRuntime(short_folder / "hook.sock") as hung:
+    with InMemoryRuntime(short_folder / "hook.sock") as hung:
         hung.scripted["Adjust"] = hook.AdjustResponse(adjustment=hook.Adjustment()).SerializeToString()
         hung.free.clear()
         register(attacked.proxy.config.parent, hung.path, deadlines={"PreCreateContainer": 60})
@@ -206,5 +203,5 @@ def test_a_hung_hook(attacked: Attacked, short_folder: Path) -> None:
             thread.join()
 
 
-def _asked(hung: KeepingRuntime, times: int) -> None:
+def _asked(hung: InMemoryRuntime, times: int) -> None:
     assert len(hung.requests("Adjust")) == times

@@ -26,10 +26,10 @@ from lading.vocabulary import ContainerId, PodUid
 from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode.cri import CriError
 from tests.conftest import BuildNode
-from tests.faults.rig import proxy_in
+from tests.faults.rig import proxy_in, running
 from tests.hostile import raw
 from tests.hostile.front import Front
-from tests.hostile.runtime import KeepingRuntime
+from tests.hostile.runtime import InMemoryRuntime
 from tests.node.site import eventually
 
 NASTY = (
@@ -214,10 +214,9 @@ def test_nor_is_it_made_without_its_annotations(by_hand: Front) -> None:
 
 
 def test_everybody_elses_goes_on_as_it_came(short_folder: Path) -> None:
-    with KeepingRuntime(short_folder / "runtime.sock") as runtime:
+    with InMemoryRuntime(short_folder / "runtime.sock") as runtime:
         proxy = proxy_in(short_folder, runtime.path)
-        proxy.start()
-        try:
+        with running(proxy):
             for name in (name for name in PLACES if "our" not in name):
                 run, create = requests("", {})
                 PLACES[name](run, create)
@@ -225,8 +224,6 @@ def test_everybody_elses_goes_on_as_it_came(short_folder: Path) -> None:
                 answer = raw.call(proxy.socket, "/runtime.v1.RuntimeService/CreateContainer", message)
                 assert runtime.requests("CreateContainer")[-1] == message
                 assert answer.status == GrpcStatus.OK
-        finally:
-            proxy.stop()
 
 
 def refused(path: Path, method: str, message: bytes) -> str:

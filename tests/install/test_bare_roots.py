@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,20 +16,19 @@ import pytest
 
 from hooks.daemon.proxy_command import SCRIPT
 from lading import __version__
-from simnode import leftovers
 from simnode.build import SimNode, build
 from simnode.containerd import PrivateContainerd
 from simnode.daemons import render_flat_toml
 from simnode.nvml import compile_fake_nvml
 from tests.docs import ROOT
-from tests.fakes import private_systemd
 from tests.fakes.needs import need
-from tests.fakes.private_systemd import uncover
+from tests.fakes.private_systemd import private_folder, uncover
 from tests.install.bare_root import BareRoot, system_of
 from tests.install.images import import_images, unpack_image
 from tests.install.node_installer import ENDPOINT
 from tests.install.test_systemd import free_port, kubelet_command, no_unit_is_known, version_of
 from tests.node.site import eventually, granted_in
+from tests.started import short_folder
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800), pytest.mark.long]
 
@@ -68,33 +66,29 @@ def images_of(files: Path) -> Path:
 
 @pytest.fixture
 def cards() -> Iterator[SimNode]:
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    yield build("demo-8gpu", folder / "node")
-    leftovers.remove_tree(folder)
+    with short_folder() as folder:
+        yield build("demo-8gpu", folder / "node")
 
 
 @pytest.fixture(params=SUITES)
 def node(request: pytest.FixtureRequest, containerd: PrivateContainerd, cards: SimNode) -> Iterator[BareRoot]:
     """It has a kubelet as kubeadm leaves it, and Lading was never there."""
-    without = private_systemd.missing()
-    need(not without, without)
-    cached = system_of(request.param)
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    root = folder / "root"
-    subprocess.run(["cp", "-a", "--reflink=auto", cached, root], check=True)  # with its device nodes as they are
-    shared = [cards.root.parent, containerd.layout.folder]
-    observed = uncover(*shared)
-    state = f"[Service]\nEnvironment=FAKE_NVML_STATE={cards.nvml_state}\n"
-    node = BareRoot(
-        folder, root=root, shared=shared, wanted=["kubelet.service"], drop_ins={HOOKS: observed + state, PROXY: observed}
-    )
-    runtime = f"--container-runtime-endpoint=unix://{containerd.socket}"
-    (node.units / "kubelet.service").write_text(
-        f"[Service]\nExecStart=/bin/sh -c 'while :; do sleep 3600; done' kubelet {runtime} $KUBELET_EXTRA_ARGS\n"
-    )
-    with node:
-        yield node
-    leftovers.remove_tree(folder)
+    with private_folder() as folder:
+        cached = system_of(request.param)
+        root = folder / "root"
+        subprocess.run(["cp", "-a", "--reflink=auto", cached, root], check=True)  # with its device nodes as they are
+        shared = [cards.root.parent, containerd.layout.folder]
+        observed = uncover(*shared)
+        state = f"[Service]\nEnvironment=FAKE_NVML_STATE={cards.nvml_state}\n"
+        node = BareRoot(
+            folder, root=root, shared=shared, wanted=["kubelet.service"], drop_ins={HOOKS: observed + state, PROXY: observed}
+        )
+        runtime = f"--container-runtime-endpoint=unix://{containerd.socket}"
+        (node.units / "kubelet.service").write_text(
+            f"[Service]\nExecStart=/bin/sh -c 'while :; do sleep 3600; done' kubelet {runtime} $KUBELET_EXTRA_ARGS\n"
+        )
+        with node:
+            yield node
 
 
 class Installer:

@@ -92,10 +92,7 @@ KUBELETS = {
         f'# mine\nKUBELET_EXTRA_ARGS="{ENDPOINT}"\nOTHER=1\n',
     ),
     "kubeadm-with-flags-in-it": (
-        {
-            **KUBEADM,
-            "etc/default/kubelet": f"KUBELET_EXTRA_ARGS='--node-ip=192.0.2.7 {OTHER} -v 2'\n",
-        },
+        {**KUBEADM, "etc/default/kubelet": f"KUBELET_EXTRA_ARGS='--node-ip=192.0.2.7 {OTHER} -v 2'\n"},
         "etc/default/kubelet",
         f'KUBELET_EXTRA_ARGS="--node-ip=192.0.2.7 -v 2 {ENDPOINT}"\n',
     ),
@@ -288,9 +285,7 @@ def test_an_upgrade_whose_packages_are_not_what_was_pinned_leaves_the_old_versio
 
 
 @pytest.mark.parametrize(
-    "argv",
-    [["--wheel"], ["--wheel", "/no/such.whl"], ["--no-such-option"]],
-    ids=["no-value", "no-file", "unknown"],
+    "argv", [["--wheel"], ["--wheel", "/no/such.whl"], ["--no-such-option"]], ids=["no-value", "no-file", "unknown"]
 )
 def test_wrong_usage(argv: list[str], tmp_path: Path) -> None:
     install("--root", tmp_path, *argv, status=2)

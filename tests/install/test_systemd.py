@@ -2,20 +2,15 @@
 
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hooks.ledger.store import Ledger
-from simnode import leftovers
 from simnode.daemons import render_flat_toml
-from tests.fakes import private_systemd
-from tests.fakes.counting_runtime import CountingRuntime
 from tests.fakes.holders import grant
-from tests.fakes.needs import need
-from tests.fakes.private_systemd import PrivateSystemd
+from tests.fakes.private_systemd import PrivateSystemd, beside_runtime, private_folder
 from tests.install.node_installer import ENDPOINT, SCRIPT, name_of, quick_wheel
 from tests.node.site import eventually
 from tests.node.test_activation import Load
@@ -32,17 +27,12 @@ SHARES = "lading-shares.service"
 @pytest.fixture
 def node() -> Iterator[PrivateSystemd]:
     """A node as kubeadm leaves it: kubelet runs, and Lading was never there."""
-    without = private_systemd.missing()
-    need(not without, without)
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    node = PrivateSystemd(folder, wanted=("kubelet.service",), installed=False)
-    (node.units / "kubelet.service").write_text(KUBELET)
-    shutil.copytree("/etc/alternatives", node.etc.parent / "alternatives", symlinks=True)  # awk is one
-    with CountingRuntime(node.containerd / "containerd.sock") as runtime:
-        runtime.path.chmod(0o660)
-        with node:
+    with private_folder() as folder:
+        node = PrivateSystemd(folder, wanted=("kubelet.service",), installed=False)
+        (node.units / "kubelet.service").write_text(KUBELET)
+        shutil.copytree("/etc/alternatives", node.etc.parent / "alternatives", symlinks=True)  # awk is one
+        with beside_runtime(node):
             yield node
-    leftovers.remove_tree(folder)
 
 
 @pytest.fixture

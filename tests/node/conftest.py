@@ -4,7 +4,7 @@ They need root, containerd and runc (`tests.fakes.needs`: without them they are 
 shows the ends of the logs that its fixtures named in `tests.logs.LOGS`.
 
 `site` is a node with both daemons, shared by the tests of a module: a module that wants other settings has a `running` of its
-own. A test that stops daemons, or breaks the node, starts its own with `start_lading` and `visit`.
+own. A test that stops daemons, or breaks the node, starts its own with `start_site`.
 
 `host` and `pod` are network namespaces of one test, `kernel` is what moves devices between them.
 """
@@ -12,10 +12,9 @@ own. A test that stops daemons, or breaks the node, starts its own with `start_l
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pytest
 
@@ -25,7 +24,6 @@ from hooks.frontends.nri.guard.build import build as compile_guard
 from hooks.host.ldcache import NAME as LDCACHE
 from hooks.vendors.nvidia.ldcache.build import build as compile_ldcache
 from lading.compiling import find_compiler
-from simnode import leftovers
 from simnode.build import build
 from simnode.containerd import Binaries, PrivateContainerd, find_unpacked, read_version
 from simnode.containerd_config import has_cdi
@@ -38,11 +36,9 @@ from simnode.vf_rig import VfRig, vf_profile
 from tests.conftest import Runtimes
 from tests.fakes.namespaces import Netns
 from tests.fakes.needs import need
-from tests.logs import LOGS
 from tests.node.site import Site, eventually, open_site
 from tests.node.vf_site import NODE, VfNode
-
-_NO_PORT: Mapping[str, object] = {"metrics": ""}  # several nodes run on this machine at a time
+from tests.started import Started
 
 
 class StartLading(Protocol):
@@ -139,33 +135,13 @@ def cri(containerd: PrivateContainerd) -> Iterator[Cri]:
 
 
 def _starter(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[StartLading]:
-    with contextlib.ExitStack() as stack:
+    with Started(pytestconfig) as started:
 
         def start(
-            profile: str = "demo-8gpu",
-            *,
-            hooks: Mapping[str, object] | None = None,
-            proxy: Mapping[str, object] | None = None,
-            runtime: PrivateContainerd | None = None,
-            tokens: bool = False,
-            nri: bool = False,
+            profile: str = "demo-8gpu", *, runtime: PrivateContainerd | None = None, nri: bool = False, **options: Any
         ) -> LadingNode:
-            folder = Path(tempfile.mkdtemp(prefix="lading-"))
-            stack.callback(leftovers.remove_tree, folder)
-            lading = LadingNode(
-                folder,
-                node=build(profile, folder / "node"),
-                runtime=runtime or containerd,
-                hooks_settings={**_NO_PORT, **(hooks or {})},
-                proxy_settings={**_NO_PORT, **(proxy or {})},
-                tokens=tokens,
-                nri=(runtime or containerd).nri_socket if nri else None,
-            )
-            logs = pytestconfig.stash[LOGS]
-            for log in lading.logs:
-                logs.append(log)
-                stack.callback(logs.remove, log)
-            return stack.enter_context(lading)
+            runtime = runtime or containerd
+            return started.lading(runtime, profile, nri=runtime.nri_socket if nri else None, **options)
 
         yield start
 
@@ -176,40 +152,33 @@ share_lading = pytest.fixture(scope="module")(_starter)
 
 @pytest.fixture(scope="module")
 def share_vfs(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[StartVfs]:
-    with contextlib.ExitStack() as stack:
+    with Started(pytestconfig) as started:
 
         def start(
             *,
             pfs: int = 2,
             vfs: int = 2,
-            exclusive: bool = False,
-            old_kernel: bool = False,
             hooks: Mapping[str, object] | None = None,
             runtime: PrivateContainerd | None = None,
             nri: bool = False,
+            **kernel: bool,
         ) -> VfNode:
             runtime = runtime or containerd
-            folder = Path(tempfile.mkdtemp(prefix="lading-"))
-            stack.callback(leftovers.remove_tree, folder)
+            folder = started.folder()
             node = build(vf_profile(pfs=pfs, vfs=vfs), folder / "node")
-            rig = stack.enter_context(VfRig(node, folder / "rig", exclusive=exclusive, old_kernel=old_kernel))
+            rig = started.enter_context(VfRig(node, folder / "rig", **kernel))
             settings = {"assignments": ["unsigned"], "node_name": NODE, "netdev": True, "reconcile_interval": 1}
             settings["nvml_library"] = ""  # there is no GPU
-            lading = LadingNode(
-                folder,
-                node=node,
-                runtime=runtime,
+            lading = started.lading(
+                runtime,
+                node,
+                folder=folder,
                 nri=runtime.nri_socket if nri else None,
-                hooks_settings={**_NO_PORT, **settings, **(hooks or {})},
-                proxy_settings=_NO_PORT,
+                hooks={**settings, **(hooks or {})},
                 hooks_module="simnode.vf_daemon",
                 hooks_env={FOLDER: str(rig.folder.path)},
             )
-            logs = pytestconfig.stash[LOGS]
-            for log in lading.logs:
-                logs.append(log)
-                stack.callback(logs.remove, log)
-            return VfNode(stack.enter_context(lading), rig)
+            return VfNode(lading, rig)
 
         yield start
 
@@ -234,11 +203,19 @@ def site(running: LadingNode, containerd: PrivateContainerd) -> Iterator[Site]:
     eventually(site.check_nothing_granted)
 
 
+StartSite = Callable[..., Site]  # the parameters are those of StartLading
+
+
 @pytest.fixture
-def visit(containerd: PrivateContainerd) -> Iterator[Callable[[LadingNode], Site]]:
-    """Yield a function that returns the site of a node that the test started itself, on which the test creates pods."""
+def start_site(start_lading: StartLading, containerd: PrivateContainerd) -> Iterator[StartSite]:
+    """Yield a function that starts a node of the test's own, on which the test creates pods."""
     with contextlib.ExitStack() as stack:
-        yield lambda lading: stack.enter_context(open_site(lading, containerd))
+
+        def start(profile: str = "demo-8gpu", **options: Any) -> Site:
+            lading = start_lading(profile, **options)
+            return stack.enter_context(open_site(lading, options.get("runtime", containerd)))
+
+        yield start
 
 
 @pytest.fixture(scope="session")

@@ -166,6 +166,12 @@ class Site:
             vfs=tuple(vf for vf in self.vfs if self.uverbs(vf) in granted),
         )
 
+    def started(self, pod: Pod, name: str = "main", **options: Unpack[ContainerOptions]) -> Container:
+        """Create a container, again and again while it is refused, as kubelet does; start and return it."""
+        container = eventually(lambda: pod.create_container(name, **options))
+        container.start()
+        return container
+
     # ---- refusals
 
     def create(self, pod: Pod, name: str = "main", **options: Unpack[ContainerOptions]) -> Container | Refused:
@@ -209,6 +215,10 @@ class Site:
     @property
     def ledger(self) -> Path:
         return self.lading.folder / "state" / "node.db"
+
+    def delete_ledger(self) -> None:
+        for path in self.ledger.parent.glob("node.db*"):
+            path.unlink()
 
     def logged(self, daemon: Child, event: Event, text: str = "") -> list[str]:
         return [line for line in daemon.log.read_text().splitlines() if f"event={event}" in line.split() and text in line]

@@ -53,7 +53,7 @@ def seconds(time_of: str) -> float:
     return datetime.fromisoformat(time_of).timestamp()
 
 
-def test_from_a_containers_creation_to_its_pods_end(site: Site) -> None:
+def test_the_history_has_a_device_from_a_containers_creation_to_its_pods_end(site: Site) -> None:
     began = time.time()
     vf = site.vfs[0]
     devices = {
@@ -83,7 +83,7 @@ def test_from_a_containers_creation_to_its_pods_end(site: Site) -> None:
     assert site.gpu(0) in command(site, "audit")
 
 
-def test_what_was_answered_before_a_crash_is_kept_and_what_was_stopped_ends_once(site: Site) -> None:
+def test_a_crash_loses_no_entry_of_the_history_and_ends_none_twice(site: Site) -> None:
     deleted, stays = (run_assigned(site, {"train": gpus(site.gpu(index))}) for index in (2, 3))
     for pod in (deleted, stays):
         pod.run_container("train")
@@ -104,7 +104,7 @@ def test_a_container_that_was_refused_held_nothing(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_what_a_person_releases_is_his_word(site: Site) -> None:
+def test_a_release_by_hand_is_recorded_with_the_users_id(site: Site) -> None:
     pod = run_assigned(site, {"train": gpus(site.gpu(5))})
     pod.run_container("train")
     site.lading.hooks.stop()
@@ -118,7 +118,7 @@ def test_what_a_person_releases_is_his_word(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_a_ledger_that_is_rebuilt_goes_on_with_it(site: Site) -> None:
+def test_a_rebuilt_ledger_continues_the_history(site: Site) -> None:
     deleted, stays = (run_assigned(site, {"train": gpus(site.gpu(index))}) for index in (6, 7))
     for pod in (deleted, stays):
         pod.run_container("train")
@@ -136,13 +136,12 @@ def test_a_ledger_that_is_rebuilt_goes_on_with_it(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_a_ledger_that_is_deleted_begins_with_who_is_there(site: Site) -> None:
+def test_after_a_deleted_ledger_the_history_begins_with_the_present_holders(site: Site) -> None:
     pod = run_assigned(site, {"train": gpus(site.gpu(6))})
     pod.run_container("train")
     (before,) = audit(site, pod.spec.uid)
     site.lading.hooks.stop()
-    for path in site.ledger.parent.glob("node.db*"):
-        path.unlink()
+    site.delete_ledger()
     site.lading.hooks.start()
     await_ended(site, pod.spec.uid, None)
     (adopted,) = audit(site, pod.spec.uid)

@@ -1,7 +1,6 @@
 """Test mode `cdi` with the specs of nvidia-ctk: GPUs by CDI names, or a refusal if the runtime would ignore the names."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -13,8 +12,8 @@ from simnode.containerd import PrivateContainerd
 from simnode.containerd_config import has_cdi
 from simnode.cri import Container, Pod
 from simnode.daemons import LadingNode
-from tests.node.conftest import StartLading
-from tests.node.site import Site, eventually, granted_in, open_site
+from tests.node.conftest import StartLading, StartSite
+from tests.node.site import eventually, granted_in, open_site
 
 pytestmark = pytest.mark.node
 
@@ -41,13 +40,12 @@ def write_spec(lading: LadingNode, folder: Path) -> None:
 
 
 def test_a_runtime_that_ignores_cdi_is_refused_by_name(
-    containerd: PrivateContainerd, start_lading: StartLading, visit: Callable[[LadingNode], Site], short_folder: Path
+    containerd: PrivateContainerd, start_site: StartSite, short_folder: Path
 ) -> None:
     if has_cdi(containerd.version):
         pytest.skip(f"containerd {containerd.version} honours CDI")
-    lading = start_lading(hooks={**BY_CTK, "cdi_spec_dirs": [str(short_folder)]})
-    write_spec(lading, short_folder)
-    site = visit(lading)
+    site = start_site(hooks={**BY_CTK, "cdi_spec_dirs": [str(short_folder)]})
+    write_spec(site.lading, short_folder)
     refused = site.refused_at_once({GPU: "0"})
     assert refused.reason is Reason.CDI_UNAVAILABLE
     assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
@@ -61,8 +59,7 @@ def test_a_runtime_that_honours_cdi_gives_what_the_spec_says(newer: PrivateConta
     write_spec(lading, newer.layout.cdi)
     lading.hooks.restart()  # a start reads the specs
     with open_site(lading, newer) as site, site.kubelet.pod("by-cdi", annotations={GPU: "0,2"}) as pod:
-        container = eventually(pod.create_container)
-        container.start()
+        container = site.started(pod)
         sight = site.see(container)
         assert sight.nodes == {site.card(0), site.card(2), "/dev/nvidiactl", "/dev/nvidia-uvm"}
         assert sight.env["EDITED_BY"] == "cdi"

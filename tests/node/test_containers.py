@@ -25,7 +25,7 @@ def test_an_annotation_by_hand_is_for_every_container(site: Site) -> None:
         assert granted_in(init) == (app.gpus, app.vfs)
 
 
-def test_one_with_a_suffix_is_for_that_container(site: Site) -> None:
+def test_an_annotation_with_a_suffix_is_for_that_container(site: Site) -> None:
     with site.kubelet.pod("one", annotations={f"{GPU}.train": "3", f"{VFS}.train": "1"}) as pod:
         side = site.see(pod.run_container("side", env={"NVIDIA_VISIBLE_DEVICES": "all"}))
         assert side.nodes == frozenset()
@@ -93,8 +93,7 @@ def test_a_stopped_sandbox_holds_nothing_and_gets_nothing(site: Site) -> None:
     stopped.run_container()
     stopped.stop()
     other = site.kubelet.run_pod("other", annotations={GPU: "6"})
-    container = eventually(other.create_container)
-    container.start()
+    container = site.started(other)
     assert site.see(container).gpus == (site.gpu(6),)
     late = site.refused(stopped, attempt=1)
     assert late.reason is Reason.SANDBOX_STOPPED

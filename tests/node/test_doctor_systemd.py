@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,10 @@ from pathlib import Path
 import pytest
 
 from doctor.kubelet.unit import PROPERTIES, parse_units
-from simnode import leftovers
 from simnode.control_plane import free_port
 from simnode.daemons import render_flat_toml
-from tests.fakes import private_systemd, systemctl
-from tests.fakes.counting_runtime import CountingRuntime
-from tests.fakes.needs import need
-from tests.fakes.private_systemd import UNITS, PrivateSystemd
+from tests.fakes import systemctl
+from tests.fakes.private_systemd import UNITS, PrivateSystemd, beside_runtime, private_folder
 from tests.node.site import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.long]
@@ -31,24 +27,19 @@ HIDDEN = "/etc/hidden"  # from the hook server, by a drop-in
 
 @pytest.fixture(scope="module")
 def systemd() -> Iterator[PrivateSystemd]:
-    without = private_systemd.missing()
-    need(not without, without)
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    hides = f"[Service]\nInaccessiblePaths=-{HIDDEN}\n"
-    systemd = PrivateSystemd(folder, wanted=(*OURS, "kubelet.service"), drop_ins={f"{HOOKS}.service": hides})
-    (systemd.etc.parent / "hidden").mkdir()
-    (folder / "kubelet").symlink_to(Path(sys.executable).resolve())  # only its command line is seen
-    stays = f"ExecStart={folder}/kubelet -c 'import time; time.sleep(3600)' $KUBELET_EXTRA_ARGS"
-    (systemd.units / "kubelet.service").write_text(f"[Service]\nEnvironmentFile=-{DEFAULT}\n{stays}\n")
-    shutil.copytree(UNITS / "kubelet.service.d", systemd.units / "kubelet.service.d")
-    for name, settings in (("hooks", {"assignments": ["manual"]}), ("runtimeproxy", {})):
-        text = render_flat_toml({**settings, "metrics": f"127.0.0.1:{free_port()}"})
-        (systemd.etc / f"{name}.toml").write_text(text)
-    with CountingRuntime(systemd.containerd / "containerd.sock") as runtime:
-        runtime.path.chmod(0o660)  # the mode of containerd's socket
-        with systemd:
+    with private_folder() as folder:
+        hides = f"[Service]\nInaccessiblePaths=-{HIDDEN}\n"
+        systemd = PrivateSystemd(folder, wanted=(*OURS, "kubelet.service"), drop_ins={f"{HOOKS}.service": hides})
+        (systemd.etc.parent / "hidden").mkdir()
+        (folder / "kubelet").symlink_to(Path(sys.executable).resolve())  # only its command line is seen
+        stays = f"ExecStart={folder}/kubelet -c 'import time; time.sleep(3600)' $KUBELET_EXTRA_ARGS"
+        (systemd.units / "kubelet.service").write_text(f"[Service]\nEnvironmentFile=-{DEFAULT}\n{stays}\n")
+        shutil.copytree(UNITS / "kubelet.service.d", systemd.units / "kubelet.service.d")
+        for name, settings in (("hooks", {"assignments": ["manual"]}), ("runtimeproxy", {})):
+            text = render_flat_toml({**settings, "metrics": f"127.0.0.1:{free_port()}"})
+            (systemd.etc / f"{name}.toml").write_text(text)
+        with beside_runtime(systemd):
             yield systemd
-    leftovers.remove_tree(folder)
 
 
 def findings(systemd: PrivateSystemd, check: str) -> list[dict[str, str]]:

@@ -91,7 +91,7 @@ def retrying_channel(short_folder: Path) -> Iterator[grpc.Channel]:
         yield channel
 
 
-def test_a_call_made_while_it_drains_is_served_by_the_next_one(
+def test_a_call_made_while_the_proxy_drains_is_served_by_the_next_proxy(
     patient: ServiceManager, runtime: CountingRuntime, retrying_channel: grpc.Channel
 ) -> None:
     """Check that the client opens no new call on the old connection, because of GOAWAY, and that the new connection waits in
@@ -127,7 +127,7 @@ def test_longer_calls_end_unavailable_and_are_counted(
     assert read_lost(lost_file(short_folder / "run" / "cri.sock")) == 3
 
 
-def test_what_was_lost_is_a_metric_of_the_next_one(
+def test_the_next_proxy_exports_the_number_of_lost_calls(
     hasty: ServiceManager, runtime: CountingRuntime, channel: grpc.Channel
 ) -> None:
     for round_ in (1, 2):

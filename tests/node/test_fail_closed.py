@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -18,7 +18,7 @@ from lading.log import Event
 from lading.reasons import Reason
 from simnode.cri import Container
 from simnode.daemons import LadingNode
-from tests.node.conftest import StartLading
+from tests.node.conftest import StartLading, StartSite
 from tests.node.site import Refused, Site, eventually, granted_in
 
 pytestmark = pytest.mark.node
@@ -70,11 +70,7 @@ def refused_for(site: Site, reason: Reason) -> Refused:
     """Wait until containers are refused for this reason. A container that is created before has its devices, and none is
     created without. The card is used by no other test: where a container was created, the node may not learn that its pod
     stops, because the hook is stopped by then. The node would keep the card for the grace period of a young grant, so the test
-    releases the card itself.
-
-    With a card that no other test uses: where a container was made, the node may not see its pod stop, because the hook is away
-    by then. It would keep the card for the grace of a young grant, so that the test releases it by hand.
-    """
+    releases the card itself."""
     made_before = []
 
     def check() -> Refused:
@@ -112,7 +108,7 @@ def test_without_a_hook_server_no_guarded_container_and_every_other_one(site: Si
     assert site.logged(lading.proxy, Event.HOOK_BACK)
 
 
-def test_a_hook_server_that_hangs_is_one_that_is_away(site: Site) -> None:
+def test_a_hanging_hook_server_refuses_guarded_containers_only(site: Site) -> None:
     pod = site.kubelet.run_pod("guarded", annotations={GPU: "0"})
     with hung(site.lading):
         began = time.monotonic()
@@ -125,7 +121,7 @@ def test_a_hook_server_that_hangs_is_one_that_is_away(site: Site) -> None:
     assert site.see(container).gpus == (site.gpu(0),)
 
 
-def test_a_registration_that_is_removed_and_comes_back(site: Site) -> None:
+def test_guarded_pods_are_refused_while_the_registration_is_removed(site: Site) -> None:
     with registrations_changed(site.lading) as folder:
         (folder / "50-lading.json").unlink()
         refused = refused_for(site, Reason.NO_REGISTRATION)
@@ -136,59 +132,6 @@ def test_a_registration_that_is_removed_and_comes_back(site: Site) -> None:
         container = eventually(pod.create_container, within_s=NOTICED_S)
         container.start()
         assert site.see(container).gpus == (site.gpu(0),)
-
-
-@pytest.mark.parametrize("garbage", ["{", '{"remote-endpoint": "/x.sock", "runtime-hooks": [], "failure-polcy": "Ignore"}'])
-def test_a_registration_that_turns_bad_stays_in_force_as_it_was(site: Site, garbage: str) -> None:
-    with registrations_changed(site.lading) as folder:
-        text = len(site.logged(site.lading.proxy, Event.HOOK_INVALID))
-        (folder / "50-lading.json").write_text(garbage)
-
-        def noticed() -> None:
-            assert len(site.logged(site.lading.proxy, Event.HOOK_INVALID)) == text + 1
-
-        eventually(noticed, within_s=NOTICED_S)
-        with site.kubelet.pod("guarded", annotations={GPU: "0"}) as pod:
-            assert site.see(pod.run_container()).gpus == (site.gpu(0),)
-
-
-def test_a_registration_that_claims_none_of_our_annotations_is_none(site: Site) -> None:
-    with registrations_changed(site.lading) as folder:
-        registration = json.loads((folder / "50-lading.json").read_text())
-        for prefixes in (["lading.dev/other"], None):  # None: it is asked about every pod, and answers for no annotation
-            registration |= {"annotation-prefixes": prefixes, "static-adjustments": {}}
-            (folder / "50-lading.json").write_text(json.dumps({k: v for k, v in registration.items() if v is not None}))
-            refused_for(site, Reason.NO_REGISTRATION)
-
-
-def test_policy_ignore_does_not_make_a_guarded_container_bare(site: Site) -> None:
-    with registrations_changed(site.lading) as folder:
-        registration = json.loads((folder / "50-lading.json").read_text())
-        away = str(folder.parent / "nobody.sock")
-        (folder / "50-lading.json").write_text(
-            json.dumps({**registration, "failure-policy": "Ignore", "remote-endpoint": away})
-        )
-        refused_for(site, Reason.HOOK_UNAVAILABLE)
-        create_plain(site)
-
-
-def test_policy_ignore_of_another_hook_that_is_away_is_not_noticed(site: Site) -> None:
-    with registrations_changed(site.lading) as folder:
-        other = {
-            "remote-endpoint": str(folder.parent / "nobody.sock"),
-            "runtime-hooks": ["PreRunPodSandbox", "PreCreateContainer", "PreStopPodSandbox"],
-            "failure-policy": "Ignore",
-        }
-        (folder / "10-other.json").write_text(json.dumps(other))
-        site.await_log(site.lading.proxy, Event.HOOK_REGISTERED, "10-other.json")
-        with site.kubelet.pod("guarded", annotations={GPU: "0"}) as pod:
-            assert site.see(pod.run_container()).gpus == (site.gpu(0),)
-        create_plain(site)
-        assert site.logged(site.lading.proxy, Event.HOOK_IGNORED, "10-other.json")
-        # Without PreRunPodSandbox: `refused_for` needs a sandbox, whether the proxy has noticed the change by then or not.
-        at_create = {**other, "runtime-hooks": ["PreCreateContainer"], "failure-policy": "Fail"}
-        (folder / "10-other.json").write_text(json.dumps(at_create))
-        refused_for(site, Reason.HOOK_UNAVAILABLE)
 
 
 def test_an_endpoint_that_is_no_socket_is_not_asked(site: Site) -> None:
@@ -213,15 +156,13 @@ def test_two_hooks_that_claim_one_variable_learn_of_each_other(site: Site) -> No
         assert "60-other.json" in refused.message
 
 
-def test_guarded_pods_where_nothing_was_ever_registered(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
-    site = visit(start_lading("workstation", proxy={"hooks_dir": "/none/such"}))
+def test_without_any_registration_guarded_pods_are_refused(start_site: StartSite) -> None:
+    site = start_site("workstation", proxy={"hooks_dir": "/none/such"})
     assert refused_for(site, Reason.NO_REGISTRATION).code is grpc.StatusCode.UNAVAILABLE
     create_plain(site)
 
 
-def test_a_node_that_guards_nothing_and_has_no_hook_makes_every_container(
-    start_lading: StartLading, visit: Callable[[LadingNode], Site]
-) -> None:
-    site = visit(start_lading("workstation", proxy={"hooks_dir": "/none/such", "guarded_prefixes": []}))
+def test_a_node_that_guards_nothing_and_has_no_hook_makes_every_container(start_site: StartSite) -> None:
+    site = start_site("workstation", proxy={"hooks_dir": "/none/such", "guarded_prefixes": []})
     with site.kubelet.pod("bare", annotations={GPU: "0"}) as pod:
         assert site.see(pod.run_container()).nodes == frozenset()

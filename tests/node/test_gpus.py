@@ -1,14 +1,12 @@
 """Test GPUs in a container, in the injection modes `devices` and `nvidia-runtime`: the container has exactly the granted
 ones."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lading.reasons import Reason
-from simnode.daemons import LadingNode
-from tests.node.conftest import StartLading
+from tests.node.conftest import StartSite
 from tests.node.site import Site, granted_in
 
 pytestmark = pytest.mark.node
@@ -27,7 +25,7 @@ GPU = "lading.dev/gpus"
         pytest.param("0000:9c:00.0", [4], id="pci-address"),
     ],
 )
-def test_whole_cards_by_every_name(site: Site, written: str, indexes: list[int]) -> None:
+def test_whole_cards_are_given_by_number_uuid_or_pci_address(site: Site, written: str, indexes: list[int]) -> None:
     with site.kubelet.pod("whole", annotations={GPU: written}) as pod:
         container = pod.run_container()
         sight = site.see(container)
@@ -63,8 +61,8 @@ def test_a_share_of_a_pod_counts_once_for_all_its_containers(site: Site) -> None
         assert site.see(site.kubelet.run_pod("rest", annotations={GPU: "0:core=40"}).run_container()).gpus == (site.gpu(0),)
 
 
-def test_mig_instances_are_card_and_capability_nodes(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
-    site = visit(start_lading("mig"))
+def test_mig_instances_are_card_and_capability_nodes(start_site: StartSite) -> None:
+    site = start_site("mig")
     first, second = "MIG-00000051-4c61-5d69-8e67-0000000a0001", "MIG-00000052-4c61-5d69-8e67-0000000a0002"
     with site.kubelet.pod("mig", annotations={GPU: first}) as pod:
         container = pod.run_container()
@@ -78,10 +76,8 @@ def test_mig_instances_are_card_and_capability_nodes(start_lading: StartLading, 
             assert site.see(other.run_container()).nodes == CONTROL | {"/dev/nvidia1"} | caps
 
 
-def test_the_drivers_libraries_are_found_without_a_setting(
-    start_lading: StartLading, visit: Callable[[LadingNode], Site]
-) -> None:
-    site = visit(start_lading("workstation"))
+def test_the_drivers_libraries_are_found_without_a_setting(start_site: StartSite) -> None:
+    site = start_site("workstation")
     with site.kubelet.pod("with", annotations={GPU: "0"}) as pod:
         container = pod.run_container()
         libraries = container.sh("cd /usr/lib/x86_64-linux-gnu; cat libcuda.so.1; cat libnvidia-ml.so.550.127.05; nvidia-smi")
@@ -90,17 +86,13 @@ def test_the_drivers_libraries_are_found_without_a_setting(
         assert site.see(container).gpus == (site.gpu(0),)
 
 
-def test_a_driver_root_without_the_drivers_files_is_a_refusal(
-    start_lading: StartLading, visit: Callable[[LadingNode], Site], tmp_path: Path
-) -> None:
-    site = visit(start_lading("workstation", hooks={"driver_root": str(tmp_path)}))
+def test_a_driver_root_without_the_drivers_files_is_a_refusal(start_site: StartSite, tmp_path: Path) -> None:
+    site = start_site("workstation", hooks={"driver_root": str(tmp_path)})
     assert site.refused_at_once({GPU: "0"}).reason is Reason.DRIVER_FILES_MISSING
 
 
-def test_nvidias_runtime_is_reported_uuids_and_gets_no_nodes_from_us(
-    start_lading: StartLading, visit: Callable[[LadingNode], Site]
-) -> None:
-    site = visit(start_lading(hooks={"gpu_mode": "nvidia-runtime"}))
+def test_with_nvidias_runtime_a_container_has_uuids_and_no_device_nodes_of_lading(start_site: StartSite) -> None:
+    site = start_site(hooks={"gpu_mode": "nvidia-runtime"})
     with site.kubelet.pod("by-runtime", annotations={GPU: "7,0:core=50"}) as pod:
         sight = site.see(pod.run_container(env={"NVIDIA_VISIBLE_DEVICES": "all"}))
         assert sight.env["NVIDIA_VISIBLE_DEVICES"] == f"{site.gpu(0)},{site.gpu(7)}"

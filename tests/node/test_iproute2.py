@@ -14,6 +14,7 @@ from hooks.attach.netlink import HostKernel
 from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
 from lading.vocabulary import PciAddress
 from simnode.vf_table import PfState, VfState, VfTable
+from tests.fakes.holders import SETTINGS
 from tests.fakes.needs import need
 from tests.fakes.netlink_peer import Run, compile_peer, run_with_peer
 from tests.golden.netlink.capture import PROGRAMS, REQUESTS, capture
@@ -91,25 +92,14 @@ def test_what_ip_sets_is_what_we_read_and_would_have_set(
 
 
 def test_what_we_set_is_what_ip_shows(library: Path, table: VfTable, kernel: HostKernel) -> None:
-    config = VfConfig(
-        mac="02:00:5e:10:00:01",
-        vlan=100,
-        vlan_qos=5,
-        vlan_proto=VlanProtocol.DOT1AD,
-        min_tx_rate=100,
-        max_tx_rate=1000,
-        spoofchk=False,
-        trust=True,
-        link_state=VfLinkState.ENABLE,
-    )
-    kernel.set_vf(_PF, 2, config)
+    kernel.set_vf(_PF, 2, SETTINGS.config)
     run = ip(library, table, "link", "show", "dev", "pf0")
     shown = {int(number): text for number, text in re.findall(r"^ +vf (\d+) +(.*)$", run.output, re.MULTILINE)}
     assert sorted(shown) == [0, 1, 2, 3], run.output
     for text in (
         "02:00:5e:10:00:01",
         "vlan 100",
-        "qos 5",
+        "qos 3",
         "vlan protocol 802.1ad",
         "tx rate 1000 (Mbps)",
         "max_tx_rate 1000Mbps",

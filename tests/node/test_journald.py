@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,11 @@ import pytest
 
 from lading.log import Event, JournalSink, Log
 from lading.reasons import Reason
-from simnode import leftovers
 from simnode.daemons import render_flat_toml
 from tests.fakes import private_journald
 from tests.fakes.needs import need
 from tests.fakes.private_journald import PrivateJournald
+from tests.started import short_folder
 
 ROOT = Path(__file__).parents[2]
 # In a block of code up to its comment, in a text up to its backquote, in --help up to two blanks.
@@ -31,10 +30,8 @@ UID = "5f0d2c61-1111-4222-8333-444455556666"
 def journald() -> Iterator[PrivateJournald]:
     without = private_journald.missing()
     need(not without, without)
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    with PrivateJournald(folder) as journald:
+    with short_folder() as folder, PrivateJournald(folder) as journald:
         yield journald
-    leftovers.remove_tree(folder)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """Exchange signing keys and revoke one: check new pods, running pods, and their restarts."""
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -14,7 +13,7 @@ from lading.reasons import Reason
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE
 from simnode.cri import Container, Pod
 from simnode.daemons import LadingNode
-from tests.node.conftest import StartLading
+from tests.node.conftest import StartSite
 from tests.node.site import Refused, Site, eventually
 
 pytestmark = pytest.mark.node
@@ -56,25 +55,22 @@ def reason_once_reconciled(site: Site, pod: Pod, attempt: int = 0) -> Reason:
     return eventually(check)
 
 
-def test_keys_are_exchanged_and_one_is_revoked(
-    start_lading: StartLading, visit: Callable[[LadingNode], Site], tmp_path: Path
-) -> None:
+def test_keys_are_exchanged_and_one_is_revoked(start_site: StartSite, tmp_path: Path) -> None:
     (old, old_line), (new, new_line) = key_of(tmp_path, "k1"), key_of(tmp_path, "k2")
-    lading = start_lading(hooks={"assignments": ["signed"], "node_name": "n1"} | line_as_setting(old_line))
-    site = visit(lading)
+    site = start_site(hooks={"assignments": ["signed"], "node_name": "n1"} | line_as_setting(old_line))
     first = run_signed(site, old, 0)
     container = started(first)
 
     # Exchange: the nodes have both, then central signs with the new one; what it signed before still starts.
     bound_before = run_signed(site, old, 1)
-    trust(lading, old_line + new_line)
+    trust(site.lading, old_line + new_line)
     assert site.see(started(run_signed(site, new, 2))).gpus == (site.gpu(2),)
     assert site.see(started(bound_before)).gpus == (site.gpu(1),)
-    assert not [line for line in site.logged(lading.hooks, Event.GRANT_REFUSED) if "reason=signature-" in line]
+    assert not [line for line in site.logged(site.lading.hooks, Event.GRANT_REFUSED) if "reason=signature-" in line]
 
     # Revoked: what was signed with it does not start any more, not even again; what runs keeps running, and keeps its devices.
     bound_late = run_signed(site, old, 3)
-    trust(lading, new_line)
+    trust(site.lading, new_line)
     assert reason_once_reconciled(site, bound_late) is Reason.SIGNATURE_KEY_UNKNOWN
     assert reason_once_reconciled(site, first, attempt=1) is Reason.SIGNATURE_KEY_UNKNOWN
     assert site.see(container).gpus == (site.gpu(0),)

@@ -2,7 +2,7 @@
 
 The driver's cgroups are simulated below the node's host root."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,26 +11,23 @@ from lading.reasons import Reason
 from lading.sharegrant import FILE, parse_grant
 from simnode.cri import Pod
 from simnode.cuda import CudaDriver, install_fake_cuda
-from simnode.daemons import LadingNode
 from simnode.nvml import NvmlState
-from tests.node.conftest import StartLading
+from tests.node.conftest import StartSite
 from tests.node.site import Site, eventually, find_cgroups
 
 pytestmark = pytest.mark.node
 
 GPU = "lading.dev/gpus"
 MIB = 1 << 20
-Visit = Callable[[LadingNode], Site]
 
 
 class Limited:
     """Start a node whose driver can limit memory by cgroup."""
 
-    def __init__(self, lading: LadingNode, visit: Visit) -> None:
-        self.lading = lading
-        self.driver: CudaDriver = install_fake_cuda(lading.node)
-        self.site = visit(lading)
-        self.cgroups = lading.node.root / "sys/fs/cgroup"
+    def __init__(self, site: Site) -> None:
+        self.site, self.lading = site, site.lading
+        self.driver: CudaDriver = install_fake_cuda(site.node)
+        self.cgroups = site.node.root / "sys/fs/cgroup"
         self.cgroups.mkdir(parents=True)
         (self.cgroups / "cgroup.controllers").write_text("cpu memory dmem\n")
 
@@ -59,8 +56,8 @@ class Limited:
 
 
 @pytest.fixture
-def limited(start_lading: StartLading, visit: Visit) -> Limited:
-    return Limited(start_lading(tokens=True), visit)
+def limited(start_site: StartSite) -> Limited:
+    return Limited(start_site(tokens=True))
 
 
 def test_the_pods_limit_is_there_before_a_container_runs(limited: Limited) -> None:

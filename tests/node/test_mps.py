@@ -3,18 +3,14 @@
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from simnode import leftovers
 from simnode.mps import client, install_fake_mps
-from tests.fakes import private_systemd
-from tests.fakes.needs import need
-from tests.fakes.private_systemd import ROOT, PrivateSystemd
+from tests.fakes.private_systemd import ROOT, PrivateSystemd, private_folder
 from tests.node.site import eventually
 from tests.unit.hooks.inventories import uuid
 
@@ -53,13 +49,10 @@ class Site:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    without = private_systemd.missing()
-    need(not without, without)
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    made = Site(folder)
-    with made.systemd:
-        yield made
-    leftovers.remove_tree(folder)
+    with private_folder() as folder:
+        made = Site(folder)
+        with made.systemd:
+            yield made
     shutil.rmtree(made.shm_dir, ignore_errors=True)
 
 

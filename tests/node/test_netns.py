@@ -1,6 +1,5 @@
 """Check the path of a sandbox's network namespace that containerd reports: the machine's version, and the unpacked versions."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +8,10 @@ import pytest
 from hooks.attach.netlink import HostKernel
 from hooks.host.netns import HOST, netns_path
 from protos.cri.runtime.v1 import api_pb2 as cri_pb
-from simnode import leftovers
 from simnode.containerd import Binaries, PrivateContainerd, find_containerd, find_unpacked
 from simnode.cri import Cri, Pod
 from simnode.images import default_cache
-from tests.logs import LOGS
+from tests.started import Started
 
 pytestmark = pytest.mark.node
 
@@ -23,14 +21,11 @@ _FOUND = [find_containerd(), *(find_unpacked(prefix, default_cache()) for prefix
 @pytest.fixture(params=[each for each in _FOUND if each], ids=lambda each: each.version)
 def client(request: pytest.FixtureRequest, binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[Cri]:
     """Start a runtime client. The fixture `binaries` checks for root and runc."""
-    folder = Path(tempfile.mkdtemp(prefix="lading-node-"))
-    runtime = PrivateContainerd(folder, request.param)
-    logs = pytestconfig.stash.setdefault(LOGS, [])
-    logs.append(runtime.log)
-    with runtime, runtime.client() as client:
-        yield client
-    logs.remove(runtime.log)
-    leftovers.remove_tree(folder)
+    with Started(pytestconfig) as started:
+        runtime = PrivateContainerd(started.folder("lading-node-"), request.param)
+        started.show(runtime.log)
+        with runtime, runtime.client() as client:
+            yield client
 
 
 def test_the_namespace_is_where_the_runtime_says(client: Cri) -> None:

@@ -1,13 +1,10 @@
 """Test RDMA VFs in a container: verbs nodes and the expected names of the granted VFs, and no node of other VFs."""
 
-from collections.abc import Callable
-
 import pytest
 
 from lading.reasons import Reason
 from simnode.cri import Container
-from simnode.daemons import LadingNode
-from tests.node.conftest import StartLading
+from tests.node.conftest import StartSite
 from tests.node.site import Site, granted_in
 
 pytestmark = pytest.mark.node
@@ -22,7 +19,7 @@ def may_lock_memory(container: Container) -> bool:
     return bool(int(line.split()[1], 16) & 1 << _CAP_IPC_LOCK)
 
 
-def test_a_vf_by_number_is_the_first_free_one(site: Site) -> None:
+def test_a_number_of_vfs_is_given_from_the_first_free_vf_on(site: Site) -> None:
     first, second, *_ = site.vfs
     with site.kubelet.pod("one", annotations={VFS: "1"}) as pod:
         container = pod.run_container(env={"PCIDEVICE_LADING_DEV_RDMA": "0000:00:00.0"})
@@ -39,7 +36,7 @@ def test_a_vf_by_number_is_the_first_free_one(site: Site) -> None:
 
 
 @pytest.mark.parametrize("written", ["0000:3a:00.2,0000:bb:00.3", "mlx5_12,mlx5_23"])
-def test_vfs_by_name(site: Site, written: str) -> None:
+def test_vfs_are_given_by_pci_address_or_ibdev(site: Site, written: str) -> None:
     with site.kubelet.pod("named", annotations={VFS: written, "lading.dev/gpus": "5"}) as pod:
         container = pod.run_container()
         sight = site.see(container)
@@ -50,7 +47,7 @@ def test_vfs_by_name(site: Site, written: str) -> None:
         assert sight.env["NCCL_IB_HCA"] == "=mlx5_12,mlx5_23"
 
 
-def test_a_users_own_nccl_settings_win(site: Site) -> None:
+def test_nccl_settings_of_the_container_are_kept(site: Site) -> None:
     with site.kubelet.pod("tuned", annotations={VFS: "1"}) as pod:
         sight = site.see(pod.run_container(env={"NCCL_IB_HCA": "mlx5_1", "NCCL_DEBUG": "INFO"}))
         assert sight.env["NCCL_IB_HCA"] == "mlx5_1"
@@ -71,10 +68,8 @@ def test_a_vf_that_is_held_is_not_given_again(site: Site) -> None:
     assert site.refused_at_once({VFS: "1"}).reason is Reason.CAPACITY_EXCEEDED
 
 
-def test_mad_nodes_a_resource_name_and_locked_memory_where_configured(
-    start_lading: StartLading, visit: Callable[[LadingNode], Site]
-) -> None:
-    site = visit(start_lading(hooks={"rdma_mad": True, "rdma_ipc_lock": True, "rdma_resource": "nvidia.com/hca-0"}))
+def test_mad_nodes_a_resource_name_and_locked_memory_where_configured(start_site: StartSite) -> None:
+    site = start_site(hooks={"rdma_mad": True, "rdma_ipc_lock": True, "rdma_resource": "nvidia.com/hca-0"})
     with site.kubelet.pod("mad", annotations={VFS: site.vfs[3]}) as pod:
         container = pod.run_container()
         sight = site.see(container)

@@ -2,19 +2,17 @@
 
 import json
 import subprocess
-from collections.abc import Callable
 
 import pytest
 
 from hooks.ledger.reconcile import GRACE_S
-from lading.errors import HostError
 from lading.log import Event
 from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode.cri import Container, Pod
 from simnode.daemons import LadingNode
 from simnode.nvml import NvmlState
-from tests.node.conftest import StartLading
+from tests.node.conftest import StartLading, StartSite
 from tests.node.site import Site, eventually, granted_in
 
 pytestmark = pytest.mark.node
@@ -84,17 +82,6 @@ def test_pods_go_on_when_the_proxy_is_killed_and_it_learns_them_again(site: Site
     eventually(other.create_container)
 
 
-def test_a_runtime_that_restarts_is_dialled_again(site: Site) -> None:
-    pod = site.kubelet.run_pod("survivor", annotations={GPU: "3"})
-    first = pod.run_container()
-    site.runtime.restart()
-    eventually(site.kubelet.version)
-    assert site.see(first).gpus == (site.gpu(3),)
-    assert site.refused_at_once({GPU: "3"}).reason is Reason.DEVICE_HELD
-    first.stop()
-    assert granted_in(restarted(pod, 1)) == ((site.gpu(3),), ())
-
-
 @pytest.mark.parametrize("rebuilt", [True, False], ids=["rebuilt-by-hand", "adopted"])
 def test_a_ledger_that_is_lost_is_made_again_from_the_containers(site: Site, rebuilt: bool) -> None:
     lading = site.lading
@@ -102,8 +89,7 @@ def test_a_ledger_that_is_lost_is_made_again_from_the_containers(site: Site, reb
     first = pod.run_container()
     lading.hooks.stop()
     before = {grant.key: (grant.devices, grant.request, grant.form) for grant in site.grants()}
-    for path in site.ledger.parent.glob("node.db*"):
-        path.unlink()
+    site.delete_ledger()
     if rebuilt:
         done = rebuild_ledger(lading)
         assert done.returncode == 0, done.stderr
@@ -118,54 +104,27 @@ def test_a_ledger_that_is_lost_is_made_again_from_the_containers(site: Site, reb
     assert granted_in(restarted(pod, 1)) == granted_in(first)
 
 
-@pytest.mark.parametrize("damage", [b"", b"SQLite format 3\0 and no more"], ids=["empty", "cut-off"])
-def test_a_ledger_that_is_damaged_is_not_believed(site: Site, damage: bytes) -> None:
-    lading = site.lading
-    pod = site.kubelet.run_pod("holder", annotations={GPU: "0"})
-    first = pod.run_container()
-    lading.hooks.stop()
-    for path in site.ledger.parent.glob("node.db-*"):
-        path.unlink()
-    site.ledger.write_bytes(damage)
-    try:
-        with pytest.raises(HostError, match="lading-hooks rebuild-ledger"):
-            lading.hooks.start()
-        assert site.refused_at_once({GPU: "1"}).reason is Reason.HOOK_UNAVAILABLE
-    finally:
-        done = rebuild_ledger(lading)
-        lading.hooks.start()
-    assert done.returncode == 0, done.stderr
-    assert any(path.read_bytes() == damage for path in site.ledger.parent.glob("node.db.damaged-*"))  # for a person who looks
-    refused = site.refused_once_reconciled({GPU: "0"})
-    assert refused.reason is Reason.DEVICE_HELD
-    first.stop()
-    assert granted_in(restarted(pod, 1)) == ((site.gpu(0),), ())
-
-
 def test_the_ledger_is_not_rebuilt_under_a_daemon_that_runs(site: Site) -> None:
     done = rebuild_ledger(site.lading)
     assert done.returncode == 1
     assert "lading-hooks" in done.stderr
 
 
-def test_cards_that_were_in_use_before_lading_came_are_held(
-    start_lading: StartLading, visit: Callable[[LadingNode], Site]
-) -> None:
+def test_cards_that_were_in_use_before_lading_came_are_held(start_site: StartSite) -> None:
     """Check that the processes that NVML lists are traced to pods by their cgroups. The pod and its cgroup are real; its use of
     a card is simulated."""
-    lading = start_lading("mig", hooks={"inventory_interval": 1})
-    site = visit(lading)
+    site = start_site("mig", hooks={"inventory_interval": 1})
     before = site.direct.run_pod("before-lading", namespace="ml")
     user = before.run_container(devices=[site.supplied("/dev/nvidia0")])
     verbose = cri.ContainerStatusRequest(container_id=user.id, verbose=True)
     answer = site.direct.call("ContainerStatus", verbose, cri.ContainerStatusResponse)
     pid = int(json.loads(answer.info["info"])["pid"])
-    shown = lading.node.root / f"proc/{pid}/cgroup"
+    shown = site.node.root / f"proc/{pid}/cgroup"
     shown.parent.mkdir()
     with open(f"/proc/{pid}/cgroup") as cgroup:
         shown.write_text(cgroup.read())
-    NvmlState(profile=lading.node.profile, processes={1: (pid,)}).write(lading.node.nvml_state)
-    site.await_log(lading.hooks, Event.HOLDER_FOREIGN, before.spec.uid)
+    NvmlState(profile=site.node.profile, processes={1: (pid,)}).write(site.node.nvml_state)
+    site.await_log(site.lading.hooks, Event.HOLDER_FOREIGN, before.spec.uid)
 
     pod = site.kubelet.run_pod("after", annotations={GPU: "1"})
     for asked in ("1", "1:core=10"):  # no one knows how much of it is used
@@ -179,8 +138,8 @@ def test_cards_that_were_in_use_before_lading_came_are_held(
     assert granted_in(container)[0] == (site.gpu(1),)
 
 
-def test_sigterm_ends_both_daemons_in_order(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
-    site = visit(start_lading("workstation"))
+def test_sigterm_ends_both_daemons_in_order(start_site: StartSite) -> None:
+    site = start_site("workstation")
     site.kubelet.version()
     for daemon in (site.lading.proxy, site.lading.hooks):
         assert daemon.stop() == 0

@@ -1,21 +1,19 @@
 """Run the tests of tests/shares in real containers, with shares and the library from the hook, and a fake libcuda."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from simnode import leftovers
 from simnode.containerd import PrivateContainerd
 from simnode.cuda import CudaDriver
 from simnode.daemons import LadingNode
-from tests.logs import LOGS
 from tests.node.conftest import StartLading
 from tests.node.share_site import ERRORS, ContainerSite, install_python
 from tests.node.site import eventually, open_site
 from tests.shares import test_failures, test_kills, test_lost, test_memory, test_turns
+from tests.started import Started
 
 pytestmark = [pytest.mark.node, pytest.mark.long]
 
@@ -37,13 +35,11 @@ def running(share_lading: StartLading) -> LadingNode:
 
 @pytest.fixture(scope="module")
 def run_folder(pytestconfig: pytest.Config) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    install_python(folder)
-    logs = pytestconfig.stash[LOGS]
-    logs.append(folder / ERRORS)
-    yield folder
-    logs.remove(folder / ERRORS)
-    leftovers.remove_tree(folder)
+    with Started(pytestconfig) as started:
+        folder = started.folder()
+        install_python(folder)
+        started.show(folder / ERRORS)
+        yield folder
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from simnode.cri import Pod
 from simnode.daemons import LadingNode
 from simnode.reported import read_status
 from tests.fakes.capacities import reported_capacity, request, whole
-from tests.node.conftest import StartLading
+from tests.node.conftest import StartLading, StartSite
 from tests.node.site import Site, granted_in
 
 pytestmark = pytest.mark.node
@@ -87,19 +87,13 @@ def test_each_container_gets_what_the_assignment_names_for_it(site: Site) -> Non
     ],
 )
 def test_an_instance_that_central_chose_by_its_profile(
-    start_lading: StartLading,
-    visit: Callable[[LadingNode], Site],
-    tmp_path: Path,
-    profile: str,
-    divided: tuple[str, ...],
-    instance: str,
-    capability: str,
+    start_site: StartSite, tmp_path: Path, profile: str, divided: tuple[str, ...], instance: str, capability: str
 ) -> None:
     pod = replace(request(whole("train")), mig_profile="2g.20gb")
     result = fit(reported_capacity(read_status(profile)), pod, policy=Policy.BINPACK)
     assert isinstance(result, Placement)
     hooks = {**trusting(tmp_path), "mig_cards": divided}
-    site, uid = visit(start_lading(profile, hooks=hooks)), str(uuid4())
+    site, uid = start_site(profile, hooks=hooks), str(uuid4())
     text = render_assignment(PodUid(uid), "n1", 1, result.containers, [("train", Role.APP)])
     container = site.kubelet.run_pod("instance", uid=uid, annotations=signed(text)).run_container("train")
     assert granted_in(container) == ((instance,), ())
@@ -191,10 +185,8 @@ def test_two_pods_are_never_given_one_card(site: Site) -> None:
     assert site.refused(run_assigned(site, {"main": gpus(site.gpu(2))})).reason is Reason.DEVICE_HELD
 
 
-def test_an_assignment_without_a_signature_where_the_node_takes_those(
-    start_lading: StartLading, visit: Callable[[LadingNode], Site]
-) -> None:
-    site = visit(start_lading("workstation", hooks={"assignments": ["unsigned"], "node_name": "n1"}))
+def test_an_assignment_without_a_signature_where_the_node_takes_those(start_site: StartSite) -> None:
+    site = start_site("workstation", hooks={"assignments": ["unsigned"], "node_name": "n1"})
     uid = str(uuid4())
     text = assignment({"main": gpus(site.gpu(0))}, uid)
     with site.kubelet.pod("unsigned", uid=uid, annotations={ASSIGNMENT: text}) as pod:

@@ -6,7 +6,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +13,10 @@ import grpc
 import pytest
 
 from lading.log import Event
-from simnode import leftovers
 from simnode.daemons import render_flat_toml
-from tests.fakes import private_systemd
-from tests.fakes.counting_runtime import COUNTED, CountingRuntime
+from tests.fakes.counting_runtime import COUNTED
 from tests.fakes.needs import need
-from tests.fakes.private_systemd import ROOT, UNITS, PrivateSystemd
+from tests.fakes.private_systemd import ROOT, UNITS, PrivateSystemd, beside_runtime, private_folder
 from tests.node.site import eventually
 
 PROXY, HOOKS = "lading-runtimeproxy.service", "lading-hooks.service"
@@ -86,24 +83,21 @@ def test_systemd_verifies_the_drop_ins(analyze: str, tmp_path: Path, flavour: st
 
 @pytest.fixture(scope="module")
 def systemd() -> Iterator[PrivateSystemd]:
-    without = private_systemd.missing()
-    need(not without, without)
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    quick = "[Service]\nWatchdogSec=2\n"
-    modprobe = "[Unit]\nConditionPathExists=\n[Service]\nExecStart=\nExecStart=-/bin/sh -c 'sleep 1; touch /run/uvm; exit 1'\n"
-    anywhere = "[Unit]\nConditionDirectoryNotEmpty=\n"
-    systemd = PrivateSystemd(
-        folder, wanted=(*SOCKETS, PROXY), drop_ins={PROXY: quick, HOOKS: quick, UVM: modprobe, GUIDS: anywhere}
-    )
-    (systemd.etc / "hooks.d").mkdir()
-    (systemd.units / "kubelet.service").write_text(KUBELET)
-    shutil.copytree(UNITS / "kubelet.service.d", systemd.units / "kubelet.service.d")
-    (systemd.etc / "hooks.toml").write_text(render_flat_toml({"assignments": ["manual"]}))
-    with CountingRuntime(systemd.containerd / "containerd.sock") as runtime:
-        runtime.path.chmod(0o660)  # the mode of containerd's socket
-        with systemd:
+    with private_folder() as folder:
+        quick = "[Service]\nWatchdogSec=2\n"
+        modprobe = (
+            "[Unit]\nConditionPathExists=\n[Service]\nExecStart=\nExecStart=-/bin/sh -c 'sleep 1; touch /run/uvm; exit 1'\n"
+        )
+        anywhere = "[Unit]\nConditionDirectoryNotEmpty=\n"
+        systemd = PrivateSystemd(
+            folder, wanted=(*SOCKETS, PROXY), drop_ins={PROXY: quick, HOOKS: quick, UVM: modprobe, GUIDS: anywhere}
+        )
+        (systemd.etc / "hooks.d").mkdir()
+        (systemd.units / "kubelet.service").write_text(KUBELET)
+        shutil.copytree(UNITS / "kubelet.service.d", systemd.units / "kubelet.service.d")
+        (systemd.etc / "hooks.toml").write_text(render_flat_toml({"assignments": ["manual"]}))
+        with beside_runtime(systemd):
             yield systemd
-    leftovers.remove_tree(folder)
 
 
 def version(systemd: PrivateSystemd, request: bytes, *, timeout_s: float = 20) -> bytes:

@@ -4,15 +4,16 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from protos.cri.runtime.v1 import api_pb2 as cri
+from simnode.containerd import PrivateContainerd
 from simnode.cri import Cri, CriError
 from simnode.daemons import LadingNode
 from tests.node.conftest import StartLading
-from tests.node.site import Site, eventually
+from tests.node.site import Site, eventually, open_site
 
 pytestmark = pytest.mark.node
 
@@ -23,8 +24,15 @@ Repair = Callable[[], object]
 
 
 @pytest.fixture(scope="module")
-def lading(share_lading: StartLading) -> LadingNode:
+def running(share_lading: StartLading) -> LadingNode:
     return share_lading("workstation")
+
+
+@pytest.fixture
+def site(running: LadingNode, containerd: PrivateContainerd) -> Iterator[Site]:
+    """Yield the module's node. Grants of pods that were removed without the hooks may stay for a while."""
+    with open_site(running, containerd) as site:
+        yield site
 
 
 def hang(lading: LadingNode) -> Repair:
@@ -45,14 +53,11 @@ def unregister(lading: LadingNode) -> Repair:
 
 
 @pytest.mark.parametrize("harm", [hang, unregister, end])
-def test_a_guarded_pod_is_torn_down_without_its_hooks(
-    lading: LadingNode, visit: Callable[[LadingNode], Site], harm: Callable[[LadingNode], Repair]
-) -> None:
-    site = visit(lading)
+def test_a_guarded_pod_is_torn_down_without_its_hooks(site: Site, harm: Callable[[LadingNode], Repair]) -> None:
     pod = site.kubelet.run_pod("guarded", annotations={"lading.dev/gpus": "0:core=10"})
     container = pod.run_container()
     with contextlib.ExitStack() as stack:
-        stack.callback(harm(lading))
+        stack.callback(harm(site.lading))
         for teardown in (container.stop, container.remove, pod.stop, pod.remove):  # the last one stops it again, as kubelet may
             began = time.monotonic()
             teardown()
@@ -61,12 +66,11 @@ def test_a_guarded_pod_is_torn_down_without_its_hooks(
         assert site.direct.list_containers() == []
 
 
-def test_hooks_that_hung_learn_of_the_end_of_a_pod(lading: LadingNode, visit: Callable[[LadingNode], Site]) -> None:
-    site = visit(lading)
+def test_hooks_that_hung_learn_of_the_end_of_a_pod(site: Site) -> None:
     site.kubelet.run_pod("bystander")  # a runtime that lists no sandbox at all is not believed
     pod = site.kubelet.run_pod("guarded", annotations={"lading.dev/gpus": "0:core=20"})
     pod.run_container()
-    repair = hang(lading)
+    repair = hang(site.lading)
     try:
         pod.remove()
     finally:
@@ -78,8 +82,7 @@ def test_hooks_that_hung_learn_of_the_end_of_a_pod(lading: LadingNode, visit: Ca
     eventually(released)
 
 
-def test_what_no_one_knows_is_answered_by_the_runtime(lading: LadingNode, visit: Callable[[LadingNode], Site]) -> None:
-    site = visit(lading)
+def test_a_stop_of_an_unknown_sandbox_is_answered_by_the_runtime(site: Site) -> None:
 
     def answer(client: Cri) -> object:
         try:

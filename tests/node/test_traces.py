@@ -1,13 +1,12 @@
 """Check the trace of a container: the proxy's span is below kubelet's span, and the hook's span is below the proxy's."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from lading.reasons import Reason
-from simnode.daemons import LadingNode
 from tests.fakes.collector import Collector, attributes_of
-from tests.node.conftest import StartLading
+from tests.node.conftest import StartSite
 from tests.node.site import Site
 
 pytestmark = pytest.mark.node
@@ -25,9 +24,9 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture
-def traced(start_lading: StartLading, visit: Callable[[LadingNode], Site], collector: Collector) -> Site:
+def traced(start_site: StartSite, collector: Collector) -> Site:
     settings = {"otlp_endpoint": collector.endpoint}
-    return visit(start_lading("workstation", hooks=settings, proxy=settings))
+    return start_site("workstation", hooks=settings, proxy=settings)
 
 
 def test_a_container_is_one_trace(traced: Site, collector: Collector) -> None:

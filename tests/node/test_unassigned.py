@@ -1,14 +1,13 @@
 """Test `hide_unassigned`: neither an image nor a pod can show ungranted cards; only the node's configuration exempts pods."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from lading.reasons import Reason
-from simnode.daemons import LadingNode
 from simnode.images import BUSYBOX, CUDA
 from simnode.kubelet import Device
-from tests.node.conftest import StartLading
+from tests.node.conftest import StartSite
 from tests.node.site import Site
 
 pytestmark = pytest.mark.node
@@ -31,20 +30,20 @@ def visible(
 
 
 @pytest.mark.parametrize("value", ["all", "0", "GPU-00000001-4c61-6469-6e67-000000001efc"])
-def test_what_a_pod_says_of_itself_is_replaced(site: Site, value: str) -> None:
+def test_a_pods_own_value_is_replaced(site: Site, value: str) -> None:
     assert visible(site, env={VISIBLE: value}) == "void"
 
 
-def test_what_an_image_says_is_replaced(site: Site) -> None:
+def test_an_images_value_is_replaced(site: Site) -> None:
     assert visible(site, image=CUDA) == "void"
 
 
-def test_what_a_device_plugin_says_is_replaced_where_none_serves_the_node(site: Site) -> None:
+def test_a_device_plugins_value_is_replaced_on_a_node_without_device_plugins(site: Site) -> None:
     assert visible(site, devices=(site.supplied("/dev/nvidia4"),), env={VISIBLE: site.gpu(0)}) == "void"
 
 
-def test_an_exempt_namespace_is_left_alone(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
-    site = visit(start_lading(hooks={"exempt_namespaces": ["gpu-operator"]}))
+def test_an_exempt_namespace_is_left_alone(start_site: StartSite) -> None:
+    site = start_site(hooks={"exempt_namespaces": ["gpu-operator"]})
     assert visible(site, namespace="gpu-operator", image=CUDA) == "all"
     assert visible(site, namespace="gpu-operator", env={VISIBLE: "0"}) == "0"
     assert visible(site, image=CUDA) == "void"
@@ -55,8 +54,8 @@ def test_an_exempt_namespace_is_left_alone(start_lading: StartLading, visit: Cal
     assert visible(site, namespace="gpu-operator", annotations={"lading.dev/gpus": "1"}, image=CUDA) == "void"
 
 
-def test_a_device_plugin_that_serves_the_node_too(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
-    site = visit(start_lading("mig", hooks={"coexist": True}))
+def test_on_a_node_with_device_plugins_their_values_are_kept(start_site: StartSite) -> None:
+    site = start_site("mig", hooks={"coexist": True})
     uuids = f"{site.gpu(0)},{site.gpu(1)}"
     assert visible(site, env={VISIBLE: uuids}, image=CUDA) == uuids
     assert visible(site, env={VISIBLE: "all"}) == "void"
@@ -68,8 +67,8 @@ def test_a_device_plugin_that_serves_the_node_too(start_lading: StartLading, vis
     assert site.refused(both, env={VISIBLE: uuids}).reason is Reason.DEVICE_PLUGIN_CONFLICT
 
 
-def test_nothing_is_hidden_where_that_is_turned_off(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
-    site = visit(start_lading("mig", hooks={"hide_unassigned": False}))
+def test_without_hide_unassigned_nothing_is_hidden(start_site: StartSite) -> None:
+    site = start_site("mig", hooks={"hide_unassigned": False})
     assert visible(site, image=CUDA) == "all"
     assert visible(site, env={VISIBLE: "1"}) == "1"
     assert visible(site) is None

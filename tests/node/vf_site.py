@@ -67,11 +67,7 @@ CONFIGURED: Final = VfState(
     link_state=1,
 )
 INSIDE: Final = Inside(
-    mac=MAC,
-    mtu=4200,
-    up=True,
-    addresses=("10.99.0.2/24",),
-    routes=("10.98.0.0/16 via 10.99.0.1", "10.99.0.0/24"),
+    mac=MAC, mtu=4200, up=True, addresses=("10.99.0.2/24",), routes=("10.98.0.0/16 via 10.99.0.1", "10.99.0.0/24")
 )
 
 

@@ -1,22 +1,19 @@
-"""Two gRPC servers as the runtime, C-core's with threads and grpc.aio: both services of CRI in both versions, by script.
+"""A gRPC server as the runtime, C-core's with threads: both services of CRI in both versions, by script.
 
-They take a socket's path, and answer what the scripts of calls say (script.py). As gRPC itself does, they refuse methods and
+It takes a socket's path, and answers what the scripts of calls say (script.py). As gRPC itself does, it refuses methods and
 services that CRI does not have, except `Later`, which the proxy cannot know. Every handler is a stream of both directions, so
 that it begins with the call's headers; on the wire that is the same as a unary one.
 """
 
-import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-import grpc.aio
 
 from protos.cri.runtime.v1 import api_pb2 as cri
-from tests.peers.loop import LoopThread
 from tests.peers.script import Script, answer_the_proxy, initial_of, reply_of, script_of, tag_of, trailing_of
 
 VERSIONS: Final = ("v1", "v1alpha2")
@@ -48,21 +45,15 @@ class _Services(_Handler):
         return grpc.stream_stream_rpc_method_handler(self._behaviour(path)) if path in self._paths else None
 
 
-class _Record:
-    def __init__(self) -> None:
-        self.arrived: set[str] = set()
-        self.received: set[str] = set()
-        self.answered: set[str] = set()
-        self.over: set[str] = set()
-        self.sent = 0
+class Runtime:
+    """Follow the scripts of its callers."""
 
-    def _count(self) -> None:
-        self.sent += 1
-
-
-class CoreRuntime(_Record):
     def __init__(self, path: Path) -> None:
-        super().__init__()
+        self.arrived: set[str] = set()  # tags of calls whose headers came
+        self.received: set[str] = set()  # tags of calls whose message came
+        self.answered: set[str] = set()  # tags of calls whose every reply was sent
+        self.over: set[str] = set()  # tags of calls that have ended, in whatever way
+        self.sent = 0  # replies of all calls
         self._free = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(_WORKERS, thread_name_prefix="runtime"), options=_OPTIONS)
         self._server.add_generic_rpc_handlers((_Services(self._behaviour),))
@@ -70,6 +61,7 @@ class CoreRuntime(_Record):
         self._server.start()
 
     def go_on(self) -> None:
+        """Let all waiting calls go on, and later calls too until `wait_again`."""
         self._free.set()
 
     def wait_again(self) -> None:
@@ -109,7 +101,7 @@ class CoreRuntime(_Record):
                 if gone.is_set():
                     return
                 yield reply_of(script, request, number)
-                self._count()
+                self.sent += 1
             self.answered.add(tag)
             context.set_trailing_metadata(trailing_of(script))
             if script.code != "OK":
@@ -121,67 +113,3 @@ class CoreRuntime(_Record):
     def _wait(self, script: Script, number: int, gone: threading.Event) -> None:
         while number == script.waits_after and not (self._free.is_set() or gone.is_set()):
             gone.wait(0.01)
-
-
-Context = grpc.aio.ServicerContext[bytes, bytes]
-
-
-class AioRuntime(_Record):
-    def __init__(self, path: Path, loop: LoopThread) -> None:
-        super().__init__()
-        self._loop = loop
-        self._free = asyncio.Event()
-        self._server = loop.do(self._start(path))
-
-    async def _start(self, path: Path) -> grpc.aio.Server:
-        server = grpc.aio.server(options=_OPTIONS)
-        server.add_generic_rpc_handlers((_Services(self._behaviour),))
-        server.add_insecure_port(f"unix:{path}")
-        await server.start()
-        return server
-
-    def go_on(self) -> None:
-        self._loop.loop.call_soon_threadsafe(self._free.set)
-
-    def wait_again(self) -> None:
-        self._loop.loop.call_soon_threadsafe(self._free.clear)
-
-    def stop(self) -> None:
-        self.go_on()
-        self._loop.do(self._server.stop(None))
-
-    def _behaviour(self, path: str) -> Callable[[AsyncIterator[bytes], Context], Awaitable[None]]:
-        async def answer(requests: AsyncIterator[bytes], context: Context) -> None:
-            sent = tuple(context.invocation_metadata() or ())
-            script = script_of(sent)
-            if script is None:
-                await context.write(answer_the_proxy(path, await anext(requests)))
-                return
-            tag = tag_of(sent)
-            self.arrived.add(tag)
-            try:
-                await self._follow(script, tag, requests, context)
-            finally:
-                self.over.add(tag)
-
-        return answer
-
-    async def _follow(self, script: Script, tag: str, requests: AsyncIterator[bytes], context: Context) -> None:
-        try:
-            request = await anext(requests)
-        except StopAsyncIteration:
-            return
-        self.received.add(tag)
-        if script.gzip:
-            context.set_compression(grpc.Compression.Gzip)
-        await context.send_initial_metadata(initial_of(tuple(context.invocation_metadata() or ())))
-        for number in range(script.replies):
-            if number == script.waits_after:
-                await self._free.wait()
-            await context.write(reply_of(script, request, number))
-            self._count()
-        self.answered.add(tag)
-        context.set_trailing_metadata(trailing_of(script))
-        if script.code != "OK":
-            context.set_code(grpc.StatusCode[script.code])
-            context.set_details(script.details)

@@ -7,7 +7,7 @@ runtime was sent, in its order. A call without a script is the proxy's own quest
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.faults.rig import GUARDED
@@ -76,20 +76,3 @@ def answer_the_proxy(path: str, request: bytes) -> bytes:
     sandbox = cri.PodSandboxStatusRequest.FromString(request).pod_sandbox_id
     status = cri.PodSandboxStatus(id=sandbox, metadata=cri.PodSandboxMetadata(name="p", uid=sandbox), annotations=GUARDED)
     return cri.PodSandboxStatusResponse(status=status).SerializeToString()
-
-
-class Runtime(Protocol):
-    """A gRPC server that follows the scripts of its callers."""
-
-    arrived: set[str]  # tags of calls whose headers came
-    received: set[str]  # tags of calls whose message came
-    answered: set[str]  # tags of calls whose every reply was sent
-    over: set[str]  # tags of calls that have ended, in whatever way
-    sent: int  # replies of all calls
-
-    def go_on(self) -> None:
-        """Let all waiting calls go on, and later calls too until `wait_again`."""
-
-    def wait_again(self) -> None: ...
-
-    def stop(self) -> None: ...

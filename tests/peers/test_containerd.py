@@ -1,9 +1,7 @@
 """Test grpc-go as the runtime: a real containerd, called directly and through the proxy, in all its versions of CRI."""
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -11,11 +9,12 @@ from google.protobuf.message import Message
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode.containerd import PrivateContainerd
-from tests.peers.callers import CLIENTS, Caller, ask
-from tests.peers.conftest import both_ways, started_proxy
-from tests.peers.loop import LoopThread
+from tests.faults.rig import proxy_in, running
+from tests.peers.callers import Caller, ask
+from tests.peers.conftest import both_ways
 from tests.peers.runtimes import VERSIONS
 from tests.peers.test_sizes import container
+from tests.started import Started
 
 pytestmark = pytest.mark.node
 
@@ -51,16 +50,13 @@ def _sorted(objects: Iterable[cri.Container | cri.PodSandbox]) -> list[Message]:
     return [*sorted(objects, key=lambda one: one.id)]
 
 
-@pytest.fixture(scope="module", params=CLIENTS)
-def both(
-    request: pytest.FixtureRequest, containerd: PrivateContainerd, loop: LoopThread, pytestconfig: pytest.Config
-) -> Iterator[tuple[Caller, Caller]]:
-    with (
-        tempfile.TemporaryDirectory(prefix="lading-") as folder,
-        started_proxy(Path(folder), containerd.socket, pytestconfig) as proxy,
-        both_ways(request.param, containerd.socket, proxy, loop) as callers,
-    ):
-        yield callers
+@pytest.fixture(scope="module")
+def both(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[tuple[Caller, Caller]]:
+    with Started(pytestconfig) as started:
+        proxy = proxy_in(started.folder(), containerd.socket)
+        started.show(proxy.log)
+        started.enter_context(running(proxy))
+        yield started.enter_context(both_ways(containerd.socket, proxy))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

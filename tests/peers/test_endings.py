@@ -55,7 +55,7 @@ def hangs(ways: Ways) -> Iterator[HangingHook]:
 
 
 def start(
-    ways: Ways, caller: Caller, path: str, request: bytes | None, script: Script = STUCK, *, deadline_s: float = 30.0
+    ways: Ways, caller: Caller, path: str, request: bytes | None, script: Script = STUCK, *, deadline_s: float = 300.0
 ) -> tuple[Call, str]:
     """A call whose headers have reached the runtime, if need be held up; without a hook that hangs, its message too."""
     tag = f"ending-{next(_number)}"

@@ -17,7 +17,7 @@ from lading.log import Event
 from simnode.child import Child, answers
 from simnode.daemons import Daemon
 from tests.fakes.crossing import frames_of
-from tests.faults.rig import logged, proxy_in
+from tests.faults.rig import logged, proxy_in, running
 from tests.hostile.measure import descriptors
 from tests.node.site import eventually
 from tests.peers.callers import Call, Caller, ask
@@ -28,8 +28,8 @@ HELD: Final = "/runtime.v1.RuntimeService/CreateContainer"
 EVENTS: Final = "/runtime.v1.RuntimeService/GetContainerEvents"
 STUCK: Final = Script(replies=1, waits_after=0)
 _SERVE: Final = (
-    "import sys, threading; from pathlib import Path; from tests.peers.runtimes import CoreRuntime;"
-    "runtime = CoreRuntime(Path(sys.argv[1])); threading.Event().wait()"
+    "import sys, threading; from pathlib import Path; from tests.peers.runtimes import Runtime;"
+    "runtime = Runtime(Path(sys.argv[1])); threading.Event().wait()"
 )
 MALFORMED: Final = frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0) + frames.frame(frames.HEADERS, 4, 1, b"\xff" * 9)
 
@@ -57,10 +57,8 @@ def runtime(short_folder: Path) -> Iterator[RuntimeProcess]:
 
 @pytest.fixture
 def proxy(short_folder: Path, runtime: RuntimeProcess) -> Iterator[Daemon]:
-    proxy = proxy_in(short_folder, runtime.path)
-    proxy.start()
-    yield proxy
-    proxy.stop()
+    with running(proxy_in(short_folder, runtime.path)) as proxy:
+        yield proxy
 
 
 def threads_of(proxy: Daemon) -> int:
@@ -114,8 +112,8 @@ def _says_begun(log: Path) -> bool:
 
 
 _CALL: Final = (
-    "import sys; from pathlib import Path; from tests.peers.callers import CoreCaller; from tests.peers.script import Script;"
-    f"call = CoreCaller(Path(sys.argv[1])).open({EVENTS!r}, b'', Script(replies=2, waits_after=1));"
+    "import sys; from pathlib import Path; from tests.peers.callers import Caller; from tests.peers.script import Script;"
+    f"call = Caller(Path(sys.argv[1])).open({EVENTS!r}, b'', Script(replies=2, waits_after=1));"
     "call.read(); print('begun', flush=True); call.read()"
 )
 

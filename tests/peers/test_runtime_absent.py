@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 from simnode.daemons import Daemon
-from tests.faults.rig import measure, proxy_in
+from tests.faults.rig import measure, proxy_in, running
 from tests.peers.callers import Caller, Seen, ask
-from tests.peers.runtimes import CoreRuntime
+from tests.peers.runtimes import Runtime
 
 PATH: Final = "/runtime.v1.RuntimeService/Version"
 AT_ONCE_S: Final = 3.0  # nominally 1
@@ -25,10 +25,8 @@ def runtime_path(short_folder: Path) -> Path:
 
 @pytest.fixture
 def proxy(short_folder: Path, runtime_path: Path) -> Iterator[Daemon]:
-    proxy = proxy_in(short_folder, runtime_path, metrics="")
-    proxy.start()
-    yield proxy
-    proxy.stop()
+    with running(proxy_in(short_folder, runtime_path)) as proxy:
+        yield proxy
 
 
 def ask_at_once(caller: Caller) -> Seen:
@@ -47,7 +45,7 @@ def test_a_runtime_that_comes_and_goes(caller: Caller, runtime_path: Path) -> No
     for _ in range(3):
         for _ in range(2):
             assert_absent(ask_at_once(caller), runtime_path)
-        runtime = CoreRuntime(runtime_path)
+        runtime = Runtime(runtime_path)
         assert ask_at_once(caller).code == "OK"  # the first, on the same channel
         runtime.stop()
         runtime_path.unlink(missing_ok=True)
@@ -56,6 +54,6 @@ def test_a_runtime_that_comes_and_goes(caller: Caller, runtime_path: Path) -> No
 def test_a_client_that_connected_and_did_not_call(caller: Caller, runtime_path: Path) -> None:
     """Check a client that connected before the runtime existed, and calls when the runtime has started."""
     caller.connect()
-    runtime = CoreRuntime(runtime_path)
+    runtime = Runtime(runtime_path)
     assert ask_at_once(caller).code == "OK"
     runtime.stop()

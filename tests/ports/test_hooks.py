@@ -25,13 +25,13 @@ from lading.log import Level, Log
 from lading.sockets import listen
 from lading.tracing import OFF
 from tests.fakes.holders import BOOT
+from tests.fakes.records import Records
 from tests.fakes.runtime import FakeRuntime
 from tests.ports.dialect.cards import KEY, Cards
 from tests.ports.front_end.lines import Lines
 from tests.ports.isolation.quota import Quota
 from tests.ports.preparer.scratch import Scratch
 from tests.ports.vendor.acme import CARDS, Acme
-from tests.unit.runtimeproxy.conftest import Records
 from tests.vfs.model import ModelKernel
 
 FIRST, SECOND = (f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in (1, 2))
@@ -58,15 +58,15 @@ def lines_of(settings: Settings) -> Path:
 
 
 @pytest.fixture
-def settings(sockets: Path) -> Settings:
-    root = sockets / "root"
+def settings(short_folder: Path) -> Settings:
+    root = short_folder / "root"
     for folder in ("sys", "proc/acme", "dev"):
         (root / folder).mkdir(parents=True)
     (root / CARDS).write_text(f"{FIRST} 0000:11:00.0 0\n{SECOND} 0000:12:00.0 1\n")
     return Settings(
         host_root=str(root),
-        state_dir=str(sockets),
-        listen=f"unix://{sockets}/h/hooks.sock",
+        state_dir=str(short_folder),
+        listen=f"unix://{short_folder}/h/hooks.sock",
         node_name="n1",
         assignments=("cards",),
         nvml_library="/absent/libnvidia-ml.so.1",
@@ -127,49 +127,40 @@ def create(sandbox: str, cards: str = "", pod: str = "pod-1") -> dict[str, Any]:
     return {"sandbox": {"id": sandbox, "uid": pod, "annotations": text}, "container": {"name": "train"}}
 
 
-def test_a_container_passes_through_all_of_them(settings: Settings) -> None:
-    async def scenario() -> None:
-        runtime = FakeRuntime()
-        async with serving(settings, runtime) as ask:
-            sandbox = runtime.run("pod-1")
-            given = await ask(create(sandbox, f"{SECOND}"))
-            scratch = folder_of(settings) / "scratch" / sandbox
-            assert {env["name"]: env["value"] for env in given["env"]} == {
-                "ACME_VISIBLE_DEVICES": "1",
-                "QUOTA_MIB": "1000",
-                "NVIDIA_VISIBLE_DEVICES": "void",
-            }
-            assert [device["container_path"] for device in given["devices"]] == ["/dev/acme1"]
-            assert [mount["host_path"] for mount in given["mounts"]] == [str(scratch)]
-            assert scratch.is_dir()
-            assert (await ask(create("s2", SECOND, pod="pod-2"))) == {"refused": "capacity-exceeded"}
-            assert await ask({"stop": create(sandbox)["sandbox"]}) is None
-            assert not scratch.exists()
-
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+async def test_a_container_passes_through_all_second_implementations(settings: Settings) -> None:
+    runtime = FakeRuntime()
+    async with serving(settings, runtime) as ask:
+        sandbox = runtime.run("pod-1")
+        given = await ask(create(sandbox, f"{SECOND}"))
+        scratch = folder_of(settings) / "scratch" / sandbox
+        assert {env["name"]: env["value"] for env in given["env"]} == {
+            "ACME_VISIBLE_DEVICES": "1",
+            "QUOTA_MIB": "1000",
+            "NVIDIA_VISIBLE_DEVICES": "void",
+        }
+        assert [device["container_path"] for device in given["devices"]] == ["/dev/acme1"]
+        assert [mount["host_path"] for mount in given["mounts"]] == [str(scratch)]
+        assert scratch.is_dir()
+        assert (await ask(create("s2", SECOND, pod="pod-2"))) == {"refused": "capacity-exceeded"}
+        assert await ask({"stop": create(sandbox)["sandbox"]}) is None
+        assert not scratch.exists()
 
 
-def test_a_container_without_cards_sees_those_of_no_vendor(settings: Settings) -> None:
-    async def scenario() -> None:
-        async with serving(settings, FakeRuntime()) as ask:
-            given = await ask(create("s1"))
-            assert [env["name"] for env in given["env"]] == ["NVIDIA_VISIBLE_DEVICES", "ACME_VISIBLE_DEVICES"]
-
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+async def test_a_container_without_cards_sees_those_of_no_vendor(settings: Settings) -> None:
+    async with serving(settings, FakeRuntime()) as ask:
+        given = await ask(create("s1"))
+        assert [env["name"] for env in given["env"]] == ["NVIDIA_VISIBLE_DEVICES", "ACME_VISIBLE_DEVICES"]
 
 
-def test_refusals_of_the_dialect_are_refusals_of_the_node(settings: Settings) -> None:
-    async def scenario() -> None:
-        async with serving(settings, FakeRuntime()) as ask:
-            assert await ask(create("s1", "card-1")) == {"refused": "annotation-malformed"}
-            both = create("s1", FIRST)
-            both["sandbox"]["annotations"]["lading.dev/gpus"] = "0"
-            assert await ask(both) == {"refused": "annotation-conflict"}
-
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+async def test_refusals_of_the_dialect_are_refusals_of_the_node(settings: Settings) -> None:
+    async with serving(settings, FakeRuntime()) as ask:
+        assert await ask(create("s1", "card-1")) == {"refused": "annotation-malformed"}
+        both = create("s1", FIRST)
+        both["sandbox"]["annotations"]["lading.dev/gpus"] = "0"
+        assert await ask(both) == {"refused": "annotation-conflict"}
 
 
-def test_the_proxy_learns_them_from_the_registration(settings: Settings) -> None:
+def test_the_registration_has_the_second_dialect_and_vendor(settings: Settings) -> None:
     registration = render_registration(settings)
     assert registration["annotation-prefixes"] == ["lading.dev/", "cards.example.com/"]
     hidden = [entry["env"] for entry in registration["static-adjustments"]["hide-unassigned"]]

@@ -46,7 +46,7 @@ class VfLife(RuleBasedStateMachine):
         own_macs=st.booleans(),
     )
     def begin(self, mode: RdmaMode, parents: bool, driver: str, own_macs: bool) -> None:
-        self.node = Node(2, mode=mode, parents=parents, driver=driver, own_macs=own_macs)
+        self.node = Node(2, mode=mode, parents=parents, driver=driver, own_macs=own_macs, sandboxes=())
         self.node.kernel.point = self.passed
         self.loop = new_loop()
         self.sandboxes: list[str] = []

@@ -2,16 +2,16 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.needs import need
-from tests.logs import LOGS
+from tests.shares.calls import ALL
 from tests.shares.card import KIT, choose_card, make_library
-from tests.shares.site import Site
+from tests.shares.site import MIB, Container, Process, Site, new_site
+from tests.started import Started
 
 
 @pytest.fixture(scope="session")
@@ -27,10 +27,25 @@ def library(driver_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def site(library: Path, pytestconfig: pytest.Config) -> Iterator[Site]:
-    """pytest's own folders are too long for a socket's path."""
-    with tempfile.TemporaryDirectory(prefix="lading-") as folder, Site(Path(folder), library) as site:
-        logs = pytestconfig.stash.setdefault(LOGS, [])
-        logs.extend(site.logs)
+    with Started(pytestconfig) as started, new_site(library) as site:
+        started.show(*site.logs)
         yield site
-        for log in site.logs:
-            logs.remove(log)
+
+
+@pytest.fixture(scope="module")
+def module_site(library: Path) -> Iterator[Site]:
+    with new_site(library) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def container(module_site: Site) -> Container:
+    """Grant a share of 100 MiB, which the tests of a module have in common."""
+    return module_site.container("a", mib=ALL // MIB)
+
+
+@pytest.fixture
+def process(container: Container) -> Iterator[Process]:
+    process = container.start()
+    yield process
+    process.kill()

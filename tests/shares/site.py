@@ -9,21 +9,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any, Final
 
 from lading.sharestatus import ShareUse, ask
 from shares.library.build import NVML
-from shares.policy.model import Policy
 from simnode.child import Block, Child
 from simnode.daemons import Daemon
 from tests.fakes.needs import need
-from tests.fakes.share_rig import BOUND_S, MIB, POD, ShareRig, ShareServer, eventually, share, shared
+from tests.fakes.share_rig import BOUND_S, MIB, POD, ShareRig, eventually, share, shared
 from tests.shares.card import DRIVER, SOCKET, Card, FakeCard, choose_card
 
-__all__ = ["BOUND_S", "MIB", "SOCKET", "Container", "Process", "Site", "eventually"]
+__all__ = ["BOUND_S", "MIB", "SOCKET", "Container", "Process", "Site", "eventually", "new_site", "succeed"]
 
 PROGRAM: Final = Path(__file__).parent / "program.py"
 
@@ -66,6 +66,10 @@ class Process:
 
     def _end(self) -> None:
         raise NotImplementedError
+
+
+def succeed(process: Process, calls: Sequence[Sequence[object]]) -> None:
+    assert [said or 0 for said in process.do(*calls)] == [0] * len(calls)
 
 
 class _ChildProcess(Process):
@@ -175,12 +179,6 @@ class Site(Served, Block):
         found = self._reader.call("nvml_processes")
         return int(found[str(process.pid)]) // MIB
 
-    def serve_here(self, policy: Callable[[], Policy]) -> ShareServer:
-        """Serve with this policy, in this process, in place of the daemon."""
-        self.server.stop()
-        server = ShareServer(self._rig.folder, host_root=self._rig.host_root, policy=policy, lives=True)
-        return self._ends.enter_context(server)
-
     @property
     def logs(self) -> tuple[Path, ...]:
         return (self.server.log, self.errors)
@@ -232,3 +230,10 @@ class Site(Served, Block):
         given = self.card.environment(self._folder)
         paths = [str(self._library.parent), *filter(None, [given.get("LD_LIBRARY_PATH")])]
         return {**given, "LD_LIBRARY_PATH": ":".join(paths), "FAKE_CUDA_CONTEXT_MIB": str(self._context_mib)}
+
+
+@contextmanager
+def new_site(library: Path, **settings: Any) -> Iterator[Site]:
+    """Make a site in a folder of /tmp: pytest's own folders are too long for a socket's path."""
+    with TemporaryDirectory(prefix="lading-") as folder, Site(Path(folder), library, **settings) as site:
+        yield site

@@ -1,9 +1,6 @@
 """Whatever the processes of a container allocate and free, in whatever order: not a byte beyond the share, and none is lost."""
 
-from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
@@ -11,11 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy, integers, just, lists, one_of, sampled_from, tuples
 
 from tests.depth import repeats
-from tests.shares.site import MIB, Process, Site
+from tests.shares.calls import ALL
+from tests.shares.site import MIB, Container, Process
 from tests.shares.test_memory import KINDS, OK, OUT_OF_MEMORY
 
 SEQUENCES: Final = repeats(300, long=1_500)
-SHARE: Final = 100 * MIB
+SHARE: Final = ALL
 COUNT: Final = ["counts"]
 SETTLED: Final = ["alloc", "plain", 0]  # the server answers it after all that it was told before
 Call = tuple[object, ...]
@@ -34,10 +32,8 @@ SEQUENCE = lists(tuples(integers(0, 1), CALLS), min_size=1, max_size=12)
 
 
 @pytest.fixture(scope="module")
-def processes(library: Path) -> Iterator[list[Process]]:
-    with TemporaryDirectory(prefix="lading-") as folder, Site(Path(folder), library) as site:
-        container = site.container("a", mib=SHARE // MIB)
-        yield [container.start(), container.start()]
+def processes(container: Container) -> list[Process]:
+    return [container.start(), container.start()]
 
 
 @pytest.mark.repeats

@@ -6,14 +6,13 @@ H200 with driver 580: 518 MiB, 4 of them from cuInit on.
 
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
 
 from tests.shares.calls import call
 from tests.shares.program import BLOCK
-from tests.shares.site import MIB, Site, eventually
+from tests.shares.site import MIB, Site, eventually, new_site
 
 pytestmark = pytest.mark.fake_card("that a context takes as much as on an H200")
 OK, OUT_OF_MEMORY = 0, 2
@@ -24,7 +23,7 @@ IN_ALL_MIB: Final = CONTEXT_MIB + INITIAL_MIB
 
 @pytest.fixture
 def site(library: Path) -> Iterator[Site]:
-    with TemporaryDirectory(prefix="lading-") as folder, Site(Path(folder), library, context_mib=CONTEXT_MIB) as site:
+    with new_site(library, context_mib=CONTEXT_MIB) as site:
         yield site
 
 
@@ -112,10 +111,7 @@ def test_what_only_the_driver_shows_counts(site: Site) -> None:
 
 
 def test_contexts_do_not_count_where_the_setting_says_so(library: Path) -> None:
-    with (
-        TemporaryDirectory(prefix="lading-") as folder,
-        Site(Path(folder), library, context_mib=CONTEXT_MIB, count_contexts=False) as site,
-    ):
+    with new_site(library, context_mib=CONTEXT_MIB, count_contexts=False) as site:
         process = site.container("a", mib=100).start()
         assert process.call("fill", BLOCK) == 50
         assert site.use("a").memory_used_mib == 100

@@ -4,9 +4,6 @@ A container has a share of 100 MiB, and the calls take all of it. Whether they d
 the memory is to be there, and of 100 MiB when it has ended.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 import pytest
@@ -48,7 +45,7 @@ from tests.shares.calls import (
 )
 from tests.shares.card import choose_card
 from tests.shares.program import BLOCK, FLOAT, MIB
-from tests.shares.site import Container, Process, Site, eventually
+from tests.shares.site import Container, Process, Site, eventually, succeed
 from tests.shares.test_memory import KINDS
 
 OK, OUT_OF_MEMORY = 0, 2
@@ -81,11 +78,7 @@ ROWS: Final = {
     "cuCtxDestroy": Row([OTHER_CONTEXT, ALLOC], [DESTROY_CONTEXT, ENTER]),
     "cuCtxDestroy of CUDA 3": Row([OTHER_CONTEXT, ALLOC], [call("cuCtxDestroy", "c"), ENTER]),
     "cuCtxDetach": Row([OTHER_CONTEXT, ALLOC], [DETACH, ENTER]),
-    "cuCtxDetach, attached": Row(
-        [OTHER_CONTEXT, ATTACH, ALLOC],
-        [call("cuCtxSetCurrent", "c"), DETACH, ENTER],
-        keep=[DETACH],
-    ),
+    "cuCtxDetach, attached": Row([OTHER_CONTEXT, ATTACH, ALLOC], [call("cuCtxSetCurrent", "c"), DETACH, ENTER], keep=[DETACH]),
     "cuCtxDestroy, attached": Row([OTHER_CONTEXT, ATTACH, ALLOC], [DESTROY_CONTEXT, ENTER]),
     "cuDevicePrimaryCtxReset": Row([ALLOC], [RESET_PRIMARY]),
     "cuDevicePrimaryCtxReset of CUDA 7": Row([ALLOC], [call("cuDevicePrimaryCtxReset", 0)]),
@@ -94,27 +87,17 @@ ROWS: Final = {
     "of another context than the primary": Row(
         [OTHER_CONTEXT, ALLOC],
         [call("cuCtxSetCurrent", "c"), FREE, DESTROY_CONTEXT, ENTER],
-        keep=[
-            RESET_PRIMARY,
-            RELEASE_PRIMARY,
-            RETAIN_PRIMARY,
-        ],
+        keep=[RESET_PRIMARY, RELEASE_PRIMARY, RETAIN_PRIMARY],
     ),
     "cuDevicePrimaryCtxRelease, the last": Row(
-        [RETAIN_PRIMARY, ALLOC],
-        [RELEASE_PRIMARY, RETAIN_PRIMARY],
-        keep=[RELEASE_PRIMARY],
+        [RETAIN_PRIMARY, ALLOC], [RELEASE_PRIMARY, RETAIN_PRIMARY], keep=[RELEASE_PRIMARY]
     ),
     "cuDevicePrimaryCtxRelease of CUDA 7, the last": Row([ALLOC], [call("cuDevicePrimaryCtxRelease", 0), RETAIN_PRIMARY]),
     "cuGreenCtxDestroy, the last reference to the primary context": Row(
-        [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER],
-        [DESTROY_GREEN, RETAIN_PRIMARY],
-        keep=[RELEASE_PRIMARY],
+        [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER], [DESTROY_GREEN, RETAIN_PRIMARY], keep=[RELEASE_PRIMARY]
     ),
     "in a green context, cuDevicePrimaryCtxRelease": Row(
-        [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER],
-        [RELEASE_PRIMARY, RETAIN_PRIMARY],
-        keep=[DESTROY_GREEN],
+        [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER], [RELEASE_PRIMARY, RETAIN_PRIMARY], keep=[DESTROY_GREEN]
     ),
     "in a green context, cuDevicePrimaryCtxReset": Row(
         [*GREEN, call("cuCtxSetCurrent", "c"), ALLOC, ENTER], [RESET_PRIMARY, DESTROY_GREEN]
@@ -227,31 +210,12 @@ ROWS: Final = {
         keep=[RELEASE],
     ),
     "cuMemMapArrayAsync, a context that ends": Row(
-        [OTHER_CONTEXT, array("&a", flags=SPARSE), create("&h"), tiles(1, "h")],
-        [DESTROY_CONTEXT, ENTER],
-        keep=[RELEASE],
+        [OTHER_CONTEXT, array("&a", flags=SPARSE), create("&h"), tiles(1, "h")], [DESTROY_CONTEXT, ENTER], keep=[RELEASE]
     ),
     "cuMemMapArrayAsync, the handle is last": Row(
         [array("&a", flags=DEFERRED), create("&h"), tiles(1, "h")], [RELEASE], keep=[tiles(2, 0)]
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def container(library: Path) -> Iterator[Container]:
-    with TemporaryDirectory(prefix="lading-") as folder, Site(Path(folder), library) as site:
-        yield site.container("a", mib=ALL // MIB)
-
-
-@pytest.fixture
-def process(container: Container) -> Iterator[Process]:
-    process = container.start()
-    yield process
-    process.kill()
-
-
-def succeed(process: Process, calls: list[Call]) -> None:
-    assert [said or OK for said in process.do(*calls)] == [OK] * len(calls)
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
@@ -352,13 +316,10 @@ SECOND: Final = [call("cuDevicePrimaryCtxRetain", "&second", 1), call("cuCtxSetC
 
 
 @pytest.fixture
-def both(library: Path) -> Iterator[Process]:
+def both(site: Site) -> Process:
     """Start a process of a container with shares of two cards: 100 MiB of the first, 200 MiB of the second."""
-    with TemporaryDirectory(prefix="lading-") as folder, Site(Path(folder), library) as site:
-        container = site.container("a", mib=ALL // MIB, other_mib=200)
-        process = site.start(container.folder, site.card.show(2))
-        assert process.call("init") == OK
-        yield process
+    container = site.container("a", mib=ALL // MIB, other_mib=200)
+    return container.start(init=True, **site.card.show(2))
 
 
 @pytest.mark.fake_card("how much it has allocated")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.shares.calls import ALL, DEVICE, HALF, PINNED, POOL, Call, call
 from tests.shares.program import BLOCK
-from tests.shares.site import MIB, Process, Site, eventually
+from tests.shares.site import MIB, Process, Site, eventually, succeed
 
 OK, OUT_OF_MEMORY = 0, 2
 MEM_ALLOC: Final = 10  # CU_GRAPH_NODE_TYPE_MEM_ALLOC
@@ -63,10 +63,6 @@ TAKE: Final = {
 @pytest.fixture
 def process(site: Site) -> Process:
     return site.container("a", mib=ALL // MIB).start()
-
-
-def succeed(process: Process, calls: list[Call]) -> None:
-    assert process.do(*calls) == [OK] * len(calls)
 
 
 def check_until_it_is_trimmed(site: Site, process: Process, add: list[Call], take: list[Call]) -> None:

@@ -1,15 +1,12 @@
 """A null pointer is answered as the driver answers it: refused, or allowed where the caller does not want that output."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
 
 from tests.shares.calls import ALL, DEVICE, FILE_DESCRIPTOR, PINNED, Call, call, location, pool_of
 from tests.shares.program import BLOCK, MIB
-from tests.shares.site import Container, Process, Site
+from tests.shares.site import Process
 
 NULLS: Final = {
     "cuMemGetInfo, free": (call("cuMemGetInfo_v2", None, "&all"), 0),
@@ -54,19 +51,6 @@ NULLS: Final = {
     "cuLaunchCooperativeKernelMultiDevice": (call("cuLaunchCooperativeKernelMultiDevice", None, 2, 0), 1),
     "cuGetProcAddress": (call("cuGetProcAddress", None, None, 12000, 0), 1),
 }
-
-
-@pytest.fixture(scope="module")
-def container(library: Path) -> Iterator[Container]:
-    with TemporaryDirectory(prefix="lading-") as folder, Site(Path(folder), library) as site:
-        yield site.container("a", mib=ALL // MIB)
-
-
-@pytest.fixture
-def process(container: Container) -> Iterator[Process]:
-    process = container.start()
-    yield process
-    process.kill()
 
 
 @pytest.mark.parametrize(("asked", "result"), NULLS.values(), ids=NULLS)

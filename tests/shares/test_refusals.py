@@ -5,7 +5,6 @@ The expected results were seen on a card (H200, driver 580.159), or are in the d
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
@@ -21,14 +20,7 @@ MODES: Final = {"global": GLOBAL, "thread-local": THREAD_LOCAL, "relaxed": RELAX
 INVALID_VALUE, NOT_INITIALIZED, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY, ILLEGAL_ADDRESS = 1, 3, 201, 400, 600, 700
 UNSUPPORTED, INVALIDATED, IMPLICIT, OTHER_THREAD = 900, 901, 906, 908
 DISABLE_TIMING: Final = 2  # CU_EVENT_DISABLE_TIMING
-PORTABLE: Final = 3  # CU_MEMHOSTALLOC_PORTABLE and _DEVICEMAP
 LAYERED: Final = 1  # CUDA_ARRAY3D_LAYERED
-
-
-@pytest.fixture(scope="module")
-def module_site(library: Path) -> Iterator[Site]:
-    with TemporaryDirectory(prefix="lading-") as folder, Site(Path(folder), library) as site:
-        yield site
 
 
 @pytest.fixture(params=["library", "driver"])

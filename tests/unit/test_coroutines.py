@@ -24,5 +24,11 @@ async def test_a_test_runs_in_the_loop_of_its_fixtures(task: asyncio.Task[None])
     assert not task.done()
 
 
+@pytest.mark.simulated_time
+async def test_hours_of_simulated_time_pass_at_once() -> None:
+    await asyncio.sleep(24 * 3600)
+    assert asyncio.get_running_loop().time() == 24 * 3600
+
+
 def test_a_test_that_is_no_coroutine_has_fixtures_that_are(task: asyncio.Task[None], runner: asyncio.Runner) -> None:
     assert task.get_loop() is runner.get_loop()

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from hooks.attach.attacher import Attacher
@@ -18,7 +18,7 @@ from lading.errors import StateError
 from lading.log import Level, Log
 from lading.reasons import Reason
 from lading.vocabulary import PciAddress, PodUid, SandboxId
-from tests.unit.runtimeproxy.conftest import Records
+from tests.fakes.records import Records
 from tests.vfs.invariants import HOST, Shown, check
 from tests.vfs.model import Held, ModelKernel, vf
 
@@ -72,8 +72,9 @@ class Node:
         ethernet: bool = True,
         driver: str = "mlx5_core",
         own_macs: bool = False,
+        sandboxes: Iterable[str] = ("p1-s0",),
     ) -> None:
-        """`own_macs`: no one gave their PF a MAC for the VFs."""
+        """`own_macs`: no one gave their PF a MAC for the VFs. `sandboxes`: those that run."""
         self.vfs: list[Vf] = [vf(number, ethernet=ethernet) for number in range(vfs)]
         self.kernel = ModelKernel(self.vfs, mode=mode, parents=parents, driver=driver, own_macs=own_macs)
         self.before = self.shown()
@@ -90,6 +91,8 @@ class Node:
         for statement in MIGRATIONS[1]:
             self.db.execute(statement)
         self.start()
+        for sandbox in sandboxes:
+            self.run(sandbox)
 
     # ---- the daemon
 
@@ -175,6 +178,12 @@ class Node:
 
     def row(self, number: int = 0) -> Attachment | None:
         return self.journal.find(self.vfs[number].bdf)
+
+    def attachment(self, number: int = 0) -> Attachment:
+        """Return the VF's row; fail if it has none."""
+        row = self.row(number)
+        assert row is not None
+        return row
 
     def place(self, number: int = 0) -> str | None:
         """The path of the namespace that its network device is in; empty for the host's."""

@@ -14,6 +14,8 @@ from tests.fakes.kube_server import Fault
 from tests.fakes.led import REFUSED, Led, is_binding, is_touch
 from tests.fakes.signing import a_signer
 
+pytestmark = pytest.mark.simulated_time
+
 LOST = Fault(hang=True)
 LOST_ANSWER = Fault(hang=True, done=True)
 LATE_S = BIND_TIMEOUT_S + 2.0  # the sender has given up by then

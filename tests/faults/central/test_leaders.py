@@ -119,7 +119,7 @@ def reads_of_the_lease(server: FakeKubeServer) -> int:
     return sum(request.path == LEASE for request in server.calls("GET"))
 
 
-async def test_a_stopped_leader(tmp_path: Path) -> None:
+async def test_a_suspended_leader_loses_leadership_and_assigns_no_card_twice(tmp_path: Path) -> None:
     terms = LeaseTerms()
     async with cluster() as server, central(tmp_path, server, "first") as first:
         await first.until(LEADS, 20)

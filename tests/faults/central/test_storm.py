@@ -98,6 +98,7 @@ def slowness(request: Request, random: Random) -> tuple[float, float]:
     return 0.0, 0.0
 
 
+@pytest.mark.simulated_time
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 async def test_a_storm(cluster: Led, seed: int) -> None:
     random = Random(seed)  # noqa: S311  the same trouble each time

@@ -16,9 +16,7 @@ _EXAMPLE = re.compile(r"^```\n\$ kubectl lading ([^\n]*)\n(.*?)^```", re.MULTILI
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_what_a_command_says(cli: Cli, name: str) -> None:
-    examples = re.findall(
-        r"^```\n\$ kubectl lading ([^\n]*)\n(.*?)^```", section(PAGE, f"## `{name}`"), re.MULTILINE | re.DOTALL
-    )
+    examples = _EXAMPLE.findall(section(PAGE, f"## `{name}`"))
     assert examples
     for message, text in examples:
         assert "".join(line.rstrip() + "\n" for line in cli.run(*message.split()).stdout.splitlines()) == text

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,18 +26,11 @@ OFFERED = MpsReading(offered=True, command="/usr/bin/nvidia-cuda-mps-control", d
 
 
 @pytest.fixture
-def sockets() -> Iterator[Path]:
-    """Return a short folder: pytest's own folders are too long for a socket's path."""
-    with tempfile.TemporaryDirectory(prefix="lading-") as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def control(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
+def control(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
     """Start a daemon that runs and answers."""
     monkeypatch.setattr(control_module, "START_S", 30.0)
-    command = install_fake_mps(sockets / "bin")
-    folders = MpsFolders(mps_dir=f"{sockets}/mps", shm_dir=f"{sockets}/shm")
+    command = install_fake_mps(short_folder / "bin")
+    folders = MpsFolders(mps_dir=f"{short_folder}/mps", shm_dir=f"{short_folder}/shm")
     run = str(command.with_name(SYSTEMD_RUN))
     one = Control(uuid=uuid(0), folders=folders, command=str(command), systemd_run=run, answer_s=30.0)
     one.make_folders()

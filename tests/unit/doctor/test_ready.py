@@ -1,7 +1,8 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -33,11 +34,11 @@ def reply(*conditions: dict[str, object]) -> DaemonReply:
         (DaemonReply(daemon="d", address="127.0.0.1:1", readyz=b"<html>"), [Verdict.WARNING]),
     ],
 )
-def test_conditions(given: DaemonReply, expected: list[Verdict]) -> None:
+def test_each_condition_of_a_daemon_has_its_verdict(given: DaemonReply, expected: list[Verdict]) -> None:
     assert states(decide_ready(given)) == expected
 
 
-def test_what_is_not_ready_is_named_with_what_mends_it() -> None:
+def test_a_condition_that_is_not_met_is_named_with_its_mend() -> None:
     given = reply(
         {"name": "hook 50.json", "ok": False, "why": "silent"}, {"name": "newer", "ok": False, "why": "w", "required": False}
     )
@@ -80,7 +81,7 @@ def test_every_condition_has_its_mend() -> None:
     assert {condition.name.partition(" ")[0] for condition in conditions} == set(MENDS)
 
 
-def test_what_a_daemon_tells_of_itself() -> None:
+def test_version_and_gauges_of_a_daemon_are_read_from_its_metrics() -> None:
     reply = DaemonReply(daemon="d", address="x", metrics=METRICS)
     assert reply.version == "1.2.3"
     assert reply.gauge("lading_proxy_connections") == 5
@@ -88,24 +89,29 @@ def test_what_a_daemon_tells_of_itself() -> None:
     assert DaemonReply(daemon="d", address="x").version == ""
 
 
-def test_reading() -> None:
+@asynccontextmanager
+async def answering(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None],
+) -> AsyncIterator[str]:
+    """Yield the address of a server that handles connections by `serve`."""
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_readiness_and_metrics_are_read_and_an_absent_daemon_has_none() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n" + path)
         writer.close()
 
-    async def scenario() -> DaemonReply:
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            return await read_reply("d", f"127.0.0.1:{port}")
-
-    reply = asyncio.run(scenario())
+    async with answering(serve) as address:
+        reply = await read_reply("d", address)
     assert (reply.readyz, reply.metrics) == (b"/readyz", "/metrics")
-    no_one = asyncio.run(read_reply("d", reply.address))
-    assert (no_one.readyz, no_one.metrics) == (None, None)
+    absent = await read_reply("d", address)
+    assert (absent.readyz, absent.metrics) == (None, None)
 
 
-def test_a_server_whose_answer_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_whose_answer_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("doctor.read.LARGEST", 100_000)
 
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -115,15 +121,12 @@ def test_a_server_whose_answer_never_ends_is_cut_off(monkeypatch: pytest.MonkeyP
                 writer.write(b"x" * 10_000)
                 await writer.drain()
 
-    async def scenario() -> DaemonReply:
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            return await read_reply("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
-
-    assert len(asyncio.run(scenario()).readyz or b"") <= 100_000
+    async with answering(serve) as address:
+        assert len((await read_reply("d", address)).readyz or b"") <= 100_000
 
 
 @pytest.mark.parametrize("end", [asyncio.StreamWriter.close, lambda writer: writer.transport.abort()])
-def test_a_connection_that_ended_without_an_answer_is_made_again(end: Callable[[asyncio.StreamWriter], object]) -> None:
+async def test_a_connection_that_ended_without_an_answer_is_made_again(end: Callable[[asyncio.StreamWriter], object]) -> None:
     endings = [end, end]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -134,20 +137,14 @@ def test_a_connection_that_ended_without_an_answer_is_made_again(end: Callable[[
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + METRICS.encode())
         writer.close()
 
-    async def scenario() -> DaemonReply:
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            return await read_reply("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
-
-    assert asyncio.run(scenario()).readyz == METRICS.encode()
+    async with answering(serve) as address:
+        assert (await read_reply("d", address)).readyz == METRICS.encode()
 
 
-def test_a_server_that_only_closes_connections_does_not_answer() -> None:
-    async def scenario() -> DaemonReply:
-        async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
-            return await read_reply("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}", answer_s=0.3)
-
-    with pytest.raises(HostError, match="no answer to /readyz"):
-        asyncio.run(scenario())
+async def test_a_server_that_only_closes_connections_does_not_answer() -> None:
+    async with answering(lambda _, writer: writer.close()) as address:
+        with pytest.raises(HostError, match="no answer to /readyz"):
+            await read_reply("d", address, answer_s=0.3)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +159,6 @@ def test_a_server_that_only_closes_connections_does_not_answer() -> None:
         ("", "", [Verdict.SKIPPED]),
     ],
 )
-def test_versions(hooks: str, proxy: str, expected: list[Verdict]) -> None:
+def test_versions_of_the_installed_package_and_of_the_daemons_agree(hooks: str, proxy: str, expected: list[Verdict]) -> None:
     reading = VersionsReading(installed="0.1.0", running={"lading-hooks": hooks, "lading-runtimeproxy": proxy})
     assert states(decide_versions(reading)) == expected

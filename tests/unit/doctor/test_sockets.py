@@ -76,24 +76,21 @@ def test_what_is_at_a_path(tmp_path: Path) -> None:
     assert reading(tmp_path / "file").is_socket is False
 
 
-def test_who_listens_and_answers(tmp_path: Path) -> None:
+async def test_who_listens_and_answers(tmp_path: Path) -> None:
     path = tmp_path / "s"
 
-    async def scenario() -> SocketReading:
-        async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"hello")
-            writer.close()
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        writer.close()
 
-        async with await asyncio.start_unix_server(greet, path):
-            return await read_socket(path, daemon="d", wanted=Access(0, 0, 0o600))
-
-    result = asyncio.run(scenario())
+    async with await asyncio.start_unix_server(greet, path):
+        result = await read_socket(path, daemon="d", wanted=Access(0, 0, 0o600))
     assert result.holder == read_process(Path("/proc"), os.getpid())
     assert result.silence == ""
     assert read_listener(path) is None  # the socket's file is left, and no one listens there
 
 
-def test_one_that_accepts_nothing_more(tmp_path: Path) -> None:
+def test_a_socket_with_a_full_backlog_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as full, socket.socket(socket.AF_UNIX) as first:
         full.bind(str(path))

@@ -1,4 +1,3 @@
-import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,16 +11,9 @@ from tests.fakes.turnstile import Turnstile, Way
 
 
 @pytest.fixture
-def sockets() -> Iterator[Path]:
-    """Return a short folder: pytest's own folders are too long for a socket's path."""
-    with tempfile.TemporaryDirectory(prefix="lading-") as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def server(sockets: Path) -> Iterator[RawServer]:
+def server(short_folder: Path) -> Iterator[RawServer]:
     """Record each request with its time, and answer."""
-    with RawServer(sockets / "s", lambda call: call.method.encode() + call.request) as server:
+    with RawServer(short_folder / "s", lambda call: call.method.encode() + call.request) as server:
         yield server
 
 
@@ -66,8 +58,8 @@ def test_a_held_call_does_not_hold_others(server: RawServer) -> None:
 
 
 @pytest.fixture
-def turnstile(server: RawServer, sockets: Path) -> Iterator[Turnstile]:
-    with Turnstile(sockets / "t", server.path) as turnstile:
+def turnstile(server: RawServer, short_folder: Path) -> Iterator[Turnstile]:
+    with Turnstile(short_folder / "t", server.path) as turnstile:
         yield turnstile
 
 

@@ -24,8 +24,7 @@ def test_the_soname_of_a_real_library(tmp_path: Path, soname: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"simulated libcuda\n", b"\x7fELF", make_shared_object("libx.so.1")[:200], b"\x7fELF\2\1" + bytes(4)],
+    "content", [b"", b"simulated libcuda\n", b"\x7fELF", make_shared_object("libx.so.1")[:200], b"\x7fELF\2\1" + bytes(4)]
 )
 def test_a_file_that_is_no_whole_library_has_no_soname(tmp_path: Path, content: bytes) -> None:
     assert read_soname(write(tmp_path / "file", content)) == ""

@@ -3,10 +3,9 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -15,7 +14,6 @@ from lading import health
 from lading.errors import ConfigError
 from lading.health import Address, Condition, HealthServer, parse_address
 from lading.log import Event, Level, Log
-from tests.fakes.simulated_time import run_simulated
 
 
 @dataclass
@@ -35,11 +33,7 @@ class Daemon:
 
     def server(self, address: Address | None) -> HealthServer:
         return HealthServer(
-            address,
-            registry=self.registry,
-            silence=self.find_silence,
-            conditions=lambda: self.conditions,
-            log=Log(self),
+            address, registry=self.registry, silence=self.find_silence, conditions=lambda: self.conditions, log=Log(self)
         )
 
     @property
@@ -69,20 +63,11 @@ async def get(port: int, path: str) -> tuple[int, dict[str, str], bytes]:
     return await say(port, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
 
-def run(daemon: Daemon, body: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        async with serving(daemon) as port:
-            await body(port)
-
-    asyncio.run(whole())
-
-
-def test_metrics_are_those_of_this_registry() -> None:
+async def test_metrics_are_those_of_this_registry() -> None:
     daemon = Daemon()
     daemon.registry = CollectorRegistry()
     Counter("lading_test", "One.", registry=daemon.registry).inc(3)
-
-    async def ask(port: int) -> None:
+    async with serving(daemon) as port:
         status, fields, body = await get(port, "/metrics")
         assert (status, int(fields["Content-Length"])) == (200, len(body))
         assert fields["Content-Type"].startswith("text/plain; version=")
@@ -90,23 +75,18 @@ def test_metrics_are_those_of_this_registry() -> None:
             "lading_test_total 3.0"
         ]
 
-    run(daemon, ask)
-
 
 @pytest.mark.parametrize(("silence", "status"), [("", 200), ("no answer", 503)])
-def test_healthz(silence: str, status: int) -> None:
-    async def ask(port: int) -> None:
+async def test_healthz(silence: str, status: int) -> None:
+    async with serving(Daemon(silence=silence)) as port:
         answered, _, body = await get(port, "/healthz")
         assert (answered, json.loads(body)) == (status, {"alive": status == 200, "why": silence})
 
-    run(Daemon(silence=silence), ask)
-
 
 @pytest.mark.parametrize(("ok", "status"), [(True, 200), (False, 503)])
-def test_readyz_names_each_condition_and_needs_all(ok: bool, status: int) -> None:
+async def test_readyz_names_each_condition_and_needs_all(ok: bool, status: int) -> None:
     conditions = (Condition(name="runtime", ok=True), Condition(name="ledger", ok=ok, why="full"))
-
-    async def ask(port: int) -> None:
+    async with serving(Daemon(conditions=conditions)) as port:
         answered, _, body = await get(port, "/readyz")
         assert answered == status
         assert json.loads(body) == {
@@ -117,26 +97,20 @@ def test_readyz_names_each_condition_and_needs_all(ok: bool, status: int) -> Non
             ],
         }
 
-    run(Daemon(conditions=conditions), ask)
 
-
-def test_a_condition_that_is_not_required_is_shown_and_leaves_the_daemon_ready() -> None:
-    async def ask(port: int) -> None:
+async def test_a_condition_that_is_not_required_is_shown_and_leaves_the_daemon_ready() -> None:
+    degraded = Condition.unless("late", name="reported", required=False)
+    async with serving(Daemon(conditions=(Condition(name="ledger", ok=True), degraded))) as port:
         status, _, body = await get(port, "/readyz")
         assert (status, json.loads(body)["ready"]) == (200, True)
         assert json.loads(body)["conditions"][1] == {"name": "reported", "ok": False, "why": "late", "required": False}
 
-    degraded = Condition.unless("late", name="reported", required=False)
-    run(Daemon(conditions=(Condition(name="ledger", ok=True), degraded)), ask)
 
-
-def test_head_is_the_answer_without_its_body() -> None:
-    async def ask(port: int) -> None:
+async def test_head_is_the_answer_without_its_body() -> None:
+    async with serving(Daemon()) as port:
         status, fields, body = await say(port, b"HEAD /healthz HTTP/1.1\r\n\r\n")
         assert (status, body) == (200, b"")
         assert int(fields["Content-Length"]) > 0
-
-    run(Daemon(), ask)
 
 
 @pytest.mark.parametrize(
@@ -150,22 +124,17 @@ def test_head_is_the_answer_without_its_body() -> None:
         (b"GET /metrics HTTP/1.1\r\nA: " + b"x" * health.MAX_HEAD + b"\r\n\r\n", 431),
     ],
 )
-def test_what_is_asked_otherwise(request_: bytes, status: int) -> None:
-    async def ask(port: int) -> None:
+async def test_an_unusual_request_gets_its_http_status(request_: bytes, status: int) -> None:
+    async with serving(Daemon()) as port:
         assert (await say(port, request_))[0] == status
 
-    run(Daemon(), ask)
 
-
-def test_a_condition_that_breaks_is_an_error_and_ends_nothing() -> None:
+async def test_a_condition_that_breaks_is_an_error_and_ends_nothing() -> None:
     daemon = Daemon()
     daemon.find_silence = broken  # type: ignore[method-assign]
-
-    async def ask(port: int) -> None:
+    async with serving(daemon) as port:
         assert (await get(port, "/healthz"))[0] == 500
         assert (await get(port, "/metrics"))[0] == 200
-
-    run(daemon, ask)
     assert Event.METRICS_FAILED in [event for event, _ in daemon.events]
 
 
@@ -173,27 +142,22 @@ async def broken() -> str:
     raise RuntimeError
 
 
-def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "REQUEST_TIMEOUT_S", 0.05)
-
-    async def ask(port: int) -> None:
+    async with serving(Daemon()) as port:
         assert await within(closed_without_a_word(port))
 
-    run(Daemon(), ask)
 
-
-def test_a_request_is_answered_beside_any_number_of_silent_connections() -> None:
-    async def ask(port: int) -> None:
+async def test_a_request_is_answered_beside_any_number_of_silent_connections() -> None:
+    async with serving(Daemon()) as port:
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * health.MAX_CONNECTIONS)]
         assert (await get(port, "/healthz"))[0] == 200
         for _, writer in silent:
             writer.transport.abort()
 
-    run(Daemon(), ask)
 
-
-def test_beyond_the_limit_the_oldest_connection_is_closed() -> None:
-    async def ask(port: int) -> None:
+async def test_beyond_the_limit_the_oldest_connection_is_closed() -> None:
+    async with serving(Daemon()) as port:
         oldest, *others = [await asyncio.open_connection("127.0.0.1", port) for _ in range(health.MAX_CONNECTIONS + 1)]
         assert await within(is_closed(oldest[0]))
         oldest[1].transport.abort()
@@ -202,16 +166,11 @@ def test_beyond_the_limit_the_oldest_connection_is_closed() -> None:
             assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
             writer.transport.abort()
 
-    run(Daemon(), ask)
 
-
-def test_a_listener_without_a_registry_has_no_metrics() -> None:
+async def test_a_listener_without_a_registry_has_no_metrics() -> None:
     daemon = Daemon(registry=None)
-
-    async def ask(port: int) -> None:
+    async with serving(daemon) as port:
         assert [(await get(port, path))[0] for path in ("/metrics", "/healthz", "/readyz")] == [404, 200, 200]
-
-    run(daemon, ask)
 
 
 async def closed_without_a_word(port: int) -> bool:
@@ -233,32 +192,26 @@ async def within(answer: Awaitable[bool]) -> bool:
     return await asyncio.wait_for(answer, 5)
 
 
-def test_a_port_that_is_taken_stops_no_one_and_is_had_later() -> None:
+@pytest.mark.simulated_time
+async def test_a_port_in_use_is_tried_again_until_it_is_free() -> None:
     daemon = Daemon()
 
-    async def whole() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            server = daemon.server(Address("127.0.0.1", taken.getsockname()[1]))
-            await server.start()
-            await asyncio.sleep(3.5 * health.BIND_RETRY_S)
-        assert [event for event, _ in daemon.events] == [Event.METRICS_FAILED]  # once, however often it is tried
-        await asyncio.sleep(health.BIND_RETRY_S)
-        assert (await get(daemon.port, "/healthz"))[0] == 200
-        await server.close()
-
-    run_simulated(whole())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = daemon.server(Address("127.0.0.1", taken.getsockname()[1]))
+        await server.start()
+        await asyncio.sleep(3.5 * health.BIND_RETRY_S)
+    assert [event for event, _ in daemon.events] == [Event.METRICS_FAILED]  # once, however often it is tried
+    await asyncio.sleep(health.BIND_RETRY_S)
+    assert (await get(daemon.port, "/healthz"))[0] == 200
+    await server.close()
     assert [event for event, _ in daemon.events] == [Event.METRICS_FAILED, Event.METRICS_LISTENING]
 
 
-def test_off() -> None:
+async def test_without_an_address_no_listener_starts() -> None:
     daemon = Daemon()
-
-    async def whole() -> None:
-        server = daemon.server(parse_address(""))
-        await server.start()
-        await server.close()
-
-    asyncio.run(whole())
+    server = daemon.server(parse_address(""))
+    await server.start()
+    await server.close()
     assert daemon.events == []
 
 
@@ -270,7 +223,7 @@ def test_addresses(text: str, address: tuple[str, int] | None) -> None:
 @pytest.mark.parametrize(
     "text", [":9440", "9440", "127.0.0.1", "localhost:9440", "127.0.0.1:65536", "127.0.0.1:-1", "1.2.3.4:", "[::1]"]
 )
-def test_addresses_that_are_none(text: str) -> None:
+def test_an_invalid_address_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError) as e:
         parse_address(text)
     assert "metrics" in e.value.message

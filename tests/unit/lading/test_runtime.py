@@ -54,7 +54,7 @@ async def never(_: bytes, __: object) -> bytes:
 VERSION = cri.VersionResponse(runtime_name="containerd", runtime_version="1.6.20~ds1", runtime_api_version="v1")
 
 
-def test_lists_and_statuses(tmp_path: Path) -> None:
+async def test_lists_and_statuses(tmp_path: Path) -> None:
     async def echo_status(request: bytes, _: object) -> bytes:
         asked = cri.PodSandboxStatusRequest.FromString(request)
         answer = cri.PodSandboxStatusResponse(status=cri.PodSandboxStatus(id=asked.pod_sandbox_id))
@@ -62,75 +62,60 @@ def test_lists_and_statuses(tmp_path: Path) -> None:
             answer.info["info"] = "{}"
         return answer.SerializeToString()
 
-    async def run() -> None:
-        path = tmp_path / "a %41?#.sock"
-        sandboxes = cri.ListPodSandboxResponse(items=[cri.PodSandbox(id="s1"), cri.PodSandbox(id="s2")])
-        containers = cri.ListContainersResponse(containers=[cri.Container(id="c1")])
-        async with (
-            fake_runtime(
-                path,
-                Version=says(VERSION),
-                Status=says(cri.StatusResponse(info={"config": "{}"})),
-                ListPodSandbox=says(sandboxes),
-                ListContainers=says(containers),
-                PodSandboxStatus=echo_status,
-            ),
-            RuntimeClient(path) as runtime,
-        ):
-            assert (await runtime.version()).runtime_version == "1.6.20~ds1"
-            assert (await runtime.status_verbose()).info["config"] == "{}"
-            assert [s.id for s in await runtime.list_sandboxes()] == ["s1", "s2"]
-            assert [c.id for c in await runtime.list_containers()] == ["c1"]
-            sandbox = await runtime.sandbox_status("s1", verbose=True)
-            assert sandbox is not None
-            assert (sandbox.status.id, dict(sandbox.info)) == ("s1", {"info": "{}"})
-
-    asyncio.run(run())
+    path = tmp_path / "a %41?#.sock"
+    sandboxes = cri.ListPodSandboxResponse(items=[cri.PodSandbox(id="s1"), cri.PodSandbox(id="s2")])
+    containers = cri.ListContainersResponse(containers=[cri.Container(id="c1")])
+    async with (
+        fake_runtime(
+            path,
+            Version=says(VERSION),
+            Status=says(cri.StatusResponse(info={"config": "{}"})),
+            ListPodSandbox=says(sandboxes),
+            ListContainers=says(containers),
+            PodSandboxStatus=echo_status,
+        ),
+        RuntimeClient(path) as runtime,
+    ):
+        assert (await runtime.version()).runtime_version == "1.6.20~ds1"
+        assert (await runtime.status_verbose()).info["config"] == "{}"
+        assert [s.id for s in await runtime.list_sandboxes()] == ["s1", "s2"]
+        assert [c.id for c in await runtime.list_containers()] == ["c1"]
+        sandbox = await runtime.sandbox_status("s1", verbose=True)
+        assert sandbox is not None
+        assert (sandbox.status.id, dict(sandbox.info)) == ("s1", {"info": "{}"})
 
 
-def test_an_id_that_the_runtime_does_not_know_is_none(tmp_path: Path) -> None:
-    async def run() -> None:
-        deleted = aborts(grpc.StatusCode.NOT_FOUND)
-        path = tmp_path / "x.sock"
-        async with fake_runtime(path, PodSandboxStatus=deleted), RuntimeClient(path) as runtime:
-            assert await runtime.sandbox_status("s1") is None
-
-    asyncio.run(run())
+async def test_an_id_that_the_runtime_does_not_know_is_none(tmp_path: Path) -> None:
+    deleted = aborts(grpc.StatusCode.NOT_FOUND)
+    path = tmp_path / "x.sock"
+    async with fake_runtime(path, PodSandboxStatus=deleted), RuntimeClient(path) as runtime:
+        assert await runtime.sandbox_status("s1") is None
 
 
-def test_a_long_list_is_taken(tmp_path: Path) -> None:
-    async def run() -> None:
-        path = tmp_path / "x.sock"
-        long = cri.ListContainersResponse(containers=[cri.Container(id="c", image_ref="x" * 20_000_000)])
-        async with fake_runtime(path, ListContainers=says(long)), RuntimeClient(path) as runtime:
-            assert len((await runtime.list_containers())[0].image_ref) == 20_000_000
-
-    asyncio.run(run())
+async def test_a_long_list_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "x.sock"
+    long = cri.ListContainersResponse(containers=[cri.Container(id="c", image_ref="x" * 20_000_000)])
+    async with fake_runtime(path, ListContainers=says(long)), RuntimeClient(path) as runtime:
+        assert len((await runtime.list_containers())[0].image_ref) == 20_000_000
 
 
 @pytest.mark.parametrize("answer", [None, aborts(grpc.StatusCode.UNKNOWN), aborts(grpc.StatusCode.NOT_FOUND), never])
-def test_what_does_not_answer_a_list_is_unavailable_never_empty(tmp_path: Path, answer: Answer | None) -> None:
-    async def run() -> None:
-        path = tmp_path / "x.sock"
-        answers = {} if answer is None else {"ListContainers": answer}
-        async with fake_runtime(path, **answers), RuntimeClient(path, timeout_s=0.3) as runtime:
-            with pytest.raises(RuntimeUnavailableError, match=r"x\.sock"):
-                await runtime.list_containers()
-
-    asyncio.run(run())
+async def test_a_failed_list_is_unavailable_and_never_empty(tmp_path: Path, answer: Answer | None) -> None:
+    path = tmp_path / "x.sock"
+    answers = {} if answer is None else {"ListContainers": answer}
+    async with fake_runtime(path, **answers), RuntimeClient(path, timeout_s=0.3) as runtime:
+        with pytest.raises(RuntimeUnavailableError, match=r"x\.sock"):
+            await runtime.list_containers()
 
 
-def test_a_status_that_fails_is_not_an_unknown_id(tmp_path: Path) -> None:
-    async def run() -> None:
-        path = tmp_path / "x.sock"
-        async with fake_runtime(path, PodSandboxStatus=aborts(grpc.StatusCode.UNKNOWN)), RuntimeClient(path) as runtime:
-            with pytest.raises(RuntimeUnavailableError):
-                await runtime.sandbox_status("s1")
-
-    asyncio.run(run())
+async def test_a_status_that_fails_is_not_an_unknown_id(tmp_path: Path) -> None:
+    path = tmp_path / "x.sock"
+    async with fake_runtime(path, PodSandboxStatus=aborts(grpc.StatusCode.UNKNOWN)), RuntimeClient(path) as runtime:
+        with pytest.raises(RuntimeUnavailableError):
+            await runtime.sandbox_status("s1")
 
 
-def test_a_runtime_that_comes_back_is_found_at_once(tmp_path: Path) -> None:
+async def test_a_runtime_that_comes_back_is_found_at_once(tmp_path: Path) -> None:
     """Check 0.6 s: with gRPC's own back-off it would take 0.8 s each time. A busy machine may be late, but not in each
     attempt."""
 
@@ -151,7 +136,7 @@ def test_a_runtime_that_comes_back_is_found_at_once(tmp_path: Path) -> None:
             async with fake_runtime(path, Version=says(VERSION)):
                 return await found(runtime)
 
-    assert any(asyncio.run(once(tmp_path / f"{number}x.sock")) for number in range(3))
+    assert True in [await once(tmp_path / f"{number}x.sock") for number in range(3)]
 
 
 # CDI

@@ -32,13 +32,21 @@ Load = Callable[..., Settings]
 
 
 @pytest.fixture
-def load_with(tmp_path: Path) -> Load:
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "x.toml"
+
+
+def flags_of(file: Path, *flags: str, kind: type[msgspec.Struct] = Settings) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, kind, config=file)
+    return parser.parse_args(flags)
+
+
+@pytest.fixture
+def load_with(file: Path) -> Load:
     def run(toml: str = "", *flags: str) -> Settings:
-        file = tmp_path / "x.toml"
         file.write_text(toml, encoding="utf-8")
-        parser = argparse.ArgumentParser()
-        add_flags(parser, Settings, config=file)
-        return load(Settings, parser.parse_args(flags))
+        return load(Settings, flags_of(file, *flags))
 
     return run
 
@@ -112,39 +120,30 @@ def test_an_error_names_the_flag_that_set_it(load_with: Load, flags: tuple[str, 
     assert "x.toml" not in str(e.value)
 
 
-def test_a_file_that_is_no_utf8(tmp_path: Path) -> None:
-    (tmp_path / "x.toml").write_bytes(b'limit = 1\nlisten = "\xff"')
-    parser = argparse.ArgumentParser()
-    add_flags(parser, Settings, config=tmp_path / "x.toml")
+def test_a_file_that_is_no_utf8(file: Path) -> None:
+    file.write_bytes(b'limit = 1\nlisten = "\xff"')
     with pytest.raises(ConfigError, match=r"x\.toml.*line 2, column 11"):
-        load(Settings, parser.parse_args([]))
+        load(Settings, flags_of(file))
 
 
-def test_the_default_file_may_be_absent_a_named_one_not(tmp_path: Path) -> None:
-    parser = argparse.ArgumentParser()
-    add_flags(parser, Settings, config=tmp_path / "absent.toml")
-    assert load(Settings, parser.parse_args([])) == Settings()
+def test_the_default_file_may_be_absent_a_named_one_not(file: Path) -> None:
+    assert load(Settings, flags_of(file)) == Settings()
     with pytest.raises(ConfigError):
-        load(Settings, parser.parse_args(["--config", str(tmp_path / "absent.toml")]))
+        load(Settings, flags_of(file, "--config", str(file)))
 
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        Settings(),
-        Settings(limit=3, hide=False, mode=Mode.CDI, modes=(), ports=(1, 2), keys={"k 1": 'a"b\\c\n', "k2": "é\x7f"}),
-    ],
+    [Settings(), Settings(limit=3, hide=False, mode=Mode.CDI, modes=(), ports=(1, 2), keys={"k 1": 'a"b\\c\n', "k2": "é\x7f"})],
 )
 def test_printed_settings_are_read_back(load_with: Load, settings: Settings) -> None:
     assert load_with(render_toml(settings)) == settings
 
 
-def test_print_config_and_check_config_exit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_config_and_check_config_exit(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*argv: str) -> int | str | None:
-        parser = argparse.ArgumentParser()
-        add_flags(parser, Settings, config=tmp_path / "absent.toml")
         with pytest.raises(SystemExit) as e:
-            parse_args(Settings, parser.parse_args(argv), lambda _: None)
+            parse_args(Settings, flags_of(file, *argv), lambda _: None)
         return e.value.code
 
     assert run("--check-config") == 0
@@ -153,43 +152,37 @@ def test_print_config_and_check_config_exit(tmp_path: Path, capsys: pytest.Captu
     assert tomllib.loads(capsys.readouterr().out)["limit"] == 5
 
 
-def test_what_the_check_finds_is_reported_with_the_file(tmp_path: Path) -> None:
+def test_what_the_check_finds_is_reported_with_the_file(file: Path) -> None:
     def refuse(settings: Settings) -> None:
         raise ConfigError(f"listen and limit = {settings.limit} do not go together", hint="change one")
 
     for flags in ((), ("--check-config",), ("--check-config", "--print-config")):
-        parser = argparse.ArgumentParser()
-        add_flags(parser, Settings, config=tmp_path / "x.toml")
         with pytest.raises(ConfigError) as e:
-            parse_args(Settings, parser.parse_args(["--limit", "5", *flags]), refuse)
-        assert str(tmp_path / "x.toml") in e.value.message
+            parse_args(Settings, flags_of(file, "--limit", "5", *flags), refuse)
+        assert str(file) in e.value.message
         assert "limit = 5" in e.value.message
         assert e.value.hint == "change one"
 
 
-def test_what_is_not_complete_is_printed_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_complete_is_printed_all_the_same(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(settings: Settings) -> None:
         raise ConfigError("listen is empty", hint="listen = FILE")
 
-    parser = argparse.ArgumentParser()
-    add_flags(parser, Settings, config=tmp_path / "x.toml")
     with pytest.raises(SystemExit) as e:
-        parse_args(Settings, parser.parse_args(["--limit", "5", "--print-config"]), refuse)
+        parse_args(Settings, flags_of(file, "--limit", "5", "--print-config"), refuse)
     assert e.value.code == 0
     printed = capsys.readouterr()
     assert tomllib.loads(printed.out)["limit"] == 5
-    for word in (str(tmp_path / "x.toml"), "listen is empty", "listen = FILE"):
+    for word in (str(file), "listen is empty", "listen = FILE"):
         assert word in printed.err
 
 
-def test_no_hint_is_printed_where_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_hint_is_printed_where_there_is_none(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(settings: Settings) -> None:
         raise ConfigError("vf: it has a VLAN and is none")
 
-    parser = argparse.ArgumentParser()
-    add_flags(parser, Settings, config=tmp_path / "x.toml")
     with pytest.raises(SystemExit):
-        parse_args(Settings, parser.parse_args(["--print-config"]), refuse)
+        parse_args(Settings, flags_of(file, "--print-config"), refuse)
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
@@ -204,42 +197,34 @@ def test_no_hint_is_printed_where_there_is_none(tmp_path: Path, capsys: pytest.C
     ],
 )
 def test_what_is_usable_of_a_configuration(
-    tmp_path: Path, text: str | None, flags: tuple[str, ...], limit: int, mode: Mode
+    file: Path, text: str | None, flags: tuple[str, ...], limit: int, mode: Mode
 ) -> None:
-    path = tmp_path / "x.toml"
     if text is not None:
-        path.write_text(text)
-    parser = argparse.ArgumentParser()
-    add_flags(parser, Settings, config=path)
-    usable = load_usable(Settings, parser.parse_args(["--config", str(path), *flags]))
+        file.write_text(text)
+    usable = load_usable(Settings, flags_of(file, "--config", str(file), *flags))
     assert (usable.limit, usable.mode) == (limit, mode)
 
 
-def test_a_key_that_is_misspelt_is_reported_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "x.toml"
-    path.write_text("lissten = 'x'")
-    parser = argparse.ArgumentParser()
-    add_flags(parser, Settings, config=path)
+def test_a_key_that_is_misspelt_is_reported_its_name(file: Path) -> None:
+    file.write_text("lissten = 'x'")
     with pytest.raises(ConfigError, match="lissten") as e:
-        load(Settings, parser.parse_args([]))
+        load(Settings, flags_of(file))
     assert e.value.hint.startswith("listen?")
 
 
-def test_help_shows_every_flag_and_no_table(tmp_path: Path) -> None:
+def test_help_shows_every_flag_and_no_table(file: Path) -> None:
     parser = argparse.ArgumentParser()
-    add_flags(parser, Settings, config=tmp_path / "x.toml")
+    add_flags(parser, Settings, config=file)
     text = parser.format_help()
     for flag in ("--listen", "--timeout-s", "--no-hide", "--modes"):
         assert flag in text
     assert "--keys" not in text
 
 
-def test_a_setting_without_default_must_be_set(tmp_path: Path) -> None:
+def test_a_setting_without_default_must_be_set(file: Path) -> None:
     class Strict(msgspec.Struct, frozen=True):
         node_name: Annotated[str, Setting("this node")]
 
-    parser = argparse.ArgumentParser()
-    add_flags(parser, Strict, config=tmp_path / "x.toml")
-    assert load(Strict, parser.parse_args(["--node-name", "n1"])) == Strict(node_name="n1")
+    assert load(Strict, flags_of(file, "--node-name", "n1", kind=Strict)) == Strict(node_name="n1")
     with pytest.raises(ConfigError, match="node_name"):
-        load(Strict, parser.parse_args([]))
+        load(Strict, flags_of(file, kind=Strict))

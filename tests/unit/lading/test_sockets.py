@@ -234,6 +234,24 @@ def test_a_directory_of_another_user(path: Path, another_user: int) -> None:
         listen(path)
 
 
+def test_a_directory_that_is_a_link_of_another_user(path: Path, another_user: int) -> None:
+    """Check a link to a directory of the daemon: the link's owner could change its target as soon as the daemon listens."""
+    path.parent.with_name("real").mkdir(mode=0o700)
+    path.parent.symlink_to("real")
+    os.chown(path.parent, another_user, -1, follow_symlinks=False)
+    with pytest.raises(HostError, match=str(another_user)):
+        listen(path)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_directory_that_is_a_link_of_our_own(path: Path) -> None:
+    """Check that the socket's directory may be a link, as /var/run is."""
+    path.parent.with_name("real").mkdir(mode=0o700)
+    path.parent.symlink_to("real")
+    with listen(path):
+        assert connects(path.parent.with_name("real") / path.name)
+
+
 def test_a_parent_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="absent"):
         listen(tmp_path / "absent" / "run" / "x.sock")

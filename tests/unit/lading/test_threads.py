@@ -7,16 +7,12 @@ import pytest
 from lading.threads import in_thread
 
 
-def test_it_answers_what_the_work_does_also_none() -> None:
-    answers: list[int | None] = [7, None]
-
-    async def ask() -> list[int | None]:
-        return [await in_thread(partial(next, iter([answer]))) for answer in answers]
-
-    assert asyncio.run(ask()) == answers
+async def test_the_result_of_the_work_is_returned_also_none() -> None:
+    for result in (7, None):
+        assert await in_thread(partial(next, iter([result]))) == result
 
 
-def test_an_error_goes_to_the_awaiting_task_with_its_cause() -> None:
+async def test_an_error_goes_to_the_awaiting_task_with_its_cause() -> None:
     class GoneError(BaseException):
         pass
 
@@ -24,15 +20,12 @@ def test_an_error_goes_to_the_awaiting_task_with_its_cause() -> None:
         raise GoneError from OSError(5, "the cause")
 
     with pytest.raises(GoneError) as e:
-        asyncio.run(in_thread(work))
+        await in_thread(work)
     assert isinstance(e.value.__cause__, OSError)
 
 
-def test_each_piece_of_work_has_a_daemon_thread_of_its_own() -> None:
-    async def ask() -> list[threading.Thread]:
-        return [await in_thread(threading.current_thread) for _ in range(3)]
-
-    threads = asyncio.run(ask())
+async def test_each_piece_of_work_has_a_daemon_thread_of_its_own() -> None:
+    threads = [await in_thread(threading.current_thread) for _ in range(3)]
     assert len(set(threads)) == 3
     assert all(thread.daemon and thread is not threading.main_thread() for thread in threads)
 

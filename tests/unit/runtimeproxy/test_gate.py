@@ -21,7 +21,7 @@ from runtimeproxy.chain.chain import Chain, Question
 from runtimeproxy.chain.registrations import FailurePolicy, HideUnassigned, Registration
 from runtimeproxy.gate import LARGE, Gate
 from tests.fakes.hook_server import HookServer
-from tests.unit.runtimeproxy.conftest import Records
+from tests.fakes.records import Records
 from tests.unit.runtimeproxy.requests import (
     CREATE_GUARDED,
     CREATE_PLAIN,
@@ -642,19 +642,19 @@ def test_a_change_is_logged_once_the_call_is_on_its_way_and_a_refusal_at_once(lo
 
 
 @asynccontextmanager
-async def serving(sockets: Path, log: Log) -> AsyncIterator[tuple[Gate, HookServer]]:
+async def serving(short_folder: Path, log: Log) -> AsyncIterator[tuple[Gate, HookServer]]:
     chain = Chain(log)
     gate = Gate(chain, Runtime(KNOWN), log, guarded_prefixes=["lading.dev/"])
-    mine = registration(endpoint=str(sockets / "a"), env_values=frozenset({"SEEN"}))
+    mine = registration(endpoint=str(short_folder / "a"), env_values=frozenset({"SEEN"}))
     gate.use((mine,))
-    async with HookServer(sockets / "a") as server:
+    async with HookServer(short_folder / "a") as server:
         yield gate, server
         await chain.close()
 
 
-def test_a_hook_is_shown_names_and_the_values_that_it_named(sockets: Path, log: Log) -> None:
+def test_a_hook_is_shown_names_and_the_values_that_it_named(short_folder: Path, log: Log) -> None:
     async def body() -> None:
-        async with serving(sockets, log) as (gate, server):
+        async with serving(short_folder, log) as (gate, server):
             server.adjust(ASSIGNED)
             request = cri.CreateContainerRequest.FromString(create(GUARDED))
             request.config.envs.extend([cri.KeyValue(key="SEEN", value=b"1"), cri.KeyValue(key="SECRET", value=b"2")])
@@ -669,9 +669,9 @@ def test_a_hook_is_shown_names_and_the_values_that_it_named(sockets: Path, log: 
     asyncio.run(body())
 
 
-def test_pods_of_others_never_notice_that_a_hook_is_down(sockets: Path, log: Log) -> None:
+def test_pods_of_others_never_notice_that_a_hook_is_down(short_folder: Path, log: Log) -> None:
     async def body() -> None:
-        async with serving(sockets, log) as (gate, server):
+        async with serving(short_folder, log) as (gate, server):
             await server.stop()
             now = asyncio.get_running_loop().time
             started = now()

@@ -3,9 +3,9 @@
 import asyncio
 import gzip
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,8 +25,8 @@ from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.link import Link
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget
+from tests.fakes.records import Records
 from tests.fakes.wire import FREE, HELD, Peer, Seen, request_fields
-from tests.unit.runtimeproxy.conftest import Records
 from tests.unit.runtimeproxy.test_gate import Runtime as NoSandboxes
 
 of_any_size = pytest.mark.parametrize("large", [1, LARGE], indirect=True, ids=["large", "small"])
@@ -214,38 +214,24 @@ class Rig:
             await self.moved.wait()
         assert sorted(link.number for link in self.ended) == [link.number for link in self.links]
 
-    async def play(self, scenario: Coroutine[None, None, None]) -> None:
-        async with asyncio.timeout(20):
-            try:
-                await scenario
-            finally:
-                for link in self.links:
-                    link.close()
-                await asyncio.gather(*(link.closed() for link in self.links), return_exceptions=True)
-                await asyncio.sleep(0)  # the transports' last callbacks
-                await asyncio.sleep(0)
-
     async def client(self) -> Client:
         reader, writer = await asyncio.open_connection(sock=self.join())
         return Client(Peer(client=True), reader, writer)
 
 
-def played(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
-    """Make a test of a coroutine function: run it with a rig, and close all links afterwards."""
-
-    @wraps(test)
-    def run(rig: Rig, **fixtures: object) -> None:
-        asyncio.run(rig.play(test(rig, **fixtures)))
-
-    return run
-
-
 @pytest.fixture
-def rig(sockets: Path, log: Log) -> Rig:
-    return Rig(sockets / "runtime.sock", Scripted(log), log)
+async def rig(short_folder: Path, log: Log) -> AsyncIterator[Rig]:
+    rig = Rig(short_folder / "runtime.sock", Scripted(log), log)
+    try:
+        yield rig
+    finally:
+        for link in rig.links:
+            link.close()
+        await asyncio.gather(*(link.closed() for link in rig.links), return_exceptions=True)
+        await asyncio.sleep(0)  # the transports' last callbacks
+        await asyncio.sleep(0)
 
 
-@played
 async def test_a_call_that_no_one_wants_passes(rig: Rig) -> None:
     async with rig.connected() as client:
         seen = await client.answer(client.call(FREE, b"x" * 10_000))
@@ -258,7 +244,6 @@ async def test_a_call_that_no_one_wants_passes(rig: Rig) -> None:
 # the runtime speaks first
 
 
-@played
 async def test_bytes_of_the_runtime_before_the_clients_transport_exists_are_sent(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,7 +272,6 @@ async def test_bytes_of_the_runtime_before_the_clients_transport_exists_are_sent
 
 
 @of_any_size
-@played
 async def test_a_held_call_goes_on_changed_and_its_reply_is_seen(rig: Rig) -> None:
     rig.gate.outcome = Forward(b"changed", observe=CONTEXT)
     async with rig.connected() as client:
@@ -297,7 +281,6 @@ async def test_a_held_call_goes_on_changed_and_its_reply_is_seen(rig: Rig) -> No
 
 
 @of_any_size
-@played
 async def test_a_refused_call_ends_and_the_connection_lives_on(rig: Rig) -> None:
     rig.gate.outcome = Refuse(9, "no")
     async with rig.connected() as client:
@@ -308,7 +291,6 @@ async def test_a_refused_call_ends_and_the_connection_lives_on(rig: Rig) -> None
 
 @of_any_size
 @pytest.mark.parametrize(("path", "status"), [(HELD, b"13"), (STOP, b"0")])
-@played
 async def test_a_gate_that_raises_still_ends_the_call(rig: Rig, path: bytes, status: bytes) -> None:
     """A creation is refused; a stop goes on, whatever is wrong with us."""
     rig.gate.outcome = RuntimeError("a bug")
@@ -319,7 +301,6 @@ async def test_a_gate_that_raises_still_ends_the_call(rig: Rig, path: bytes, sta
 
 @of_any_size
 @pytest.mark.parametrize(("path", "status"), [(HELD, b"13"), (STOP, b"0")])
-@played
 async def test_a_gate_that_is_cancelled_still_ends_the_call(rig: Rig, path: bytes, status: bytes) -> None:
     async with rig.connected() as client:
         stream = client.call(path)
@@ -330,7 +311,6 @@ async def test_a_gate_that_is_cancelled_still_ends_the_call(rig: Rig, path: byte
 
 
 @of_any_size
-@played
 async def test_a_client_that_gives_up_ends_the_decision(rig: Rig) -> None:
     async with rig.connected() as client:
         stream = client.call(HELD)
@@ -342,7 +322,6 @@ async def test_a_client_that_gives_up_ends_the_decision(rig: Rig) -> None:
 
 
 @of_any_size
-@played
 async def test_the_runtime_knows_of_a_call_while_it_is_decided(rig: Rig) -> None:
     async with rig.connected() as client:
         stream = client.call(HELD)
@@ -352,7 +331,6 @@ async def test_the_runtime_knows_of_a_call_while_it_is_decided(rig: Rig) -> None
 
 
 @of_any_size
-@played
 async def test_the_headers_of_a_held_call_wait_for_what_is_sent_next(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "WITH_DECISION_S", 3600.0)
     async with rig.connected() as client:
@@ -367,7 +345,6 @@ async def test_the_headers_of_a_held_call_wait_for_what_is_sent_next(rig: Rig, m
         assert stream in rig.servers[0].peer.streams
 
 
-@played
 async def test_they_wait_only_for_a_moment_while_calls_keep_coming(rig: Rig) -> None:
     async with rig.connected() as client:
         first = client.call(HELD)
@@ -379,7 +356,6 @@ async def test_they_wait_only_for_a_moment_while_calls_keep_coming(rig: Rig) -> 
 
 
 @of_any_size
-@played
 async def test_a_decision_that_hangs_ends_with_the_connection(rig: Rig) -> None:
     async with rig.runtime():
         client = await rig.client()
@@ -391,7 +367,6 @@ async def test_a_decision_that_hangs_ends_with_the_connection(rig: Rig) -> None:
 
 
 @of_any_size
-@played
 async def test_or_is_answered_when_the_proxy_stops(rig: Rig) -> None:
     async with rig.runtime():
         client = await rig.client()
@@ -407,7 +382,6 @@ async def test_or_is_answered_when_the_proxy_stops(rig: Rig) -> None:
 
 
 @of_any_size
-@played
 async def test_a_message_that_cannot_be_unpacked(rig: Rig) -> None:
     """A creation is refused in gRPC's words, a stop is the runtime's to judge."""
     async with rig.connected() as client:
@@ -420,7 +394,6 @@ async def test_a_message_that_cannot_be_unpacked(rig: Rig) -> None:
         assert not rig.gate.asked.is_set()
 
 
-@played
 async def test_a_compressed_message_is_shown_as_it_is(rig: Rig) -> None:
     rig.gate.outcome = Forward(b"changed")
     async with rig.connected() as client:
@@ -434,7 +407,6 @@ async def test_a_compressed_message_is_shown_as_it_is(rig: Rig) -> None:
 
 
 @of_any_size
-@played
 async def test_megabytes_come_through_a_hold(rig: Rig) -> None:
     """More than the socket, its buffer and one burst of the relay hold, to a runtime with room for it."""
     message = bytes(i * i >> 8 & 0xFF for i in range(3_000_000))
@@ -455,7 +427,6 @@ async def test_megabytes_come_through_a_hold(rig: Rig) -> None:
 # either side ends
 
 
-@played
 async def test_a_runtime_that_goes_leaves_an_answer_and_an_end(rig: Rig) -> None:
     async with rig.runtime(silent=True):
         client = await rig.client()
@@ -471,7 +442,6 @@ async def test_a_runtime_that_goes_leaves_an_answer_and_an_end(rig: Rig) -> None
         await rig.over()
 
 
-@played
 async def test_a_client_that_goes_takes_its_runtime_connection_along(rig: Rig) -> None:
     async with rig.runtime():
         client = await rig.client()
@@ -481,7 +451,6 @@ async def test_a_client_that_goes_takes_its_runtime_connection_along(rig: Rig) -
         await rig.over()
 
 
-@played
 async def test_a_runtime_that_hangs_up_at_once(rig: Rig) -> None:
     async def met(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -495,7 +464,6 @@ async def test_a_runtime_that_hangs_up_at_once(rig: Rig) -> None:
     await rig.over()
 
 
-@played
 async def test_malformed_bytes_end_both_sides_and_are_logged(rig: Rig, records: Records) -> None:
     async with rig.runtime():
         reader, writer = await asyncio.open_connection(sock=rig.join())
@@ -511,7 +479,6 @@ async def test_malformed_bytes_end_both_sides_and_are_logged(rig: Rig, records: 
 # no runtime
 
 
-@played
 async def test_without_a_runtime_each_call_is_unavailable_and_names_the_socket(rig: Rig) -> None:
     client = await rig.client()
     seen = await client.answer(client.call(FREE))
@@ -522,7 +489,6 @@ async def test_without_a_runtime_each_call_is_unavailable_and_names_the_socket(r
     assert rig.runtime_seen == [False]
 
 
-@played
 async def test_a_client_that_waits_is_sent_away_when_the_runtime_is_back(rig: Rig) -> None:
     client = await rig.client()
     await client.until(lambda: bool(client.peer.events))
@@ -534,7 +500,6 @@ async def test_a_client_that_waits_is_sent_away_when_the_runtime_is_back(rig: Ri
     await client.close()
 
 
-@played
 async def test_a_runtime_whose_backlog_is_full_is_not_there(rig: Rig) -> None:
     """connect() says EAGAIN then, which asyncio takes for a connection that comes."""
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
@@ -552,7 +517,6 @@ async def test_a_runtime_whose_backlog_is_full_is_not_there(rig: Rig) -> None:
 # clients in the middle of something
 
 
-@played
 async def test_who_is_still_writing_gets_to_read_its_answer(rig: Rig) -> None:
     """With unread bytes in a closed socket the kernel would fail the client's next write, and gRPC gives up reading then."""
     peer, theirs = Peer(client=True), rig.join()
@@ -569,7 +533,6 @@ async def test_who_is_still_writing_gets_to_read_its_answer(rig: Rig) -> None:
     await rig.over()
 
 
-@played
 async def test_who_does_not_hang_up_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "LINGER_S", 0.01)
     theirs = rig.join()
@@ -579,7 +542,6 @@ async def test_who_does_not_hang_up_is_cut_off(rig: Rig, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("frame", [frames.frame(frames.PING, 0, 0, b"12345678"), SETTINGS], ids=["PING", "SETTINGS"])
-@played
 async def test_a_client_that_does_not_read_is_not_read(rig: Rig, frame: bytes) -> None:
     """Check a flood without a runtime: the link's answers would pile up."""
     theirs = rig.join()
@@ -600,7 +562,6 @@ async def test_a_client_that_does_not_read_is_not_read(rig: Rig, frame: bytes) -
 
 @pytest.mark.parametrize("said", [b"", frames.PREFACE[:1], frames.PREFACE[:23], frames.PREFACE + SETTINGS[:8]], ids=len)
 @pytest.mark.parametrize("runtime_there", [True, False])
-@played
 async def test_half_a_preface_buys_no_time(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, records: Records, said: bytes, runtime_there: bool
 ) -> None:
@@ -616,7 +577,6 @@ async def test_half_a_preface_buys_no_time(
 
 
 @pytest.mark.parametrize("runtime_there", [True, False])
-@played
 async def test_a_whole_preface_lets_a_client_be_silent(rig: Rig, runtime_there: bool) -> None:
     async with rig.runtime() if runtime_there else nothing():
         client = await rig.client()
@@ -627,7 +587,6 @@ async def test_a_whole_preface_lets_a_client_be_silent(rig: Rig, runtime_there: 
         await client.close()
 
 
-@played
 async def test_a_link_that_ends_while_it_dials_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     dialling, never = asyncio.Event(), asyncio.Event()
 
@@ -648,7 +607,6 @@ async def test_a_link_that_ends_while_it_dials_leaves_nothing(rig: Rig, monkeypa
     await rig.over()
 
 
-@played
 async def test_an_answer_without_its_message_is_not_observed_and_harms_nothing(rig: Rig) -> None:
     rig.gate.outcome = Forward(None, observe=CONTEXT)
     async with rig.connected(silent=True) as client:

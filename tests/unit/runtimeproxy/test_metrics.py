@@ -1,12 +1,10 @@
 import dataclasses
 
-from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
-
 from lading.reasons import Reason
 from runtimeproxy.call.calls import METHODS
 from runtimeproxy.call.outcome import Forward, Refuse
 from runtimeproxy.metrics import Gauges, Metrics
+from tests.fakes.samples import samples
 
 CREATE = METHODS[b"/runtime.v1.RuntimeService/CreateContainer"]
 NOTHING = Gauges(
@@ -19,16 +17,6 @@ NOTHING = Gauges(
     lost_calls=0,
     log_dropped=0,
 )
-
-
-def samples(metrics: Metrics) -> dict[str, float]:
-    """Return the samples as Prometheus reads them: `name{label=value}` → value."""
-    out = {}
-    for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
-        for sample in family.samples:
-            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
-            out[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-    return out
 
 
 def test_a_held_call_counts_by_how_it_ended() -> None:

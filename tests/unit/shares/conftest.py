@@ -1,4 +1,3 @@
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,15 +7,8 @@ from tests.fakes.share_rig import ShareRig, ShareServer
 
 
 @pytest.fixture
-def sockets() -> Iterator[Path]:
-    """pytest's own folders are too long for a socket's path."""
-    with tempfile.TemporaryDirectory(prefix="lading-") as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def rig(sockets: Path) -> Iterator[ShareRig]:
-    with ShareRig(sockets) as rig:
+def rig(short_folder: Path) -> Iterator[ShareRig]:
+    with ShareRig(short_folder) as rig:
         yield rig
 
 

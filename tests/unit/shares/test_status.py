@@ -32,8 +32,8 @@ ml/p  train      GPU-00000001  30 to 60 %  1.2 s  yes   701 of 2048 MiB  2"""
 
 
 @pytest.fixture
-def path(sockets: Path) -> Path:
-    return sockets / "status.sock"
+def path(short_folder: Path) -> Path:
+    return short_folder / "status.sock"
 
 
 async def asked(path: Path, *uses: Usage) -> list[ShareUse]:

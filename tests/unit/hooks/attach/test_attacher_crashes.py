@@ -23,7 +23,6 @@ def points_of(mode: RdmaMode) -> list[str]:
     node = Node(mode=mode)
     observed: list[str] = []
     node.kernel.point = observed.append
-    node.run("p1-s0")
 
     async def live() -> None:
         await node.attach("p1-s0", 0)
@@ -77,7 +76,6 @@ def test_killed_at_any_moment_nothing_is_lost(mode: RdmaMode, then: Callable[[No
     assert {f"{at} {what}" for at in ("before", "after") for what in ("commit", "move_in", "move_out", "rename")} <= set(points)
     for number in range(len(points)):
         node = Node(mode=mode)
-        node.run("p1-s0")
         passed = 0
 
         def kill(_: str, node: Node = node, number: int = number) -> None:
@@ -108,7 +106,6 @@ def test_killed_at_any_moment_nothing_is_lost(mode: RdmaMode, then: Callable[[No
 def ended_while_attaching() -> Node:
     """Return a node whose daemon is started again; the VF is in the pod's namespace, and the row does not know."""
     node = Node()
-    node.run("p1-s0")
     node.kernel.point = lambda at: node.kernel.die() if at == "after move_in" else None
     with pytest.raises(Crash):
         run_simulated(node.attach("p1-s0", 0))
@@ -137,51 +134,45 @@ def test_an_attach_that_goes_on_is_not_taken_for_one_that_was_given_up() -> None
         await asyncio.gather(node.reconcile(), retry)
 
     run_simulated(live())
-    row = node.row()
-    assert row is not None
+    row = node.attachment()
     assert (row.step, row.generation) == (Step.ATTACHED, 1)
     assert node.problems() == []
 
 
-def test_what_is_used_is_left_alone_whatever_its_age() -> None:
-    node = Node()
-
-    async def live() -> None:
-        for sandbox, number in (("p1-s0", 0), ("p2-s0", 1)):
-            node.run(sandbox)
-            await node.attach(sandbox, number)
-        node.ready.clear()
-        node.live = {SandboxId("p1-s0")}
-        await node.reconcile()
-        assert len(node.journal.rows()) == 2  # the lists may be older than the rows
-        node.now += GRACE_S
-        await node.reconcile()
-
-    run_simulated(live())
+@pytest.mark.simulated_time
+async def test_vfs_of_a_ready_sandbox_or_a_live_container_are_kept_at_any_age() -> None:
+    node = Node(sandboxes=("p1-s0", "p2-s0"))
+    await node.attach("p1-s0", 0)
+    await node.attach("p2-s0", 1)
+    node.ready.clear()
+    node.live = {SandboxId("p1-s0")}
+    await node.reconcile()
+    assert len(node.journal.rows()) == 2  # the lists may be older than the rows
+    node.now += GRACE_S
+    await node.reconcile()
     assert [row.sandbox for row in node.journal.rows()] == ["p1-s0"]
     assert node.problems() == []
 
 
-def test_a_reboot_undid_everything() -> None:
+@pytest.mark.simulated_time
+async def test_after_a_reboot_rows_are_forgotten_without_a_change_of_the_kernel() -> None:
     node = Node()
-    node.run("p1-s0")
-    run_simulated(node.attach("p1-s0", 0))
+    await node.attach("p1-s0", 0)
     node.reboot()
     node.kernel.changes.clear()
-    run_simulated(node.reconcile())
+    await node.reconcile()
     assert node.all_free()
     assert node.kernel.changes == []
 
 
+@pytest.mark.simulated_time
 @pytest.mark.parametrize("sandbox", ["p1-s0", "p2-s0"])
-def test_after_a_reboot_no_one_has_anything(sandbox: str) -> None:
-    """Check that the same sandbox has nothing either: a simulated node, or a runtime that keeps its state, may list it
-    again."""
+async def test_after_a_reboot_a_vf_is_attached_anew(sandbox: str) -> None:
+    """Check that the same sandbox has no VF either: a simulated node, or a runtime that keeps its state, may list it again."""
     node = Node()
-    node.run("p1-s0")
-    run_simulated(node.attach("p1-s0", 0))
+    await node.attach("p1-s0", 0)
     node.reboot()
     node.run(sandbox)
-    (row,) = run_simulated(node.attached(sandbox, 0))
+    (row,) = await node.attached(sandbox, 0)
     assert (row.sandbox, row.generation) == (sandbox, 2)
     assert node.problems() == []

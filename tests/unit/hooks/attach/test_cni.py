@@ -169,52 +169,44 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_the_host(tmp_path: Path) ->
 # ---- over the daemon's life
 
 
-def test_files_come_back_while_it_runs_and_go_when_it_stops(tmp_path: Path) -> None:
+async def test_files_come_back_while_it_runs_and_go_when_it_stops(tmp_path: Path) -> None:
     records, path = Records(), tmp_path / FOLDER / file_name(RESOURCE, vf(0).bdf)
     inventories: list[Inventory | None] = [None]
-
-    async def story() -> None:
-        files = DeviceInfoFiles(tmp_path, RESOURCE)
-        keeping = asyncio.create_task(keep_device_info(files, lambda: inventories[0], interval_s=0.0, log=records.log))
-        await turns()
-        assert not path.exists()  # nothing has been read yet
-        inventories[0] = inventory(vfs=(vf(0),))
-        await turns()
-        assert path.exists()
-        path.unlink()
-        await turns()
-        assert path.exists()
-        keeping.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await keeping
-
-    asyncio.run(story())
+    files = DeviceInfoFiles(tmp_path, RESOURCE)
+    keeping = asyncio.create_task(keep_device_info(files, lambda: inventories[0], interval_s=0.0, log=records.log))
+    await turns()
+    assert not path.exists()  # nothing has been read yet
+    inventories[0] = inventory(vfs=(vf(0),))
+    await turns()
+    assert path.exists()
+    path.unlink()
+    await turns()
+    assert path.exists()
+    keeping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await keeping
     assert not path.exists()
     assert records.seen == []
 
 
-def test_a_failure_is_reported_once_and_the_next_one_again(tmp_path: Path) -> None:
+async def test_a_failure_is_reported_once_and_the_next_one_again(tmp_path: Path) -> None:
     records = Records()
     (tmp_path / "run").write_text("")
-
-    async def story() -> None:
-        files = DeviceInfoFiles(tmp_path, RESOURCE)
-        given = inventory(vfs=(vf(0),))
-        keeping = asyncio.create_task(keep_device_info(files, lambda: given, interval_s=0.0, log=records.log))
-        await turns()
-        assert records.count(Event.DEVICE_INFO_FAILED) == 1
-        (tmp_path / "run").unlink()
-        await turns()
-        assert (tmp_path / FOLDER).is_dir()
-        (tmp_path / FOLDER / file_name(RESOURCE, vf(0).bdf)).unlink()
-        (tmp_path / FOLDER).rmdir()
-        (tmp_path / FOLDER).write_text("")
-        await turns()
-        keeping.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await keeping
-
-    asyncio.run(story())
+    files = DeviceInfoFiles(tmp_path, RESOURCE)
+    given = inventory(vfs=(vf(0),))
+    keeping = asyncio.create_task(keep_device_info(files, lambda: given, interval_s=0.0, log=records.log))
+    await turns()
+    assert records.count(Event.DEVICE_INFO_FAILED) == 1
+    (tmp_path / "run").unlink()
+    await turns()
+    assert (tmp_path / FOLDER).is_dir()
+    (tmp_path / FOLDER / file_name(RESOURCE, vf(0).bdf)).unlink()
+    (tmp_path / FOLDER).rmdir()
+    (tmp_path / FOLDER).write_text("")
+    await turns()
+    keeping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await keeping
     assert records.count(Event.DEVICE_INFO_FAILED) == 2
 
 

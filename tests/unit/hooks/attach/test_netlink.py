@@ -10,9 +10,10 @@ import pytest
 from hooks.attach.kernel import KernelError
 from hooks.attach.messages import RefusedError, parse_messages, render_message
 from hooks.attach.netlink import HostKernel
-from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
+from hooks.model.attachment import VfConfig
 from lading.vocabulary import PciAddress
 from simnode.vf_table import PfState, VfState, VfTable
+from tests.fakes.holders import SETTINGS
 
 _PF = PciAddress("0000:18:00.0")
 _MAC = "02:00:5e:10:00:01"
@@ -47,32 +48,21 @@ def code_of(error: KernelError) -> int:
 
 
 def test_what_is_set_is_what_is_read(kernel: HostKernel, table: VfTable) -> None:
-    wanted = VfConfig(
-        mac=_MAC,
-        vlan=100,
-        vlan_qos=5,
-        vlan_proto=VlanProtocol.DOT1AD,
-        min_tx_rate=10,
-        max_tx_rate=1000,
-        spoofchk=False,
-        trust=True,
-        link_state=VfLinkState.DISABLE,
-    )
-    kernel.set_vf(_PF, 3, wanted)
-    assert kernel.read_vf(_PF, 3) == wanted
+    kernel.set_vf(_PF, 3, SETTINGS.config)
+    assert kernel.read_vf(_PF, 3) == SETTINGS.config
     assert table.read()["ens1f0"].vfs == (
         *(VfState(),) * 3,
         VfState(
             mac=_MAC,
             mac_fixed=True,
             vlan=100,
-            qos=5,
+            qos=3,
             vlan_proto=0x88A8,
-            min_tx_rate=10,
+            min_tx_rate=100,
             max_tx_rate=1000,
             spoofchk=0,
             trust=1,
-            link_state=2,
+            link_state=1,
         ),
     )
 

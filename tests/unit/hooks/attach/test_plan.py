@@ -258,11 +258,7 @@ def test_orphans_are_released(row: Attachment, how: dict[str, Any], orphan: bool
     ready, live, known = (frozenset(how.get(name, among)) for name, among in (("ready", ()), ("live", ()), ("known", KNOWN)))
     alive = LiveSandboxes(ready=ready, live=live, at=how.get("now", NOW), known=known)
     orphans = find_orphans(
-        [row],
-        alive,
-        stopped=stopped.__contains__,
-        unheld=how.get("unheld", set()),
-        boot_id=how.get("boot_id", FULL.boot_id),
+        [row], alive, stopped=stopped.__contains__, unheld=how.get("unheld", set()), boot_id=how.get("boot_id", FULL.boot_id)
     )
     assert orphans == ((row,) if orphan else ())
 

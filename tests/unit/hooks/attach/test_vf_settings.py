@@ -9,42 +9,31 @@ from hypothesis import strategies as st
 from hooks.attach.messages import NLA_F_NESTED, NetlinkMessage, render_attribute
 from hooks.attach.rtnetlink import parse_link
 from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change, render_guids
-from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
+from hooks.model.attachment import NEUTRAL, VfConfig, VfLinkState, VlanProtocol
 from tests.golden.netlink.capture import INDEX, sent
 
-_BARE = VfConfig(
-    mac="00:00:00:00:00:00",
-    vlan=0,
-    vlan_qos=0,
-    vlan_proto=VlanProtocol.DOT1Q,
-    min_tx_rate=0,
-    max_tx_rate=0,
-    spoofchk=True,
-    trust=False,
-    link_state=VfLinkState.AUTO,
-)
 _MAC = "02:00:5e:10:00:01"
 
 
 @pytest.mark.parametrize(
     ("name", "wanted", "now"),
     [
-        ("vf-mac", VfConfig(mac=_MAC), _BARE),
-        ("vf-vlan", VfConfig(vlan=100), _BARE),
-        ("vf-vlan-qos", VfConfig(vlan=100, vlan_qos=5), _BARE),
-        ("vf-vlan-802.1q", VfConfig(vlan=100, vlan_qos=5, vlan_proto=VlanProtocol.DOT1Q), _BARE),
-        ("vf-vlan-802.1ad", VfConfig(vlan=100, vlan_qos=5, vlan_proto=VlanProtocol.DOT1AD), _BARE),
+        ("vf-mac", VfConfig(mac=_MAC), NEUTRAL),
+        ("vf-vlan", VfConfig(vlan=100), NEUTRAL),
+        ("vf-vlan-qos", VfConfig(vlan=100, vlan_qos=5), NEUTRAL),
+        ("vf-vlan-802.1q", VfConfig(vlan=100, vlan_qos=5, vlan_proto=VlanProtocol.DOT1Q), NEUTRAL),
+        ("vf-vlan-802.1ad", VfConfig(vlan=100, vlan_qos=5, vlan_proto=VlanProtocol.DOT1AD), NEUTRAL),
         ("vf-vlan-off", VfConfig(vlan=0), VfConfig(vlan=100, vlan_qos=5, vlan_proto=VlanProtocol.DOT1AD)),
-        ("vf-rates", VfConfig(min_tx_rate=100, max_tx_rate=1000), _BARE),
-        ("vf-max-rate", VfConfig(max_tx_rate=1000), _BARE),
-        ("vf-min-rate", VfConfig(min_tx_rate=100), _BARE),
+        ("vf-rates", VfConfig(min_tx_rate=100, max_tx_rate=1000), NEUTRAL),
+        ("vf-max-rate", VfConfig(max_tx_rate=1000), NEUTRAL),
+        ("vf-min-rate", VfConfig(min_tx_rate=100), NEUTRAL),
         ("vf-spoofchk-on", VfConfig(spoofchk=True), VfConfig(spoofchk=False)),
-        ("vf-spoofchk-off", VfConfig(spoofchk=False), _BARE),
-        ("vf-trust-on", VfConfig(trust=True), _BARE),
+        ("vf-spoofchk-off", VfConfig(spoofchk=False), NEUTRAL),
+        ("vf-trust-on", VfConfig(trust=True), NEUTRAL),
         ("vf-trust-off", VfConfig(trust=False), VfConfig(trust=True)),
         ("vf-state-auto", VfConfig(link_state=VfLinkState.AUTO), VfConfig(link_state=VfLinkState.ENABLE)),
-        ("vf-state-enable", VfConfig(link_state=VfLinkState.ENABLE), _BARE),
-        ("vf-state-disable", VfConfig(link_state=VfLinkState.DISABLE), _BARE),
+        ("vf-state-enable", VfConfig(link_state=VfLinkState.ENABLE), NEUTRAL),
+        ("vf-state-disable", VfConfig(link_state=VfLinkState.DISABLE), NEUTRAL),
     ],
 )
 def test_a_change_is_what_ip_sends(name: str, wanted: VfConfig, now: VfConfig) -> None:
@@ -60,7 +49,7 @@ def test_changes_are_in_the_order_in_which_drivers_want_them() -> None:
     wanted = VfConfig(
         mac=_MAC, vlan=100, vlan_qos=5, max_tx_rate=1000, spoofchk=False, trust=True, link_state=VfLinkState.ENABLE
     )
-    assert decide_changes(_BARE, wanted) == (
+    assert decide_changes(NEUTRAL, wanted) == (
         VfConfig(vlan=100, vlan_qos=5, vlan_proto=VlanProtocol.DOT1Q),
         VfConfig(mac=_MAC),
         VfConfig(min_tx_rate=0, max_tx_rate=1000),

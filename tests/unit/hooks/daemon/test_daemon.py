@@ -15,7 +15,7 @@ from lading.log import Event, Level, Log
 from lading.runtime import RuntimeClient
 from lading.stopping import driver_exchanged, stop_asked
 from tests.fakes import holders
-from tests.unit.runtimeproxy.conftest import Records
+from tests.fakes.records import Records
 from tests.vfs.model import ModelKernel
 
 
@@ -28,52 +28,37 @@ async def fail() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_daemon(number: signal.Signals) -> None:
-    async def run() -> None:
-        background = asyncio.create_task(forever())
-        ending = asyncio.create_task(asked_or_failed(stop_asked(), [background]))
-        os.kill(os.getpid(), number)
-        await ending
-        assert not background.done()
-        background.cancel()
-
-    asyncio.run(asyncio.wait_for(run(), 5))
+async def test_a_signal_ends_the_daemon(number: signal.Signals) -> None:
+    background = asyncio.create_task(forever())
+    ending = asyncio.create_task(asked_or_failed(stop_asked(), [background]))
+    os.kill(os.getpid(), number)
+    await ending
+    assert not background.done()
+    background.cancel()
 
 
-def test_so_does_background_work_that_fails() -> None:
+async def test_background_work_that_fails_ends_the_daemon() -> None:
     """Check that the daemon ends: one that silently releases nothing is worse than one that systemd restarts."""
-
-    async def run() -> None:
-        with pytest.raises(ZeroDivisionError):
-            await asked_or_failed(asyncio.Event(), [asyncio.create_task(fail())])
-
-    asyncio.run(asyncio.wait_for(run(), 5))
+    with pytest.raises(ZeroDivisionError):
+        await asked_or_failed(asyncio.Event(), [asyncio.create_task(fail())])
 
 
-def test_a_daemon_ends_when_a_driver_was_exchanged() -> None:
+async def test_a_daemon_ends_when_a_driver_was_exchanged() -> None:
     records, find = Records(), Mock(side_effect=["", OSError(errno.EMFILE, "no descriptor is free"), "the module is 560"])
-
-    async def run() -> None:
-        exchange = asyncio.create_task(driver_exchanged(find, 0.0, Log(records, Level.INFO)))
-        await asked_or_failed(asyncio.Event(), [asyncio.create_task(forever()), exchange])
-        assert exchange.done()
-
-    asyncio.run(asyncio.wait_for(run(), 5))
+    exchange = asyncio.create_task(driver_exchanged(find, 0.0, Log(records, Level.INFO)))
+    await asked_or_failed(asyncio.Event(), [asyncio.create_task(forever()), exchange])
+    assert exchange.done()
     assert records.events() == [Event.DRIVER_EXCHANGED]
 
 
 @pytest.mark.parametrize("attach", AttachBy)
-def test_attached_vfs_return_also_after_attach_was_configured_otherwise(tmp_path: Path, attach: AttachBy) -> None:
+async def test_attached_vfs_return_also_after_the_setting_attach_was_changed(tmp_path: Path, attach: AttachBy) -> None:
     """Check rows that are written to the journal later too, when a container is adopted."""
-
-    async def run() -> None:
-        with Ledger.open(tmp_path / "state" / "node.db") as ledger:
-            runtime = RuntimeClient(tmp_path / "none.sock")
-            log = Log(Records(), Level.DEBUG)
-            attacher = make_attacher(Settings(attach=attach), ModelKernel([]), runtime, ledger, holders.BOOT, log)
-            ledger.journal.restore([holders.row(step=Step.RECORDED)])
-            (row,) = ledger.journal.rows()
-            await attacher.reconcile(ready=frozenset(), live=frozenset(), unheld=frozenset({row.generation}))
-            assert ledger.journal.rows() == ()
-
-    asyncio.run(asyncio.wait_for(run(), 5))
+    with Ledger.open(tmp_path / "state" / "node.db") as ledger:
+        runtime = RuntimeClient(tmp_path / "none.sock")
+        log = Log(Records(), Level.DEBUG)
+        attacher = make_attacher(Settings(attach=attach), ModelKernel([]), runtime, ledger, holders.BOOT, log)
+        ledger.journal.restore([holders.row(step=Step.RECORDED)])
+        (row,) = ledger.journal.rows()
+        await attacher.reconcile(ready=frozenset(), live=frozenset(), unheld=frozenset({row.generation}))
+        assert ledger.journal.rows() == ()

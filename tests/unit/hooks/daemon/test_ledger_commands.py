@@ -39,8 +39,8 @@ from simnode.build import SimNode
 from tests.conftest import BuildNode
 from tests.fakes import holders
 from tests.fakes.raw_server import Call, Fail, RawServer
+from tests.fakes.records import Records
 from tests.unit.hooks.inventories import inventory
-from tests.unit.runtimeproxy.conftest import Records
 
 Shown = tuple[int, str, str]  # exit status, stdout, stderr
 JSON = ("-o", "json")
@@ -105,7 +105,7 @@ class Desk:
 
 @pytest.fixture
 def desk(
-    build_node: BuildNode, fake_nvml: Path, tmp_path: Path, sockets: Path, capfd: pytest.CaptureFixture[str]
+    build_node: BuildNode, fake_nvml: Path, tmp_path: Path, short_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> Iterator[Desk]:
     node = build_node("demo-8gpu")
     assert read_boot_id(node.root) != holders.BOOT  # rows of another boot are forgotten, and nothing is done here for them
@@ -114,8 +114,8 @@ def desk(
         "host_root": node.root,
         "nvml_library": fake_nvml,
         "state_dir": state,
-        "listen": sockets / "h" / "hooks.sock",
-        "runtime_endpoint": sockets / "runtime.sock",
+        "listen": short_folder / "h" / "hooks.sock",
+        "runtime_endpoint": short_folder / "runtime.sock",
     }
     config.write_text("".join(f'{key} = "{value}"\n' for key, value in settings.items()))
 
@@ -129,8 +129,8 @@ def desk(
         shown = capfd.readouterr()
         return status, shown.out, shown.err
 
-    with Runtime(sockets / "runtime.sock") as runtime:
-        yield Desk(node=node, folder=sockets, config=config, ledger=state / "node.db", runtime=runtime, run=run)
+    with Runtime(short_folder / "runtime.sock") as runtime:
+        yield Desk(node=node, folder=short_folder, config=config, ledger=state / "node.db", runtime=runtime, run=run)
 
 
 def row(*, step: Step = Step.ATTACHED, failure: str = "") -> Attachment:

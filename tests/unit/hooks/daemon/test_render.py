@@ -1,8 +1,6 @@
 """Test `lading-hooks render` on a simulated node."""
 
 import json
-import os
-import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +22,9 @@ from lading.reasons import Reason
 from lading.vocabulary import GpuUuid
 from tests.conftest import BuildNode
 from tests.fakes.holders import row
-from tests.unit.hooks.grant.test_decide import RULES, VIEW
+from tests.unit.hooks.grant.test_decide import VIEW
 from tests.unit.hooks.inventories import gpu, inventory, vf
+from tests.unit.hooks.rules import RULES
 
 POD = """
 apiVersion: v1
@@ -99,11 +98,7 @@ def test_what_a_decision_depends_on_is_read() -> None:
     annotations = "lading.dev/gpus: '0'"
     for old, new, reason in (
         ("{name: side}", "{name: side, securityContext: {privileged: true}}", Reason.PRIVILEGED),
-        (
-            "{name: side}",
-            "{name: side, securityContext: {capabilities: {add: [SYS_ADMIN]}}}",
-            Reason.PRIVILEGED,
-        ),
+        ("{name: side}", "{name: side, securityContext: {capabilities: {add: [SYS_ADMIN]}}}", Reason.PRIVILEGED),
         ("spec:", "spec:\n  hostUsers: false", Reason.USER_NAMESPACE),
     ):
         result = rendered(pod(annotations, POD.replace(old, new)))["side"]
@@ -153,15 +148,6 @@ def test_a_pod_of_the_ledger_keeps_what_it_has() -> None:
     changed = rendered(pod("lading.dev/gpus.train: '1'", text), VIEW, first.grant)["train"]
     assert isinstance(changed, Refusal)
     assert changed.reason is Reason.ASSIGNMENT_CHANGED
-
-
-def test_what_others_hold_is_held() -> None:
-    own = rendered(pod("lading.dev/gpus.train: '0'", POD.replace("name: p\n", "name: p\n  uid: other\n")))["train"]
-    assert isinstance(own, Answer)
-    assert own.grant is not None
-    refused = rendered(pod("lading.dev/gpus.train: '0'"), VIEW, own.grant)["train"]
-    assert isinstance(refused, Refusal)
-    assert refused.reason is Reason.DEVICE_HELD
 
 
 # how it is shown
@@ -324,27 +310,3 @@ def test_own_cdi_names_are_rendered_without_a_spec(command: Command, tmp_path: P
     assert status == 0
     assert "lading.dev/gpu=GPU-00000001-4c61-6469-6e67-000000001efc" in out
     assert not (tmp_path / "cdi").exists()
-
-
-def test_optional_groups_are_given_where_they_are_configured(command: Command, tmp_path: Path) -> None:
-    """Check that a container starts although a part of these groups is missing."""
-    root = tmp_path / "node"
-    devices = root / "proc/devices"
-    devices.write_text(devices.read_text().replace("Character devices:\n", "Character devices:\n236 gdrdrv\n"))
-    os.mknod(root / "dev/gdrdrv", stat.S_IFCHR | 0o600, os.makedev(236, 0))
-    (root / "usr/share/nvidia").mkdir(parents=True)
-    (root / "usr/share/nvidia/nvoptix.bin").touch()
-    settings = f'driver_root = "{root}"\ndriver_groups = ["gdrcopy", "graphics", "imex", "gds"]'
-    status, out, _ = command(annotations="lading.dev/gpus.train: '0'", settings=settings)
-    assert status == 0
-    assert "/dev/gdrdrv rw" in out
-    assert "/usr/share/nvidia/nvoptix.bin ro" in out
-    assert "channel0" not in out
-    assert "gdrdrv" not in command(annotations="lading.dev/gpus.train: '0'")[1]
-
-
-def test_driver_files_are_mounted_where_a_root_is_configured(command: Command, tmp_path: Path) -> None:
-    status, out, _ = command(annotations="lading.dev/gpus.train: '0'", settings=f'driver_root = "{tmp_path / "node"}"')
-    assert status == 0
-    assert "/libcuda.so.1 ro" in out
-    assert "/usr/bin/nvidia-smi ro" in out

@@ -13,7 +13,7 @@ from hooks.node.node_log import NodeLog
 from lading.log import Event, Log
 from tests.fakes.full_disk import full_disk
 from tests.fakes.holders import grant
-from tests.unit.runtimeproxy.conftest import Records
+from tests.fakes.records import Records
 
 DAY = 86400
 

@@ -40,6 +40,10 @@ from lading.errors import ConfigError
 BY_CTK: dict[str, Any] = {"gpu_mode": GpuMode.CDI, "cdi_specs": SpecsBy.NVIDIA_CTK}
 
 
+def by_hand(**settings: Any) -> Settings:
+    return Settings(assignments=(Form.MANUAL,), **settings)
+
+
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
     path = tmp_path / "k1.pem"
@@ -59,7 +63,7 @@ def test_the_default_trusts_signatures_and_says_what_it_lacks(key: Path) -> None
 
 
 def test_by_hand_needs_neither_a_name_nor_keys() -> None:
-    check(Settings(assignments=(Form.MANUAL,)))
+    check(by_hand())
 
 
 def test_an_unsigned_assignment_needs_a_name(key: Path) -> None:
@@ -71,48 +75,48 @@ def test_an_unsigned_assignment_needs_a_name(key: Path) -> None:
 
 def test_a_report_needs_a_name() -> None:
     with pytest.raises(ConfigError, match="node_name"):
-        check(Settings(assignments=(Form.MANUAL,), report=True))
-    check(Settings(assignments=(Form.MANUAL,), report=True, node_name="n1", kubeconfig="/absent.conf"))  # it may come later
+        check(by_hand(report=True))
+    check(by_hand(report=True, node_name="n1", kubeconfig="/absent.conf"))  # it may come later
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         (Settings(assignments=(Form.MANUAL, Form.SIGNED)), ("assignments", "manual", "signed")),
-        (Settings(assignments=(Form.MANUAL,), keys={"k1": "/absent.pem"}), ("keys.k1", "/absent.pem")),
-        (Settings(assignments=(Form.MANUAL,), listen="tcp://0.0.0.0:1"), ("listen", "tcp://0.0.0.0:1")),
-        (Settings(assignments=(Form.MANUAL,), runtime_endpoint="run/x.sock"), ("runtime_endpoint", "run/x.sock")),
-        (Settings(assignments=(Form.MANUAL,), vf={"vlan": 4095}), ("vf.vlan", "4095")),
-        (Settings(assignments=(Form.MANUAL,), vf={"mac": "02:00:00:00:00:01"}), ("vf.mac",)),  # one VF's, not all's
-        (Settings(assignments=(Form.MANUAL,), vf={"addresses": []}), ("vf.addresses",)),
-        (Settings(assignments=(Form.MANUAL,), vf={"min_tx_rate": 9, "max_tx_rate": 1}), ("vf", "min_tx_rate")),
+        (by_hand(keys={"k1": "/absent.pem"}), ("keys.k1", "/absent.pem")),
+        (by_hand(listen="tcp://0.0.0.0:1"), ("listen", "tcp://0.0.0.0:1")),
+        (by_hand(runtime_endpoint="run/x.sock"), ("runtime_endpoint", "run/x.sock")),
+        (by_hand(vf={"vlan": 4095}), ("vf.vlan", "4095")),
+        (by_hand(vf={"mac": "02:00:00:00:00:01"}), ("vf.mac",)),  # one VF's, not all's
+        (by_hand(vf={"addresses": []}), ("vf.addresses",)),
+        (by_hand(vf={"min_tx_rate": 9, "max_tx_rate": 1}), ("vf", "min_tx_rate")),
         (
-            Settings(assignments=(Form.MANUAL,), **BY_CTK, driver_groups=(DriverGroup.GDS, DriverGroup.IMEX)),
+            by_hand(**BY_CTK, driver_groups=(DriverGroup.GDS, DriverGroup.IMEX)),
             ("driver_groups", "gds, imex", "cdi_specs", "nvidia-ctk"),
         ),
         (
-            Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.NVIDIA_RUNTIME, driver_groups=(DriverGroup.GDS,)),
+            by_hand(gpu_mode=GpuMode.NVIDIA_RUNTIME, driver_groups=(DriverGroup.GDS,)),
             ("driver_groups", "gds", "gpu_mode", "nvidia-runtime"),
         ),
-        (Settings(assignments=(Form.MANUAL,), driver_libraries=("lib64",)), ("driver_libraries", "'lib64'")),
-        (Settings(assignments=(Form.MANUAL,), driver_root="driver"), ("driver_root", "'driver'", "absolute")),
-        (Settings(assignments=(Form.MANUAL,), driver_mount="host"), ("driver_mount", "'host'", "absolute")),
+        (by_hand(driver_libraries=("lib64",)), ("driver_libraries", "'lib64'")),
+        (by_hand(driver_root="driver"), ("driver_root", "'driver'", "absolute")),
+        (by_hand(driver_mount="host"), ("driver_mount", "'host'", "absolute")),
         (
-            Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.CDI, driver_root="/", cdi_dir="run/cdi"),
+            by_hand(gpu_mode=GpuMode.CDI, driver_root="/", cdi_dir="run/cdi"),
             ("cdi_dir", "'run/cdi'"),
         ),
         (
-            Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.CDI, driver_root="/", cdi_hook="nvidia-cdi-hook"),
+            by_hand(gpu_mode=GpuMode.CDI, driver_root="/", cdi_hook="nvidia-cdi-hook"),
             ("cdi_hook", "'nvidia-cdi-hook'"),
         ),
-        (Settings(assignments=(Form.MANUAL,), hand_over_command=("scrub", "{uuid}")), ("hand_over_command", "'scrub'")),
-        (Settings(assignments=(Form.MANUAL,), rails={"mlx5_0": 0}), ("rails", "'mlx5_0'", "PCI address")),
+        (by_hand(hand_over_command=("scrub", "{uuid}")), ("hand_over_command", "'scrub'")),
+        (by_hand(rails={"mlx5_0": 0}), ("rails", "'mlx5_0'", "PCI address")),
         (
-            Settings(assignments=(Form.MANUAL,), rails={"0000:3B:00.0": 0, "00000000:3b:00.0": 1}),
+            by_hand(rails={"0000:3B:00.0": 0, "00000000:3b:00.0": 1}),
             ("rails", "0000:3b:00.0", "twice"),
         ),
-        (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="h1000"), ("nvswitch_partitions", "h1000")),
-        (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="/absent.json"), ("nvswitch_partitions", "/absent.json")),
+        (by_hand(nvswitch_partitions="h1000"), ("nvswitch_partitions", "h1000")),
+        (by_hand(nvswitch_partitions="/absent.json"), ("nvswitch_partitions", "/absent.json")),
     ],
 )
 def test_what_is_wrong_is_named_by_key_and_value(settings: Settings, words: tuple[str, ...]) -> None:
@@ -123,13 +127,7 @@ def test_what_is_wrong_is_named_by_key_and_value(settings: Settings, words: tupl
 
 
 def tokens(**settings: Any) -> Settings:
-    return Settings(
-        **{
-            "assignments": (Form.MANUAL,),
-            "isolations": (IsolationName.NONE, IsolationName.TOKENS),
-            **settings,
-        }
-    )
+    return by_hand(**{"isolations": (IsolationName.NONE, IsolationName.TOKENS), **settings})
 
 
 def test_an_isolation_needs_the_settings_that_it_works_by(tmp_path: Path) -> None:
@@ -176,17 +174,17 @@ def test_an_isolation_that_cannot_work_is_refused(settings: Settings, words: tup
 
 def test_mps_needs_its_program_and_a_folder_that_sockets_fit_in(tmp_path: Path) -> None:
     program = tmp_path / "nvidia-cuda-mps-control"
-    by_hand = Settings(assignments=(Form.MANUAL,), isolations=(IsolationName.MPS,), mps_control=str(program))
+    settings = by_hand(isolations=(IsolationName.MPS,), mps_control=str(program))
     with pytest.raises(ConfigError, match=f"mps_control = {program}"):
-        check(by_hand)
+        check(settings)
     program.touch()
-    check(by_hand)
+    check(settings)
     longest = "/" + "x" * (107 - len(f"/GPU-{'0' * 36}/pipe/control_privileged") - 1)
-    check(replace(by_hand, mps_dir=longest))
+    check(replace(settings, mps_dir=longest))
     with pytest.raises(ConfigError, match="1 bytes too long"):
-        check(replace(by_hand, mps_dir=longest + "x"))
+        check(replace(settings, mps_dir=longest + "x"))
     with pytest.raises(ConfigError, match="mps_shm_dir"):
-        check(replace(by_hand, mps_shm_dir="shm"))
+        check(replace(settings, mps_shm_dir="shm"))
 
 
 def test_memory_of_containers_by_mps_needs_the_library_of_shares(tmp_path: Path) -> None:
@@ -217,14 +215,14 @@ def test_memory_of_containers_by_mps_needs_the_library_of_shares(tmp_path: Path)
 def test_hami_core_needs_its_library_by_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "libvgpu.so").touch()
     monkeypatch.chdir(tmp_path)
-    by_hand = Settings(assignments=(Form.MANUAL,), isolations=(IsolationName.HAMI_CORE,), hami_library="libvgpu.so")
+    settings = by_hand(isolations=(IsolationName.HAMI_CORE,), hami_library="libvgpu.so")
     with pytest.raises(ConfigError, match=r"hami_library = 'libvgpu\.so' is no absolute path") as e:
-        check(by_hand)
+        check(settings)
     assert str(tmp_path / "libvgpu.so") in e.value.hint
-    by_hand = replace(by_hand, hami_library=str(tmp_path / "libvgpu.so"))
-    check(by_hand)
+    settings = replace(settings, hami_library=str(tmp_path / "libvgpu.so"))
+    check(settings)
     with pytest.raises(ConfigError, match="hami_dir"):
-        check(replace(by_hand, hami_dir="shm"))
+        check(replace(settings, hami_dir="shm"))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +234,7 @@ def test_hami_core_needs_its_library_by_an_absolute_path(tmp_path: Path, monkeyp
     ],
 )
 def test_cards_to_divide_are_named_by_what_stays_the_same(settings: dict[str, Any], word: str) -> None:
-    named = Settings(assignments=(Form.MANUAL,), mig_cards=("0000:1b:00.0", "GPU-00000001-4c61-6469-6e67-000000001efc"))
+    named = by_hand(mig_cards=("0000:1b:00.0", "GPU-00000001-4c61-6469-6e67-000000001efc"))
     check(named)
     with pytest.raises(ConfigError, match=word) as e:
         check(replace(named, **settings))
@@ -244,21 +242,13 @@ def test_cards_to_divide_are_named_by_what_stays_the_same(settings: dict[str, An
 
 
 def test_with_specs_of_its_own_a_node_may_divide_cards_and_give_groups() -> None:
-    check(
-        Settings(
-            assignments=(Form.MANUAL,),
-            gpu_mode=GpuMode.CDI,
-            driver_root="/",
-            mig_cards=("all",),
-            driver_groups=(DriverGroup.GDS,),
-        )
-    )
+    check(by_hand(gpu_mode=GpuMode.CDI, driver_root="/", mig_cards=("all",), driver_groups=(DriverGroup.GDS,)))
 
 
 def test_a_key_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "k1.pem").write_text("-----BEGIN PRIVATE KEY-----")
     with pytest.raises(ConfigError, match="'k1'"):
-        check(Settings(assignments=(Form.MANUAL,), keys={"k1": str(tmp_path / "k1.pem")}))
+        check(by_hand(keys={"k1": str(tmp_path / "k1.pem")}))
 
 
 def test_rules_are_the_settings() -> None:
@@ -334,7 +324,7 @@ def test_what_is_set_on_a_card_that_changes_hands(settings: Settings, clocks: bo
 @pytest.mark.parametrize("text", ["", "0", "-1", "350 W", "default ", "10000"])
 def test_a_power_limit_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="power_limit"):
-        check(Settings(assignments=(Form.MANUAL,), power_limit=text))
+        check(by_hand(power_limit=text))
 
 
 def test_the_board_is_that_of_the_configuration() -> None:
@@ -346,12 +336,12 @@ def test_the_board_is_that_of_the_configuration() -> None:
 
 
 def test_with_cni_nothing_is_brought_into_pods_by_us() -> None:
-    settings = Settings(assignments=(Form.MANUAL,), attach=AttachBy.CNI)
+    settings = by_hand(attach=AttachBy.CNI)
     check(settings)
     assert not attaches(settings)
     made = netdev_policy(settings)
     assert (made.attaches, made.by_cni) == (False, True)
-    assert not netdev_policy(Settings(assignments=(Form.MANUAL,))).by_cni
+    assert not netdev_policy(by_hand()).by_cni
 
 
 @pytest.mark.parametrize(
@@ -367,27 +357,26 @@ def test_with_cni_nothing_is_brought_into_pods_by_us() -> None:
     ],
 )
 def test_settings_that_no_one_would_follow_are_refused_with_cni(key: str, value: object) -> None:
-    ours = msgspec.structs.replace(Settings(assignments=(Form.MANUAL,)), **{key: value})
+    ours = msgspec.structs.replace(by_hand(), **{key: value})
     check(ours)
     with pytest.raises(ConfigError, match=key):
         check(msgspec.structs.replace(ours, attach=AttachBy.CNI))
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("rdma_ipc_lock", True), ("coexist", True), ("attach", AttachBy.CNI), ("nri_socket", "run/nri.sock")],
+    ("key", "value"), [("rdma_ipc_lock", True), ("coexist", True), ("attach", AttachBy.CNI), ("nri_socket", "run/nri.sock")]
 )
 def test_settings_for_which_nri_has_no_form_are_refused_with_it(key: str, value: object) -> None:
-    by_nri = Settings(assignments=(Form.MANUAL,), front_end=FrontEndName.NRI)
+    by_nri = by_hand(front_end=FrontEndName.NRI)
     check(by_nri)
     with pytest.raises(ConfigError, match=key):
         check(msgspec.structs.replace(by_nri, **{key: value}))
 
 
 def test_cri_has_no_form_for_the_limit_of_locked_memory() -> None:
-    check(Settings(assignments=(Form.MANUAL,), front_end=FrontEndName.NRI, rdma_memlock=True))
+    check(by_hand(front_end=FrontEndName.NRI, rdma_memlock=True))
     with pytest.raises(ConfigError, match="rdma_memlock"):
-        check(Settings(assignments=(Form.MANUAL,), rdma_memlock=True))
+        check(by_hand(rdma_memlock=True))
 
 
 # lading-hooks --check-config, --print-config
@@ -411,6 +400,7 @@ def test_check_config_accepts(tmp_path: Path) -> None:
         ('gpu_mode = "cuda"', ("gpu_mode", "'cuda'", "devices")),
         ("inventory_interval = 0.1", ("inventory_interval", "0.1")),
         ('lissten = "/x"', ("lissten",)),
+        ("", ("node_name", "keys")),  # all that is missing at a time
         ('node_name = "n1"', ("keys",)),
         ('assignments = ["manual"]\nlisten = "x.sock"', ("listen", "x.sock")),
         ('attach = "multus"', ("attach", "'multus'", "cni")),
@@ -450,16 +440,3 @@ def test_a_flag_that_may_be_open_is_a_flag(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(SystemExit):
         serve(["--print-config", flag, "--config", str(config(tmp_path, 'assignments = ["manual"]'))])
     assert f"netdev = {netdev}" in capsys.readouterr().out
-
-
-def test_print_config_without_what_has_no_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that on a new node everything that is missing is reported, and the rest is printed."""
-    with pytest.raises(SystemExit) as e:
-        serve(["--print-config", "--config", str(config(tmp_path, "rdma_mad = true"))])
-    assert e.value.code == 0
-    printed = capsys.readouterr()
-    assert "rdma_mad = true" in printed.out
-    assert "node_name" in printed.err
-    assert "keys" in printed.err
-    with pytest.raises(ConfigError, match=r"node_name.*keys"):
-        serve(["--check-config", "--config", str(config(tmp_path, ""))])

@@ -13,7 +13,8 @@ from hooks.forms.netdev import (
     parse_settings,
     settings_conflict,
 )
-from hooks.model.attachment import Route, VfConfig, VfLinkState, VfSettings, VlanProtocol
+from hooks.model.attachment import VfConfig, VfSettings, VlanProtocol
+from tests.fakes.holders import SETTINGS
 
 FULL: dict[str, Any] = {
     "mac": "02:00:5E:10:00:01",
@@ -32,22 +33,7 @@ FULL: dict[str, Any] = {
 
 
 def test_everything_that_can_be_reported() -> None:
-    assert parse_settings(FULL) == VfSettings(
-        config=VfConfig(
-            mac="02:00:5e:10:00:01",
-            vlan=100,
-            vlan_qos=3,
-            vlan_proto=VlanProtocol.DOT1AD,
-            min_tx_rate=100,
-            max_tx_rate=1000,
-            spoofchk=False,
-            trust=True,
-            link_state=VfLinkState.ENABLE,
-        ),
-        mtu=9000,
-        addresses=("10.0.0.2/24", "fd00::2/64"),
-        routes=(Route("10.1.0.0/16", "10.0.0.1"), Route("0.0.0.0/0"), Route("fd01::/64", "fd00::1")),
-    )
+    assert parse_settings(FULL) == SETTINGS
 
 
 def test_what_is_not_reported_is_not_set() -> None:

@@ -80,9 +80,7 @@ def test_how_a_vf_is_to_be_set() -> None:
     assert isinstance(result, Assignment)
     (vf,) = result.for_container("train").vfs
     assert vf == VfRequest(
-        name="0000:18:00.2",
-        netdev=True,
-        settings=VfSettings(config=VfConfig(mac="02:00:5e:10:00:01", vlan=0), mtu=9000),
+        name="0000:18:00.2", netdev=True, settings=VfSettings(config=VfConfig(mac="02:00:5e:10:00:01", vlan=0), mtu=9000)
     )
     assert parse(with_vf(netdev=None, mac=None)) == parse(with_vf())
 
@@ -255,28 +253,6 @@ def test_the_size_is_bounded_in_bytes_to_the_byte() -> None:
     assert isinstance(parse(padded(MAX_BYTES - 1)), Assignment)
     assert isinstance(parse(padded(MAX_BYTES)), Assignment)
     refused(padded(MAX_BYTES + 1))
-
-
-@pytest.mark.parametrize(
-    "bomb",
-    [
-        "[" * 100_000,
-        '{"a":' * 40_000,
-        '"' + '\\"' * 130_000,
-        '"' * 262_000,
-        "\\" * 262_000,
-        "1" * 262_000,
-        "[1" + ",1" * 130_000 + "]",
-        '{"a":1' + ',"a":1' * 40_000 + "}",
-        "[" + ",".join("[]" * 1 for _ in range(80_000)) + "]",
-        " " * 262_000,
-    ],
-    ids=["deep", "deep objects", "escapes", "quotes", "backslashes", "digits", "wide", "duplicates", "brackets", "spaces"],
-)
-def test_bombs_are_refused_in_bounded_time(bomb: str) -> None:
-    started = time.process_time()
-    refused(bomb)
-    assert time.process_time() - started < 10  # milliseconds each, on a loaded machine a second; minutes if it is quadratic
 
 
 def with_two_vfs(one: dict[str, Any], other: dict[str, Any], *, containers: tuple[str, str]) -> dict[str, Any]:

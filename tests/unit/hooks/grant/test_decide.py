@@ -9,10 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules, View, decide
-from hooks.grant.pod import PodPolicy
-from hooks.grant.rdma import NCCL_IB_HCA, RdmaInjection
+from hooks.grant.rdma import NCCL_IB_HCA
 from hooks.grant.unhealthy import Unhealthy
-from hooks.isolation.unenforced import Unenforced
 from hooks.model.assignment import (
     ContainerRequest,
     Form,
@@ -36,18 +34,10 @@ from lading.signature import sign
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GRANT, NOTHING, ContainerId, PodUid, SandboxId
 from tests.fakes.holders import BOOT, NOW
 from tests.unit.hooks.inventories import gpu, inventory, uuid, vf
+from tests.unit.hooks.rules import RULES
 
 POD = "11111111-2222-3333-4444-555555555555"
 NODE = inventory(gpus=(gpu(0), gpu(1)), vfs=(vf(0), vf(1), vf(2)))
-RULES = Rules(
-    node_name="n1",
-    trust=Trust(accepted=frozenset({Form.MANUAL})),
-    pod=PodPolicy(),
-    unassigned=UnassignedPolicy(),
-    vendors=(Nvidia(),),
-    isolations=(Unenforced(),),
-    rdma=RdmaInjection(),
-)
 CENTRAL = replace(RULES, trust=Trust(accepted=frozenset({Form.UNSIGNED})))
 VIEW = View(inventory=NODE, now=NOW, boot_id=BOOT)
 

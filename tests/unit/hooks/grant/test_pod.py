@@ -18,10 +18,7 @@ WITH_UUID = Container(env=(EnvVar("NVIDIA_VISIBLE_DEVICES", "GPU-1"),))
 
 
 def reason(
-    request: ContainerRequest,
-    container: Container = PLAIN,
-    sandbox: Sandbox | None = None,
-    policy: PodPolicy | None = None,
+    request: ContainerRequest, container: Container = PLAIN, sandbox: Sandbox | None = None, policy: PodPolicy | None = None
 ) -> Reason | None:
     refusal = check_pod(sandbox or Sandbox(), container, request, policy or PodPolicy(), [Nvidia()])
     return refusal.reason if refusal else None

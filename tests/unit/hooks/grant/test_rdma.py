@@ -38,10 +38,7 @@ def test_verbs_nodes_by_their_own_number() -> None:
 
 
 def test_names_for_programs() -> None:
-    assert env(adjust()) == {
-        "PCIDEVICE_LADING_DEV_RDMA": f"{vf(3).bdf},{vf(0).bdf}",
-        "NCCL_IB_HCA": "=mlx5_4,mlx5_1",
-    }
+    assert env(adjust()) == {"PCIDEVICE_LADING_DEV_RDMA": f"{vf(3).bdf},{vf(0).bdf}", "NCCL_IB_HCA": "=mlx5_4,mlx5_1"}
 
 
 def test_a_users_own_nccl_wins_and_ours_wins_for_pcidevice() -> None:

@@ -50,6 +50,10 @@ def a_link(node: Path) -> None:
     node.symlink_to("real")
 
 
+def a_dangling_link(node: Path) -> None:
+    node.symlink_to("none")
+
+
 def an_absolute_link(node: Path) -> None:
     node.symlink_to("/dev/null")
 
@@ -74,6 +78,7 @@ def a_block_device(node: Path) -> None:
     ("plant", "cause"),
     [
         (a_link, Cause.LINK),
+        (a_dangling_link, Cause.LINK),
         (an_absolute_link, Cause.LINK),
         (a_file, Cause.NOT_A_CHAR_DEVICE),
         (a_folder, Cause.NOT_A_CHAR_DEVICE),

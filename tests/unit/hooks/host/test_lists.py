@@ -65,8 +65,7 @@ def test_a_sandbox_that_is_not_ready() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sandboxes", "labels", "pod"),
-    [([SANDBOX], LABELS, "u"), ([SANDBOX], {}, "u"), ([], LABELS, "by-label"), ([], {}, "")],
+    ("sandboxes", "labels", "pod"), [([SANDBOX], LABELS, "u"), ([SANDBOX], {}, "u"), ([], LABELS, "by-label"), ([], {}, "")]
 )
 def test_the_pod_is_its_sandboxs_and_its_labels_where_that_is_not_listed(
     sandboxes: list[cri.PodSandbox], labels: dict[str, str], pod: str
@@ -145,50 +144,50 @@ def read_twice(path: Path, listing: Listing, *between: str) -> list[Lists]:
         return asyncio.run(read())
 
 
-def test_a_grant_that_nri_wrote_is_asked_for_once(sockets: Path) -> None:
+def test_a_grant_that_nri_wrote_is_asked_for_once(short_folder: Path) -> None:
     listing = Listing()
-    for lists in read_twice(sockets / "runtime.sock", listing):
+    for lists in read_twice(short_folder / "runtime.sock", listing):
         (container,) = lists.containers
         assert (container.grant, container.attachments) == ("g", "[]")
     assert listing.asked.count("ContainerStatus") == 1
 
 
-def test_containers_of_other_pods_are_not_asked_about(sockets: Path) -> None:
+def test_containers_of_other_pods_are_not_asked_about(short_folder: Path) -> None:
     listing = Listing(guarded=False)
-    for lists in read_twice(sockets / "runtime.sock", listing):
+    for lists in read_twice(short_folder / "runtime.sock", listing):
         assert lists.containers[0].grant is None
     assert "ContainerStatus" not in listing.asked
 
 
 def test_a_container_whose_configuration_is_deleted_is_neither_a_holder_nor_bypassed_and_is_asked_about_again(
-    sockets: Path,
+    short_folder: Path,
 ) -> None:
     """Check a container whose configuration disappears while it is removed."""
     listing = Listing(info={"info": '{"runtimeSpec": null}'})
-    for lists in read_twice(sockets / "runtime.sock", listing):
+    for lists in read_twice(short_folder / "runtime.sock", listing):
         assert lists.containers[0].grant == ""
     assert listing.asked.count("ContainerStatus") == 2
 
 
-def test_a_container_without_a_grant_in_its_configuration_has_none(sockets: Path) -> None:
-    for lists in read_twice(sockets / "runtime.sock", Listing(info=configuration({"other": "x"})), "d"):
+def test_a_container_without_a_grant_in_its_configuration_has_none(short_folder: Path) -> None:
+    for lists in read_twice(short_folder / "runtime.sock", Listing(info=configuration({"other": "x"})), "d"):
         assert {container.grant for container in lists.containers} == {None}
 
 
 @pytest.mark.parametrize(("state", "ended"), [(cri.SANDBOX_READY, False), (cri.SANDBOX_NOTREADY, True)])
-def test_a_sandbox_that_is_not_ready_has_ended(sockets: Path, state: cri.PodSandboxState, ended: bool) -> None:
+async def test_a_sandbox_that_is_not_ready_has_ended(short_folder: Path, state: cri.PodSandboxState, ended: bool) -> None:
     status = cri.PodSandboxStatusResponse(status=cri.PodSandboxStatus(state=state)).SerializeToString()
 
     async def ask() -> bool:
-        async with RuntimeClient(sockets / "runtime.sock") as runtime:
+        async with RuntimeClient(short_folder / "runtime.sock") as runtime:
             return await has_ended(runtime, SandboxId("s"))
 
-    with RawServer(sockets / "runtime.sock", lambda _: status, workers=1):
-        assert asyncio.run(ask()) is ended
-    assert asyncio.run(ask()) is False  # nothing answers
+    with RawServer(short_folder / "runtime.sock", lambda _: status, workers=1):
+        assert await ask() is ended
+    assert await ask() is False  # nothing answers
 
 
-def test_the_sandboxes_are_listed_first(sockets: Path) -> None:
+async def test_the_sandboxes_are_listed_first(short_folder: Path) -> None:
     """Check a container that is created between both lists: its sandbox is known by its label."""
     asked: list[str] = []
 
@@ -196,10 +195,8 @@ def test_the_sandboxes_are_listed_first(sockets: Path) -> None:
         asked.append(call.method)
         return b""
 
-    async def read(path: Path) -> Lists:
+    path = short_folder / "runtime.sock"
+    with RawServer(path, answer, workers=1):
         async with RuntimeClient(path) as runtime:
-            return await read_lists(runtime, prefixes=(PREFIX,))
-
-    with RawServer(sockets / "runtime.sock", answer, workers=1):
-        assert asyncio.run(read(sockets / "runtime.sock")) == Lists()
+            assert await read_lists(runtime, prefixes=(PREFIX,)) == Lists()
     assert asked == ["ListPodSandbox", "ListContainers"]

@@ -15,9 +15,9 @@ Max address space         unlimited            unlimited            bytes
 
 
 @pytest.fixture
-def runtime(sockets: Path) -> Iterator[Path]:
+def runtime(short_folder: Path) -> Iterator[Path]:
     """Listen in this process, so that its limits are read."""
-    path = sockets / "runtime.sock"
+    path = short_folder / "runtime.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -48,15 +48,17 @@ def test_a_process_that_is_not_there_says_nothing(tmp_path: Path, runtime: Path)
     assert memlock_warning(tmp_path, runtime) == ""
 
 
-def test_nor_does_a_runtime_that_is_not_there(tmp_path: Path, sockets: Path) -> None:
+def test_nor_does_a_runtime_that_is_not_there(tmp_path: Path, short_folder: Path) -> None:
     limits(tmp_path, 1)
-    assert memlock_warning(tmp_path, sockets / "absent.sock") == ""
+    assert memlock_warning(tmp_path, short_folder / "absent.sock") == ""
 
 
-def test_a_runtime_with_a_full_backlog_holds_no_one_up(tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_with_a_full_backlog_is_not_waited_for(
+    tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hooks.host.memlock._CONNECT_S", 0.01)
     limits(tmp_path, 1)
-    path = sockets / "runtime.sock"
+    path = short_folder / "runtime.sock"
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
         listener.bind(str(path))
         listener.listen(0)

@@ -5,19 +5,15 @@ from typing import Any
 
 import pytest
 
-from hooks.grant.cards import UnassignedPolicy
-from hooks.grant.decide import Rules, View, decide
-from hooks.grant.pod import PodPolicy
-from hooks.grant.rdma import RdmaInjection
+from hooks.grant.decide import View, decide
 from hooks.isolation.library import ShareLibrary
 from hooks.isolation.mps import Limits, Mps, MpsFolders, largest_limits
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
-from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, Refusal, Trust
+from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Answer, Container, EnvVar, Mount, Sandbox
 from hooks.model.grant import Holding, holding_of
 from hooks.ports import Card, Enforced
-from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.assignment import MAX_MEMORY_MIB
 from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
@@ -25,6 +21,7 @@ from lading.sharegrant import SharedGpu
 from lading.vocabulary import PodUid
 from tests.fakes.holders import BOOT, NOW, grant
 from tests.unit.hooks.inventories import gpu, inventory, node, uuid
+from tests.unit.hooks.rules import RULES
 
 LIBRARY = ShareLibrary(libraries="/lib", shares_dir="/shares")
 FOLDERS = MpsFolders(mps_dir="/run/lading/mps", shm_dir="/dev/shm/lading-mps")
@@ -34,20 +31,12 @@ NODE = replace(
     shares_per_gpu=100,
 )
 VIEW = View(inventory=NODE, now=NOW, boot_id=BOOT)
-RULES = Rules(
-    node_name="n1",
-    trust=Trust(accepted=frozenset({Form.MANUAL})),
-    pod=PodPolicy(),
-    unassigned=UnassignedPolicy(),
-    vendors=(Nvidia(),),
-    isolations=(Unenforced(), Tokens(library=LIBRARY), Mps(folders=FOLDERS)),
-    rdma=RdmaInjection(),
-)
+MPS_RULES = replace(RULES, isolations=(Unenforced(), Tokens(library=LIBRARY), Mps(folders=FOLDERS)))
 
 
 def ask(gpus: str, *env: str, view: View = VIEW) -> Answer | Refusal:
     sandbox = Sandbox(id="s", uid="pod-1", name="p", namespace="default", annotations={"lading.dev/gpus": gpus})
-    return decide(sandbox, Container(name="train", env=tuple(map(EnvVar, env))), RULES, view)
+    return decide(sandbox, Container(name="train", env=tuple(map(EnvVar, env))), MPS_RULES, view)
 
 
 def answered(gpus: str, *env: str) -> Answer:

@@ -24,23 +24,13 @@ from hooks.model.attachment import (
     VfConfig,
     VfLinkState,
     VfSettings,
-    VlanProtocol,
 )
 from hooks.model.inventory import CharDevice, Vf
 from lading.errors import StateError
 from lading.vocabulary import PciAddress, PodUid, SandboxId
+from tests.fakes.holders import SETTINGS
 
-CONFIG = VfConfig(
-    mac="02:00:5e:10:00:01",
-    vlan=100,
-    vlan_qos=3,
-    vlan_proto=VlanProtocol.DOT1AD,
-    min_tx_rate=0,
-    max_tx_rate=1000,
-    spoofchk=False,
-    trust=True,
-    link_state=VfLinkState.ENABLE,
-)
+CONFIG = SETTINGS.config
 FULL = Attachment(
     vf=Vf(
         bdf=PciAddress("0000:3b:00.2"),
@@ -64,12 +54,7 @@ FULL = Attachment(
     netns_id=NetnsId(4, 4026532001),
     boot_id="00000000-0000-4000-8000-000000000001",
     ifname="rdma0",
-    settings=VfSettings(
-        config=CONFIG,
-        mtu=9000,
-        addresses=("10.0.0.2/24", "fd00::2/64"),
-        routes=(Route("10.1.0.0/16", "10.0.0.1"), Route("::/0")),
-    ),
+    settings=SETTINGS,
     netdev=Netdev(
         name="ens1v1",
         mac="02:00:00:00:00:01",

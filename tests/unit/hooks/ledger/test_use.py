@@ -47,10 +47,7 @@ def test_a_process_of_no_holder_is_not_counted(text: str) -> None:
 
 
 def test_containers_of_one_pod_are_distinguished_by_their_ids() -> None:
-    grants = [
-        grant("a", "x", SHARE, containers={"a" * 64: "s"}),
-        grant("a", "y", SHARE, containers={"b" * 64: "s"}),
-    ]
+    grants = [grant("a", "x", SHARE, containers={"a" * 64: "s"}), grant("a", "y", SHARE, containers={"b" * 64: "s"})]
     cgroups = {1: cgroup("a", "a"), 2: cgroup("a", "b")}
     assert decide_use([CARD], cgroups, grants) == {part("a", "x"): 100, part("a", "y"): 30}
 
@@ -72,8 +69,7 @@ def test_a_process_whose_memory_is_not_reported_makes_that_of_its_container_unkn
 def test_instances_are_distinguished() -> None:
     both = GrantedDevices(gpus=tuple(GrantedGpu(uuid=uuid(1), mig_uuid=mig_uuid(number)) for number in (10, 11)))
     card = replace(
-        mig_gpu(1),
-        processes=(GpuProcess(pid=1, instance=(1, 0), used_mib=5), GpuProcess(pid=1, instance=(2, 0), used_mib=7)),
+        mig_gpu(1), processes=(GpuProcess(pid=1, instance=(1, 0), used_mib=5), GpuProcess(pid=1, instance=(2, 0), used_mib=7))
     )
     expected = {part("a", device=mig_uuid(10)): 5, part("a", device=mig_uuid(11)): 7}
     assert decide_use([card], {1: cgroup("a")}, [grant("a", devices=both)]) == expected

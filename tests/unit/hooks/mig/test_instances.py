@@ -19,8 +19,8 @@ from lading.log import Event, Log
 from lading.reasons import Reason
 from tests.fakes.compared import seen
 from tests.fakes.holders import grant
+from tests.fakes.records import Records
 from tests.unit.hooks.inventories import gpu, inventory, uuid
-from tests.unit.runtimeproxy.conftest import Records
 
 CARD = uuid(0)
 SANDBOX = Sandbox(id="s", uid="p", name="p")
@@ -84,11 +84,6 @@ class Rig:
 
     def shown(self, read: Inventory) -> list[str]:
         return [mig.uuid for mig in self.instances.shown(read).gpus[0].mig if mig.is_made]
-
-
-@pytest.fixture
-def records() -> Records:
-    return Records()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 
@@ -15,64 +16,36 @@ from hooks.model.assignment import (
     GrantedVf,
     VfRequest,
 )
-from hooks.model.attachment import Route, VfConfig, VfLinkState, VfSettings, VlanProtocol
+from hooks.model.attachment import VfConfig, VfSettings
 from hooks.model.canonical import defaults
 from hooks.model.grant import Grant, parse_annotation, parse_devices, parse_request, render_annotation, render_json
 from lading.devices.isolation import IsolationName
 from lading.errors import StateError
 from lading.vocabulary import PciAddress, PodUid
-from tests.fakes.holders import BOOT, gpu_uuid, grant, vf_bdf, vfs
+from tests.fakes.holders import BOOT, SETTINGS, gpu_uuid, grant, vf_bdf, vfs
 
-SETTINGS = VfSettings(
-    config=VfConfig(
-        mac="02:00:5e:10:00:01",
-        vlan=100,
-        vlan_qos=3,
-        vlan_proto=VlanProtocol.DOT1AD,
-        min_tx_rate=1,
-        max_tx_rate=100,
-        spoofchk=False,
-        trust=True,
-        link_state=VfLinkState.ENABLE,
-    ),
-    mtu=9000,
-    addresses=("10.0.0.2/24", "fd00::2/64"),
-    routes=(Route(to="10.1.0.0/16", via="10.0.0.1"), Route(to="10.2.0.0/16")),
-)
+SHARE: dict[str, Any] = {
+    "memory_mib": 8138,
+    "core_percent": 30,
+    "core_limit_percent": 80,
+    "isolation": IsolationName.TOKENS,
+    "pod_wide": True,
+    "pod_memory_mib": 9000,
+    "pod_core_percent": 40,
+}
 FULL = dataclasses.replace(
     grant(),
     form=Form.SIGNED,
     gen=7,
     request=ContainerRequest(
-        gpus=(
-            GpuRequest(
-                name="GPU-x",
-                bdf=PciAddress("0000:1b:00.0"),
-                memory_mib=8138,
-                core_percent=30,
-                core_limit_percent=80,
-                isolation=IsolationName.TOKENS,
-                pod_wide=True,
-                pod_memory_mib=9000,
-                pod_core_percent=40,
-            ),
-        ),
+        gpus=(GpuRequest(name="GPU-x", bdf=PciAddress("0000:1b:00.0"), **SHARE),),
         vfs=(VfRequest(name="mlx5_7", pf=PciAddress("0000:18:00.0"), ifname="rdma0", netdev=True, settings=SETTINGS),),
         any_vfs=2,
         any_vfs_pod_wide=True,
     ),
     devices=GrantedDevices(
         gpus=(
-            GrantedGpu(
-                uuid=gpu_uuid(1),
-                memory_mib=8138,
-                core_percent=30,
-                core_limit_percent=80,
-                isolation=IsolationName.TOKENS,
-                pod_wide=True,
-                pod_memory_mib=9000,
-                pod_core_percent=40,
-            ),
+            GrantedGpu(uuid=gpu_uuid(1), **SHARE),
             GrantedGpu(uuid=gpu_uuid(2), mig_uuid=f"MIG-{str(gpu_uuid(3))[4:]}"),
         ),
         vfs=(GrantedVf(bdf=vf_bdf(3), ifname="rdma0", pod_wide=True),),

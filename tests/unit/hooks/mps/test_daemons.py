@@ -1,12 +1,11 @@
 """Test the life of a card's MPS daemon, with the simulated programs (simnode/fake_mps.py) as real processes."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,9 +28,9 @@ from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
 from simnode.patience import await_until
 from tests.fakes.compared import seen
 from tests.fakes.holders import grant
+from tests.fakes.records import Records
 from tests.fakes.selinux import enable_selinux
 from tests.unit.hooks.inventories import gpu, inventory, uuid
-from tests.unit.runtimeproxy.conftest import Records
 
 EXCLUSIVE, DEFAULT = True, False
 NO_ONE = 65534
@@ -128,20 +127,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def rig(sockets: Path, log: Log) -> Iterator[Rig]:
-    yield Rig(sockets, log)
-    for path in Path("/proc").glob("[0-9]*/cmdline"):  # daemons and servers: their programs are below the folder
-        with contextlib.suppress(OSError):
-            if f"{sockets}/bin/".encode() in path.read_bytes():
-                os.kill(int(path.parent.name), signal.SIGKILL)
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await scenario()
-
-    asyncio.run(bounded())
+def rig(programs: Path, log: Log) -> Rig:
+    return Rig(programs, log)
 
 
 def refused(result: Adjustment | Refusal) -> Refusal:
@@ -152,33 +139,30 @@ def refused(result: Adjustment | Refusal) -> Refusal:
 # start and stop
 
 
-def test_a_daemon_lives_from_the_first_share_to_the_last(rig: Rig, records: Records) -> None:
-    async def scenario() -> None:
-        first, second = share("a"), share("b", memory_mib=4096, limit=30)
-        assert await rig.create(first) == Adjustment()
-        pid = rig.pid
-        assert pid is not None
-        assert rig.modes == [(uuid(0), EXCLUSIVE)]
-        assert await rig.create(second) == Adjustment()
-        assert rig.pid == pid
-        rig.grants.remove(first)
-        assert not await rig.compare()
-        assert rig.pid == pid
-        assert not rig.ending()
-        rig.grants.remove(second)
-        assert rig.ending()
-        assert await rig.compare()  # the devices are to be read again
-        assert rig.pid is None
-        assert rig.modes == [(uuid(0), EXCLUSIVE), (uuid(0), DEFAULT)]
-        assert rig.folders_left() == []
-        assert not rig.ending()
-
-    run(scenario)
+async def test_a_daemon_lives_from_the_first_share_to_the_last(rig: Rig, records: Records) -> None:
+    first, second = share("a"), share("b", memory_mib=4096, limit=30)
+    assert await rig.create(first) == Adjustment()
+    pid = rig.pid
+    assert pid is not None
+    assert rig.modes == [(uuid(0), EXCLUSIVE)]
+    assert await rig.create(second) == Adjustment()
+    assert rig.pid == pid
+    rig.grants.remove(first)
+    assert not await rig.compare()
+    assert rig.pid == pid
+    assert not rig.ending()
+    rig.grants.remove(second)
+    assert rig.ending()
+    assert await rig.compare()  # the devices are to be read again
+    assert rig.pid is None
+    assert rig.modes == [(uuid(0), EXCLUSIVE), (uuid(0), DEFAULT)]
+    assert rig.folders_left() == []
+    assert not rig.ending()
     assert records.events() == [Event.MPS_STARTED, Event.MPS_STOPPED]
 
 
-def test_a_daemon_is_a_service_of_its_own_with_its_own_shared_memory(rig: Rig) -> None:
-    run(lambda: _created(rig, share("a")))
+async def test_a_daemon_is_a_service_of_its_own_with_its_own_shared_memory(rig: Rig) -> None:
+    assert await rig.create(share("a")) == Adjustment()
     text = rig.command.with_name("systemd-run.log").read_text().split()
     assert f"--unit=lading-mps-{uuid(0)}" in text
     assert f"--property=BindPaths={rig.folders.shm(uuid(0))}:/dev/shm" in text
@@ -187,145 +171,120 @@ def test_a_daemon_is_a_service_of_its_own_with_its_own_shared_memory(rig: Rig) -
     assert Path(rig.folders.shm(uuid(0))).stat().st_mode & 0o7777 == 0o1777
 
 
-def test_on_a_host_with_selinux_containers_may_use_the_folders_of_a_daemon(rig: Rig) -> None:
+async def test_on_a_host_with_selinux_containers_may_use_the_folders_of_a_daemon(rig: Rig) -> None:
     enable_selinux(Path(rig.folders.mps_dir).parent / "host")
-    run(lambda: _created(rig, share("a")))
+    await rig.create(share("a"))
     assert read_label(rig.pipe) == read_label(Path(rig.folders.shm(uuid(0)))) == FOR_CONTAINERS
 
 
-def test_cards_have_daemons_of_their_own(rig: Rig) -> None:
-    async def scenario() -> None:
-        results = await asyncio.gather(*(rig.create(share(f"p{n}", n)) for n in range(2)))
-        assert list(results) == [Adjustment(), Adjustment()]
-        assert rig.control(uuid(0)).pid() != rig.control(uuid(1)).pid()
-        rig.grants = rig.grants[:1]
-        await rig.compare()
-        assert [rig.control(uuid(n)).pid() is None for n in range(2)] == [False, True]
-
-    run(scenario)
+async def test_cards_have_daemons_of_their_own(rig: Rig) -> None:
+    results = await asyncio.gather(*(rig.create(share(f"p{n}", n)) for n in range(2)))
+    assert list(results) == [Adjustment(), Adjustment()]
+    assert rig.control(uuid(0)).pid() != rig.control(uuid(1)).pid()
+    rig.grants = rig.grants[:1]
+    await rig.compare()
+    assert [rig.control(uuid(n)).pid() is None for n in range(2)] == [False, True]
 
 
-def test_two_containers_at_once_start_one_daemon(rig: Rig, records: Records) -> None:
-    async def scenario() -> None:
-        results = await asyncio.gather(*(rig.create(share(f"p{n}")) for n in range(3)))
-        assert list(results) == [Adjustment()] * 3
-
-    run(scenario)
+async def test_two_containers_at_once_start_one_daemon(rig: Rig, records: Records) -> None:
+    results = await asyncio.gather(*(rig.create(share(f"p{n}")) for n in range(3)))
+    assert list(results) == [Adjustment()] * 3
     assert records.events() == [Event.MPS_STARTED]
 
 
-def test_a_restarted_lading_hooks_finds_its_daemons(rig: Rig, records: Records) -> None:
-    async def scenario() -> None:
-        one = share("a")
-        await rig.create(one)
-        pid = rig.pid
-        rig.daemons = rig.instance()
-        await rig.compare()
-        assert await rig.create(one) == Adjustment()
-        assert rig.pid == pid
-        rig.grants.clear()
-        rig.daemons = rig.instance()  # it ended before it could stop the daemon
-        assert rig.ending()
-        await rig.compare()
-        assert rig.pid is None
-        assert rig.modes[-1] == (uuid(0), DEFAULT)
-
-    run(scenario)
+async def test_a_restarted_lading_hooks_finds_its_daemons(rig: Rig, records: Records) -> None:
+    one = share("a")
+    await rig.create(one)
+    pid = rig.pid
+    rig.daemons = rig.instance()
+    await rig.compare()
+    assert await rig.create(one) == Adjustment()
+    assert rig.pid == pid
+    rig.grants.clear()
+    rig.daemons = rig.instance()  # it ended before it could stop the daemon
+    assert rig.ending()
+    await rig.compare()
+    assert rig.pid is None
+    assert rig.modes[-1] == (uuid(0), DEFAULT)
     assert records.events() == [Event.MPS_STARTED, Event.MPS_STOPPED]
 
 
-def test_a_socket_says_nothing_about_the_daemon(rig: Rig) -> None:
-    async def scenario() -> None:
-        one = share("a")
-        await rig.create(one)
-        pid = rig.pid
-        await rig.kill()
-        assert (rig.pipe / "control").exists()
-        assert (rig.pipe / "nvidia-cuda-mps-control.pid").exists()
-        (rig.pipe / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")  # the pid is another process's now
-        assert rig.pid is None
+async def test_a_socket_says_nothing_about_the_daemon(rig: Rig) -> None:
+    one = share("a")
+    await rig.create(one)
+    pid = rig.pid
+    await rig.kill()
+    assert (rig.pipe / "control").exists()
+    assert (rig.pipe / "nvidia-cuda-mps-control.pid").exists()
+    (rig.pipe / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")  # the pid is another process's now
+    assert rig.pid is None
+    await rig.compare()
+    assert rig.pid not in {None, pid, os.getpid()}
+
+
+async def test_a_second_start_is_refused_and_a_daemon_without_a_pid_file_replaced(rig: Rig) -> None:
+    await rig.create(share("a"))
+    file = rig.pipe / "nvidia-cuda-mps-control.pid"
+    old = int(file.read_text())
+    with pytest.raises(HostError, match="already running"):
+        await rig.control(uuid(0)).start()
+    assert rig.pid is None  # the daemon runs, and its pid file is gone
+    assert _runs(old)
+    await _until(rig, lambda: rig.pid is not None)
+    assert not _runs(old)
+    rig.grants.clear()
+    await _until(rig, lambda: not rig.ending())
+
+
+async def test_a_daemon_that_died_is_replaced_and_its_server_ended(rig: Rig, records: Records) -> None:
+    await rig.create(share("a"))
+    with client(rig.pipe) as program:
+        server = int(program.answer()[1])
         await rig.compare()
-        assert rig.pid not in {None, pid, os.getpid()}
-
-    run(scenario)
-
-
-def test_a_second_start_is_refused_and_a_daemon_without_a_pid_file_replaced(rig: Rig) -> None:
-    async def scenario() -> None:
-        await rig.create(share("a"))
-        file = rig.pipe / "nvidia-cuda-mps-control.pid"
-        old = int(file.read_text())
-        with pytest.raises(HostError, match="already running"):
-            await rig.control(uuid(0)).start()
-        assert rig.pid is None  # the daemon runs, and its pid file is gone
-        assert _runs(old)
+        await rig.kill()
+        assert _runs(server)
         await _until(rig, lambda: rig.pid is not None)
-        assert not _runs(old)
-        rig.grants.clear()
-        await _until(rig, lambda: not rig.ending())
-
-    run(scenario)
-
-
-def test_a_daemon_that_died_is_replaced_and_its_server_ended(rig: Rig, records: Records) -> None:
-    async def scenario() -> None:
-        await rig.create(share("a"))
-        with client(rig.pipe) as program:
-            server = int(program.answer()[1])
-            await rig.compare()
-            await rig.kill()
-            assert _runs(server)
-            await _until(rig, lambda: rig.pid is not None)
-            assert not _runs(server)
-
-    run(scenario)
+        assert not _runs(server)
     assert records.events() == [Event.MPS_STARTED, Event.MPS_FAILED, Event.MPS_STARTED]
 
 
-def test_what_containers_left_in_their_shared_memory_is_removed(rig: Rig) -> None:
-    async def scenario() -> None:
-        await rig.create(share("a"))
-        rig.leave_a_file()
-        rig.grants.clear()
-        await _until(rig, lambda: not rig.ending())
-        assert rig.folders_left() == []
-
-    run(scenario)
+async def test_files_of_containers_in_the_daemons_shared_memory_are_removed(rig: Rig) -> None:
+    await rig.create(share("a"))
+    rig.leave_a_file()
+    rig.grants.clear()
+    await _until(rig, lambda: not rig.ending())
+    assert rig.folders_left() == []
     assert "rm -rf" in rig.command.with_name("systemd-run.log").read_text()
 
 
 # limits
 
 
-def test_the_daemons_own_limits_follow_the_largest_share(rig: Rig) -> None:
-    async def scenario() -> None:
-        small, large = share("a", memory_mib=1044, limit=20), share("b", memory_mib=4096, limit=60)
-        questions = ("get_default_active_thread_percentage", "get_default_device_pinned_mem_limit 0")
-        await rig.create(small)
-        assert await rig.ask(*questions) == ["20.0", "1G"]  # the daemon says whole GiB: nothing compares that
-        with client(rig.pipe) as program:
-            assert program.answer()[2:] == ["20.0", "1044M"]
-        await rig.create(large)
-        assert await rig.ask(*questions) == ["60.0", "4G"]
-        with client(rig.pipe) as program:  # a client of the server that ran before
-            assert program.answer()[2:] == ["60.0", "4096M"]
-
-    run(scenario)
+async def test_the_daemons_own_limits_follow_the_largest_share(rig: Rig) -> None:
+    small, large = share("a", memory_mib=1044, limit=20), share("b", memory_mib=4096, limit=60)
+    questions = ("get_default_active_thread_percentage", "get_default_device_pinned_mem_limit 0")
+    await rig.create(small)
+    assert await rig.ask(*questions) == ["20.0", "1G"]  # the daemon says whole GiB: nothing compares that
+    with client(rig.pipe) as program:
+        assert program.answer()[2:] == ["20.0", "1044M"]
+    await rig.create(large)
+    assert await rig.ask(*questions) == ["60.0", "4G"]
+    with client(rig.pipe) as program:  # a client of the server that ran before
+        assert program.answer()[2:] == ["60.0", "4096M"]
 
 
-def test_users_do_not_wait_for_one_another(rig: Rig) -> None:
-    async def scenario() -> None:
-        await rig.create(share("a"))
-        with client(rig.pipe, uid=0) as first, client(rig.pipe, uid=NO_ONE) as second:
-            assert first.answer() == second.answer()
-
-    run(scenario)
+async def test_users_do_not_wait_for_one_another(rig: Rig) -> None:
+    await rig.create(share("a"))
+    with client(rig.pipe, uid=0) as first, client(rig.pipe, uid=NO_ONE) as second:
+        assert first.answer() == second.answer()
 
 
 # stop
 
 
-def test_a_stop_with_a_client_ends_the_server_before_the_mode_is_set_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_with_a_client_ends_the_server_before_the_mode_is_set_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(control_module, "QUIT_S", 1)
     servers: list[int] = []
 
@@ -333,216 +292,179 @@ def test_a_stop_with_a_client_ends_the_server_before_the_mode_is_set_back(rig: R
         assert servers
         assert not any(map(_runs, servers))
 
-    async def scenario() -> None:
-        await rig.create(share("a"))
-        with client(rig.pipe) as program:
-            servers.append(int(program.answer()[1]))
-            rig.driver = server_ended
-            rig.grants.clear()
-            await _until(rig, lambda: not rig.ending())
-        assert rig.modes[-1] == (uuid(0), DEFAULT)
-
-    run(scenario)
-
-
-def test_a_card_is_held_until_its_mode_is_back(rig: Rig) -> None:
-    async def scenario() -> None:
-        one = share("a")
-        await rig.create(one)
-        assert rig.daemons.holdings() == ()
-
-        def fails() -> None:
-            raise HostError("the driver does not want to")
-
-        rig.driver = fails
+    await rig.create(share("a"))
+    with client(rig.pipe) as program:
+        servers.append(int(program.answer()[1]))
+        rig.driver = server_ended
         rig.grants.clear()
-        [holding] = rig.daemons.holdings()
-        assert [device.uuid for device in holding.devices.gpus] == [uuid(0)]
-        await rig.compare()
-        assert rig.pid is None
-        assert rig.daemons.holdings() == (holding,)
-        assert rig.ending()
-        rig.driver = lambda: None
-        await rig.compare()
-        assert rig.daemons.holdings() == ()
-        assert not rig.ending()
-
-    run(scenario)
+        await _until(rig, lambda: not rig.ending())
+    assert rig.modes[-1] == (uuid(0), DEFAULT)
 
 
-def test_a_new_share_takes_over_a_card_that_is_not_back_yet(rig: Rig) -> None:
-    async def scenario() -> None:
-        await rig.create(share("a"))
-        rig.grants.clear()
-        stop, start = asyncio.create_task(rig.compare()), asyncio.create_task(rig.create(share("b")))
-        assert await start == Adjustment()
-        await stop
-        assert rig.pid is not None
-        assert rig.daemons.holdings() == ()
-        assert rig.modes[-1] == (uuid(0), EXCLUSIVE)
+async def test_a_card_is_held_until_its_mode_is_back(rig: Rig) -> None:
+    one = share("a")
+    await rig.create(one)
+    assert rig.daemons.holdings() == ()
 
-    run(scenario)
+    def fails() -> None:
+        raise HostError("the driver does not want to")
+
+    rig.driver = fails
+    rig.grants.clear()
+    [holding] = rig.daemons.holdings()
+    assert [device.uuid for device in holding.devices.gpus] == [uuid(0)]
+    await rig.compare()
+    assert rig.pid is None
+    assert rig.daemons.holdings() == (holding,)
+    assert rig.ending()
+    rig.driver = lambda: None
+    await rig.compare()
+    assert rig.daemons.holdings() == ()
+    assert not rig.ending()
+
+
+async def test_a_new_share_takes_over_a_card_that_is_not_back_yet(rig: Rig) -> None:
+    await rig.create(share("a"))
+    rig.grants.clear()
+    stop, start = asyncio.create_task(rig.compare()), asyncio.create_task(rig.create(share("b")))
+    assert await start == Adjustment()
+    await stop
+    assert rig.pid is not None
+    assert rig.daemons.holdings() == ()
+    assert rig.modes[-1] == (uuid(0), EXCLUSIVE)
 
 
 # daemons that hang, and failures
 
 
-def test_a_daemon_that_hangs_refuses_its_card_and_no_other(rig: Rig) -> None:
-    async def scenario() -> None:
-        await rig.create(share("a"))
-        await rig.create(share("c", 1))
-        rig.hangs = uuid(0)
-        os.kill(rig.pid or 0, signal.SIGSTOP)
-        hangs, other = await asyncio.gather(rig.create(share("b")), rig.create(share("d", 1)))
-        assert refused(hangs).reason is Reason.ISOLATION_UNAVAILABLE
-        assert other == Adjustment()
-        rig.grants = [one for one in rig.grants if one.pod in {"c", "d"}]
-        await _until(rig, lambda: not rig.ending())
-        assert rig.pid is None  # the daemon was ended by force
-        assert (uuid(0), DEFAULT) in rig.modes
-
-    run(scenario)
+async def test_a_daemon_that_hangs_refuses_its_card_and_no_other(rig: Rig) -> None:
+    await rig.create(share("a"))
+    await rig.create(share("c", 1))
+    rig.hangs = uuid(0)
+    os.kill(rig.pid or 0, signal.SIGSTOP)
+    hangs, other = await asyncio.gather(rig.create(share("b")), rig.create(share("d", 1)))
+    assert refused(hangs).reason is Reason.ISOLATION_UNAVAILABLE
+    assert other == Adjustment()
+    rig.grants = [one for one in rig.grants if one.pod in {"c", "d"}]
+    await _until(rig, lambda: not rig.ending())
+    assert rig.pid is None  # the daemon was ended by force
+    assert (uuid(0), DEFAULT) in rig.modes
 
 
-def test_a_comparison_does_not_wait_for_a_daemon_that_hangs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_comparison_does_not_wait_for_a_daemon_that_hangs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemons_module, "_SCAN_S", 0.1)
-
-    async def scenario() -> None:
-        await rig.create(share("a"))
-        os.kill(rig.pid or 0, signal.SIGSTOP)
-        rig.grants.clear()
-        began = time.monotonic()
-        await rig.compare()
-        assert time.monotonic() - began < PATIENT_S
-        assert rig.ending()
-        os.kill(rig.pid or 0, signal.SIGCONT)
-        await _until(rig, lambda: not rig.ending())
-
-    run(scenario)
+    await rig.create(share("a"))
+    os.kill(rig.pid or 0, signal.SIGSTOP)
+    rig.grants.clear()
+    began = time.monotonic()
+    await rig.compare()
+    assert time.monotonic() - began < PATIENT_S
+    assert rig.ending()
+    os.kill(rig.pid or 0, signal.SIGCONT)
+    await _until(rig, lambda: not rig.ending())
 
 
-def test_a_program_that_never_starts_the_daemon_refuses(rig: Rig, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_that_never_starts_the_daemon_refuses(
+    rig: Rig, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(control_module, "START_S", 0.3)
     rig.hangs = uuid(0)
     rig.command.write_text("#!/bin/sh\nexec sleep 60\n")
-    results: list[Adjustment | Refusal] = []
-
-    async def scenario() -> None:
-        results.append(await rig.create(share("a")))
-        rig.command.write_text("#!/bin/sh\nexit 0\n")  # says that it has, and has not
-        results.append(await rig.create(share("a")))
-        rig.command.unlink()
-        results.append(await rig.create(share("a")))
-        rig.grants.clear()
-        await rig.compare()
-        assert rig.modes[-1] == (uuid(0), DEFAULT)
-        assert not rig.ending()
-
-    run(scenario)
+    results = [await rig.create(share("a"))]
+    rig.command.write_text("#!/bin/sh\nexit 0\n")  # says that it has, and has not
+    results.append(await rig.create(share("a")))
+    rig.command.unlink()
+    results.append(await rig.create(share("a")))
+    rig.grants.clear()
+    await rig.compare()
+    assert rig.modes[-1] == (uuid(0), DEFAULT)
+    assert not rig.ending()
     assert [refused(result).reason for result in results] == [Reason.ISOLATION_UNAVAILABLE] * 3
     assert [fields["pod_uid"] for fields in records.fields(Event.MPS_FAILED)] == ["a"] * 3
 
 
-def test_a_card_that_was_never_changed_is_not_checked_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        rig.grants.append(share("a"))
+async def test_a_card_that_was_never_changed_is_not_checked_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.grants.append(share("a"))
 
-        async def stuck(*_: object) -> None:
-            raise HostError("process 7 of MPS does not end")
+    async def stuck(*_: object) -> None:
+        raise HostError("process 7 of MPS does not end")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Control, "quit", stuck)
-            await rig.compare()
-        assert rig.ending()
-        rig.grants.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(Control, "quit", stuck)
         await rig.compare()
-        assert not rig.ending()
-        assert rig.modes == []
+    assert rig.ending()
+    rig.grants.clear()
+    await rig.compare()
+    assert not rig.ending()
+    assert rig.modes == []
 
-    run(scenario)
 
-
-def test_a_driver_that_does_not_set_the_mode_refuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_driver_that_does_not_set_the_mode_refuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemons_module, "_MODE_S", 0.2)
     answers = threading.Event()
     rig.driver = answers.wait
-
-    async def scenario() -> None:
-        assert refused(await rig.create(share("a"))).reason is Reason.ISOLATION_UNAVAILABLE
-        assert rig.pid is None
-        answers.set()
-
-    run(scenario)
+    assert refused(await rig.create(share("a"))).reason is Reason.ISOLATION_UNAVAILABLE
+    assert rig.pid is None
+    answers.set()
 
 
-def test_a_container_waits_for_a_bounded_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_container_waits_for_a_bounded_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemons_module, "PREPARE_S", 0.2)
     answers = threading.Event()
     rig.driver = answers.wait
-
-    async def scenario() -> None:
-        refusal = refused(await rig.create(share("a")))
-        answers.set()
-        assert refusal.reason is Reason.ISOLATION_UNAVAILABLE
-        assert "0.2 s" in refusal.message
-
-    run(scenario)
+    refusal = refused(await rig.create(share("a")))
+    answers.set()
+    assert refusal.reason is Reason.ISOLATION_UNAVAILABLE
+    assert "0.2 s" in refusal.message
 
 
-def test_a_folder_of_another_user_is_not_used(rig: Rig) -> None:
+async def test_a_folder_of_another_user_is_not_used(rig: Rig) -> None:
     Path(rig.folders.shm_dir).symlink_to("/tmp")
-    run(lambda: _refused_create(rig))
+    assert refused(await rig.create(share("a"))).reason is Reason.ISOLATION_UNAVAILABLE
 
 
-def test_a_fault_makes_the_card_unhealthy_until_its_clients_are_deleted(rig: Rig, records: Records) -> None:
+async def test_a_fault_makes_the_card_unhealthy_until_its_clients_are_deleted(rig: Rig, records: Records) -> None:
     node = inventory(gpus=(gpu(0), gpu(1)))
-
-    async def scenario() -> None:
-        await rig.create(share("a"))
-        assert rig.daemons.shown(node) is node
-        with client(rig.pipe) as program:
-            program.answer()
-            program.fault()
-            await rig.compare()
-            assert [bool(card.unhealthy) for card in rig.daemons.shown(node).gpus] == [True, False]
-            assert rig.ending()
-            assert refused(await rig.create(share("b"))).reason is Reason.DEVICE_UNHEALTHY
-        await _until(rig, lambda: not rig.ending())
-        assert rig.daemons.shown(node) is node
-        assert await rig.create(share("b")) == Adjustment()
-
-    run(scenario)
+    await rig.create(share("a"))
+    assert rig.daemons.shown(node) is node
+    with client(rig.pipe) as program:
+        program.answer()
+        program.fault()
+        await rig.compare()
+        assert [bool(card.unhealthy) for card in rig.daemons.shown(node).gpus] == [True, False]
+        assert rig.ending()
+        assert refused(await rig.create(share("b"))).reason is Reason.DEVICE_UNHEALTHY
+    await _until(rig, lambda: not rig.ending())
+    assert rig.daemons.shown(node) is node
+    assert await rig.create(share("b")) == Adjustment()
     assert records.events() == [Event.MPS_STARTED, Event.MPS_FAULT, Event.MPS_RECOVERED]
 
 
-def test_services_are_cards_that_need_a_daemon_or_have_one(rig: Rig) -> None:
-    def told() -> list[tuple[bool, int, bool, int]]:
+async def test_services_are_cards_that_need_a_daemon_or_have_one(rig: Rig) -> None:
+    def shown() -> list[tuple[bool, int, bool, int]]:
         services = rig.daemons.services()
         assert {(one.name, one.card) for one in services} <= {("mps", uuid(0))}
         return [(one.runs, one.clients, one.fault, one.failures) for one in services]
 
-    async def scenario() -> None:
-        assert told() == []
-        rig.grants.append(share("a"))
-        assert told() == [(False, 0, False, 0)]
-        await rig.create(rig.grants[0])
-        with client(rig.pipe) as program:
-            program.answer()
-            await rig.compare()
-            assert told() == [(True, 1, False, 0)]
-            program.fault()
-            await rig.compare()
-            assert told() == [(True, 1, True, 0)]
-        await _until(rig, lambda: not rig.ending())
-        await rig.kill()
-        assert told() == [(False, 0, False, 0)]
+    assert shown() == []
+    rig.grants.append(share("a"))
+    assert shown() == [(False, 0, False, 0)]
+    await rig.create(rig.grants[0])
+    with client(rig.pipe) as program:
+        program.answer()
         await rig.compare()
-        assert told() == [(True, 0, False, 1)]
-        rig.grants.clear()
-        await _until(rig, lambda: not rig.ending())
-        assert told() == [(False, 0, False, 1)]
-
-    run(scenario)
+        assert shown() == [(True, 1, False, 0)]
+        program.fault()
+        await rig.compare()
+        assert shown() == [(True, 1, True, 0)]
+    await _until(rig, lambda: not rig.ending())
+    await rig.kill()
+    assert shown() == [(False, 0, False, 0)]
+    await rig.compare()
+    assert shown() == [(True, 0, False, 1)]
+    rig.grants.clear()
+    await _until(rig, lambda: not rig.ending())
+    assert shown() == [(False, 0, False, 1)]
 
 
 def _runs(pid: int) -> bool:
@@ -551,14 +473,6 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     except OSError:
         return False
-
-
-async def _created(rig: Rig, one: Grant) -> None:
-    assert await rig.create(one) == Adjustment()
-
-
-async def _refused_create(rig: Rig) -> None:
-    assert refused(await rig.create(share("a"))).reason is Reason.ISOLATION_UNAVAILABLE
 
 
 async def _until(rig: Rig, done: Callable[[], bool]) -> None:

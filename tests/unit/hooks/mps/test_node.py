@@ -1,10 +1,6 @@
 """Test a node with MPS: from annotations to a daemon and a compute mode, until the pod has ended."""
 
-import asyncio
-import contextlib
-import os
-import signal
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -36,8 +32,8 @@ from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
 from simnode.nvml import NvmlState
 from tests.conftest import BuildNode
 from tests.fakes.holders import BOOT
+from tests.fakes.records import Records
 from tests.fakes.runtime import FakeRuntime
-from tests.unit.runtimeproxy.conftest import Records
 
 
 class Rig:
@@ -129,12 +125,14 @@ class Rig:
 
 
 @pytest.fixture
-def rig(sockets: Path, build_node: BuildNode, fake_nvml: Path, log: Log) -> Iterator[Rig]:
-    yield Rig(sockets, build_node("demo-8gpu"), fake_nvml, log)
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if f"{sockets}/bin/".encode() in path.read_bytes():
-                os.kill(int(path.parent.name), signal.SIGKILL)
+def rig(programs: Path, build_node: BuildNode, fake_nvml: Path, log: Log) -> Rig:
+    return Rig(programs, build_node("demo-8gpu"), fake_nvml, log)
+
+
+@pytest.fixture
+async def node(rig: Rig) -> AsyncIterator[Node]:
+    async with rig.node() as node:
+        yield node
 
 
 @pytest.fixture(autouse=True)
@@ -148,62 +146,50 @@ def refused(answer: Answer | Refusal) -> Reason:
     return answer.reason
 
 
-def test_a_share_by_mps_from_its_annotation_to_its_end(rig: Rig, records: Records) -> None:
-    async def scenario() -> None:
-        async with rig.node() as node:
-            answer = await rig.ask(node, "a", "0:memory=8Gi,limit=60", "LD_PRELOAD")
-            assert isinstance(answer, Answer)
-            pipe = next(Path(m.host_path) for m in answer.adjustment.mounts if m.container_path == "/run/lading/mps")
-            with client(pipe) as program:
-                assert program.answer()[2:] == ["60.0", "8192M"]
-            assert rig.modes.read_text() == f"{rig.card} 3\n"
-            assert refused(await rig.ask(node, "b", "0")) is Reason.DEVICE_HELD
-            await rig.stop(node, "a")
-            assert rig.modes.read_text() == f"{rig.card} 3\n{rig.card} 0\n"
-            assert node.watch is not None
-            await node.watch.refresh_now()  # a slow machine needs longer than a call waits for it
-            assert isinstance(await rig.ask(node, "b", "0"), Answer)
+def pipe_of(answer: Answer | Refusal) -> Path:
+    """Return the folder of the pipes that the answer mounts."""
+    assert isinstance(answer, Answer)
+    return next(Path(m.host_path) for m in answer.adjustment.mounts if m.container_path == "/run/lading/mps")
 
-    asyncio.run(scenario())
+
+async def test_a_share_by_mps_from_its_annotation_to_its_end(rig: Rig, node: Node, records: Records) -> None:
+    with client(pipe_of(await rig.ask(node, "a", "0:memory=8Gi,limit=60", "LD_PRELOAD"))) as program:
+        assert program.answer()[2:] == ["60.0", "8192M"]
+    assert rig.modes.read_text() == f"{rig.card} 3\n"
+    assert refused(await rig.ask(node, "b", "0")) is Reason.DEVICE_HELD
+    await rig.stop(node, "a")
+    assert rig.modes.read_text() == f"{rig.card} 3\n{rig.card} 0\n"
+    assert node.watch is not None
+    await node.watch.refresh_now()  # a slow machine needs longer than a call waits for it
+    assert isinstance(await rig.ask(node, "b", "0"), Answer)
     assert {Event.MPS_STARTED, Event.MPS_STOPPED, Event.ENV_PRELOADS} <= set(records.events())
 
 
-def test_the_share_server_keeps_a_container_to_its_memory_and_gives_it_no_turns(rig: Rig) -> None:
+async def test_the_share_server_keeps_a_container_to_its_memory_and_gives_it_no_turns(rig: Rig) -> None:
     rig.settings = replace(
         rig.settings, mps_memory=MpsMemory.CONTAINER, gpu_mode=GpuMode.DEVICES, driver_root=rig.settings.host_root
     )
     grants = Path(rig.settings.shares_dir)
-
-    async def scenario() -> None:
-        async with rig.node() as node:
-            answer = await rig.ask(node, "a", "0:memory=8Gi,core=20,limit=60")
-            assert isinstance(answer, Answer), answer
-            mounts = {mount.container_path: mount.host_path for mount in answer.adjustment.mounts}
-            with client(Path(mounts["/run/lading/mps"])) as program:
-                assert program.answer()[2:] == ["60.0", "8192M"]
-            assert "/opt/lading/libcuda.so.1" in mounts.values()
-            assert mounts["/.lading/gpu/share"] == f"{grants}/a_"
-            grant = parse_grant((grants / "a_" / FILE).read_bytes())
-            assert [(gpu.uuid, gpu.memory_mib, gpu.turns) for gpu in grant.gpus] == [(rig.card, 8192, False)]
-            await rig.stop(node, "a")
-            assert not (grants / "a_").exists()
-
-    asyncio.run(scenario())
+    async with rig.node() as node:
+        answer = await rig.ask(node, "a", "0:memory=8Gi,core=20,limit=60")
+        assert isinstance(answer, Answer), answer
+        mounts = {mount.container_path: mount.host_path for mount in answer.adjustment.mounts}
+        with client(Path(mounts["/run/lading/mps"])) as program:
+            assert program.answer()[2:] == ["60.0", "8192M"]
+        assert "/opt/lading/libcuda.so.1" in mounts.values()
+        assert mounts["/.lading/gpu/share"] == f"{grants}/a_"
+        grant = parse_grant((grants / "a_" / FILE).read_bytes())
+        assert [(gpu.uuid, gpu.memory_mib, gpu.turns) for gpu in grant.gpus] == [(rig.card, 8192, False)]
+        await rig.stop(node, "a")
+        assert not (grants / "a_").exists()
 
 
-def test_a_fault_refuses_the_card_to_others(rig: Rig) -> None:
-    async def scenario() -> None:
-        async with rig.node() as node:
-            answer = await rig.ask(node, "a", "0:memory=8Gi")
-            assert isinstance(answer, Answer)
-            pipe = next(Path(m.host_path) for m in answer.adjustment.mounts if m.container_path == "/run/lading/mps")
-            with client(pipe) as program:
-                program.answer()
-                program.fault()
-                assert await node.reconcile()
-                assert refused(await rig.ask(node, "b", "0:memory=8Gi")) is Reason.DEVICE_UNHEALTHY
-                assert node.unhealthy
-            assert await node.reconcile()
-            assert isinstance(await rig.ask(node, "b", "0:memory=8Gi"), Answer)
-
-    asyncio.run(scenario())
+async def test_a_fault_refuses_the_card_to_others(rig: Rig, node: Node) -> None:
+    with client(pipe_of(await rig.ask(node, "a", "0:memory=8Gi"))) as program:
+        program.answer()
+        program.fault()
+        assert await node.reconcile()
+        assert refused(await rig.ask(node, "b", "0:memory=8Gi")) is Reason.DEVICE_UNHEALTHY
+        assert node.unhealthy
+    assert await node.reconcile()
+    assert isinstance(await rig.ask(node, "b", "0:memory=8Gi"), Answer)

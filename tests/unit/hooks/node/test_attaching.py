@@ -2,40 +2,35 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from hooks.attach.preparer import Operation, VfPreparer
-from hooks.grant.decide import Rules
+from hooks.attach.preparer import Operation
 from hooks.grant.unhealthy import Unhealthy
-from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.attachment import parse_attachments
 from hooks.ledger.period import End, Ended
-from hooks.ledger.store import Ledger, read_history
+from hooks.ledger.store import read_history
 from hooks.model.assignment import Refusal
 from hooks.model.attachment import NetdevPolicy, Step, VfSettings
 from hooks.model.container import Answer, Container, Sandbox
-from hooks.model.inventory import Inventory, Vf
+from hooks.model.inventory import Vf
 from hooks.node import node as node_module
 from hooks.node import unreported
 from hooks.node.node import Node
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.vocabulary import ATTACHMENTS, GRANT, PciAddress, PodUid, SandboxId
+from tests.coroutines import until
 from tests.fakes import holders
-from tests.fakes.attacher import FakeAttacher
 from tests.fakes.full_disk import full_disk
-from tests.fakes.holders import BOOT
-from tests.fakes.runtime import FakeRuntime
+from tests.fakes.records import Records
 from tests.unit.hooks import inventories
 from tests.unit.hooks.inventories import inventory
-from tests.unit.hooks.node.test_node import RULES as NO_NETDEVS
-from tests.unit.runtimeproxy.conftest import Records
+from tests.unit.hooks.node.rig import Rig, reason, sandbox_of
+from tests.unit.hooks.rules import RULES as NO_NETDEVS
 
 POLICY = NetdevPolicy(attaches=True, by_default=True)
 RULES = replace(NO_NETDEVS, netdev=POLICY)
@@ -51,57 +46,9 @@ BDFS = [vf(i).bdf for i in range(4)]
 HOME = inventory(vfs=tuple(vf(i) for i in range(4)))
 
 
-class Rig:
-    attacher: FakeAttacher
-    vfs: VfPreparer
-
-    def __init__(self, folder: Path, log: Log) -> None:
-        self.folder = folder
-        self.log = log
-        self.runtime = FakeRuntime()
-        self.rules: Rules = RULES
-        self.devices: Inventory = HOME
-        self.told: list[tuple[Operation, bool]] = []
-
-    @asynccontextmanager
-    async def node(self) -> AsyncIterator[Node]:
-        with Ledger.open(self.folder / "state" / "node.db") as ledger:
-            self.attacher = FakeAttacher(ledger.journal)
-            self.vfs = VfPreparer(
-                journal=ledger.journal,
-                attacher=self.attacher,
-                policy=self.rules.netdev,
-                moved=lambda what, _, succeeded: self.told.append((what, succeeded)),
-            )
-            node = Node(
-                ledger=ledger,
-                lists=self.runtime.lists,
-                host_root=self.folder,
-                boot_id=BOOT,
-                log=self.log,
-                rules=lambda: self.rules,
-                reconcile_interval_s=3600.0,
-                preparers=(self.vfs,),
-            )
-            node.watch = InventoryWatch(
-                lambda: self.devices, on_change=node.inventory_changed, on_failure=node.inventory_failed
-            )
-            await node.watch.start()
-            try:
-                await node.reconcile()
-                yield node
-            finally:
-                await node.watch.close()
-
-    async def read_inventory(self, node: Node, *vfs: Vf) -> None:
-        self.devices = inventory(vfs=vfs)
-        assert node.watch is not None
-        await node.watch.refresh_now()
-
-
-def sandbox_of(pod: str, sandbox: str, annotations: dict[str, str] | None = None, *, host_network: bool = False) -> Sandbox:
-    name, text = f"name-of-{pod}", annotations or TWO
-    return Sandbox(id=sandbox, uid=pod, name=name, namespace="default", annotations=text, host_network=host_network)
+@pytest.fixture
+def rig(tmp_path: Path, log: Log) -> Rig:
+    return Rig(tmp_path, log, rules=RULES, devices=HOME)
 
 
 async def ask(node: Node, sandbox: Sandbox, name: str = "train") -> Answer | Refusal:
@@ -118,15 +65,10 @@ async def stop(node: Node, sandbox: Sandbox) -> None:
 
 
 async def create(rig: Rig, node: Node, pod: str, sandbox: str, name: str = "train") -> str:
-    answer = await ask(node, sandbox_of(pod, sandbox), name)
+    answer = await ask(node, sandbox_of(pod, sandbox, TWO), name)
     assert isinstance(answer, Answer), answer
     annotations = answer.adjustment.annotations
     return rig.runtime.create(sandbox, name, wears=annotations[GRANT], attached=annotations[ATTACHMENTS])
-
-
-def reason(answer: Answer | Refusal) -> Reason:
-    assert isinstance(answer, Refusal), answer
-    return answer.reason
 
 
 def given(node: Node, pod: str) -> list[PciAddress]:
@@ -143,398 +85,302 @@ def ending(rig: Rig, node: Node) -> bool:
     return rig.vfs.ending(node.ledger.is_stopped, node.ledger.grants())
 
 
-Scenario = Callable[[Rig], Coroutine[None, None, None]]
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture
-def play(tmp_path: Path, log: Log) -> Play:
-    async def run(scenario: Scenario) -> None:
-        async with asyncio.timeout(10):
-            await scenario(Rig(tmp_path, log))
-
-    return lambda scenario: asyncio.run(run(scenario))
-
-
-async def until(true: Callable[[], bool]) -> None:
-    while not true():  # noqa: ASYNC110  the time is bounded by `play`
-        await asyncio.sleep(0)
-
-
-def test_the_node_compares_again_soon_while_vfs_wait_for_their_release(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_node_compares_again_soon_while_vfs_wait_for_their_release(
+    monkeypatch: pytest.MonkeyPatch, rig: Rig, node: Node
+) -> None:
     monkeypatch.setattr(node_module, "RELEASE_RETRY_S", 0.0)
     monkeypatch.setattr(unreported, "AGAIN_S", 3600.0)
-
-    async def scenario(rig: Rig) -> None:
-        give_up(rig)
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("pod-1")
-            rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
-            await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
-            assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
-            rig.attacher.stuck = True
-            keeping = asyncio.create_task(node.keep_reconciled())
-            await until(lambda: len(rig.attacher.reconciled) > 5)
-            assert set(rows(node)) == set(BDFS[:3])
-            rig.attacher.stuck = False
-            await until(lambda: set(rows(node)) == {BDFS[0], BDFS[2]})
-            keeping.cancel()
-
-    play(scenario)
+    give_up(rig)
+    sandbox = rig.runtime.run("pod-1")
+    rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
+    await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+    assert isinstance(await ask(node, sandbox_of("pod-1", sandbox, TWO)), Answer)
+    rig.attacher.stuck = True
+    keeping = asyncio.create_task(node.keep_reconciled())
+    await until(lambda: len(rig.attacher.reconciled) > 5)
+    assert set(rows(node)) == set(BDFS[:3])
+    rig.attacher.stuck = False
+    await until(lambda: set(rows(node)) == {BDFS[0], BDFS[2]})
+    keeping.cancel()
 
 
 # in
 
 
-def test_the_answer_has_the_attachments_as_the_journal_has_them(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("pod-1")
-            answer = await ask(node, sandbox_of("pod-1", sandbox))
-            assert isinstance(answer, Answer)
-            attached = parse_attachments(answer.adjustment.annotations[ATTACHMENTS])
-            assert attached == node.ledger.journal.rows()
-            assert [row.bdf for row in attached] == given(node, "pod-1") == BDFS[:2]
-            assert rig.told == [(Operation.ATTACH, True)]
-            again = await ask(node, sandbox_of("pod-1", sandbox))
-            assert isinstance(again, Answer)
-            assert again.adjustment == answer.adjustment
-
-    play(scenario)
+async def test_the_answer_has_the_attachments_as_the_journal_has_them(rig: Rig, node: Node) -> None:
+    sandbox = rig.runtime.run("pod-1")
+    answer = await ask(node, sandbox_of("pod-1", sandbox, TWO))
+    assert isinstance(answer, Answer)
+    attached = parse_attachments(answer.adjustment.annotations[ATTACHMENTS])
+    assert attached == node.ledger.journal.rows()
+    assert [row.bdf for row in attached] == given(node, "pod-1") == BDFS[:2]
+    assert rig.moved == [(Operation.ATTACH, True)]
+    again = await ask(node, sandbox_of("pod-1", sandbox, TWO))
+    assert isinstance(again, Answer)
+    assert again.adjustment == answer.adjustment
 
 
-def test_a_new_sandbox_begins_what_its_containers_will_wait_for(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            named = {"lading.dev/vfs.train": BDFS[0], "lading.dev/gpus.other": "0"}
-            sandbox = sandbox_of("pod-1", rig.runtime.run("pod-1"), named)
-            work = node.sandbox_created(sandbox)
-            assert work is not None
-            await work
-            assert given(node, "pod-1") == BDFS[:1]
-            assert rig.told == [(Operation.ATTACH, True)]
-            answer = await ask(node, sandbox)
-            assert isinstance(answer, Answer)
-            assert answer.reused
-
-    play(scenario)
+async def test_a_new_sandbox_begins_the_attachments_of_its_containers(rig: Rig, node: Node) -> None:
+    sandbox = sandbox_of("pod-1", rig.runtime.run("pod-1"), {"lading.dev/vfs.train": BDFS[0], "lading.dev/gpus.other": "0"})
+    work = node.sandbox_created(sandbox)
+    assert work is not None
+    await work
+    assert given(node, "pod-1") == BDFS[:1]
+    assert rig.moved == [(Operation.ATTACH, True)]
+    answer = await ask(node, sandbox)
+    assert isinstance(answer, Answer)
+    assert answer.reused
 
 
 @pytest.mark.parametrize("annotations", [{"example.com/x": "y"}, {"lading.dev/vfs.train": "no such"}, TWO])
-def test_a_sandbox_whose_annotations_give_no_container_a_vf_begins_nothing(play: Play, annotations: dict[str, str]) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            work = node.sandbox_created(sandbox_of("pod-1", rig.runtime.run("pod-1"), annotations))
-            if work is not None:
-                await work
-            assert node.ledger.grants() == ()
-
-    play(scenario)
+async def test_a_sandbox_whose_annotations_give_no_container_a_vf_begins_nothing(
+    annotations: dict[str, str], rig: Rig, node: Node
+) -> None:
+    work = node.sandbox_created(sandbox_of("pod-1", rig.runtime.run("pod-1"), annotations))
+    if work is not None:
+        await work
+    assert node.ledger.grants() == ()
 
 
-def test_the_grant_is_written_before_anything_moves(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            rig.attacher.pause()
-            asking = asyncio.create_task(ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"))))
-            await until(lambda: bool(rig.attacher.asked))
-            assert given(node, "pod-1") == BDFS[:2]
-            assert not asking.done()
-            other = await asyncio.wait_for(ask(node, sandbox_of("pod-2", "s9", {"example.com/x": "y"})), 1)
-            assert isinstance(other, Answer)  # no one else waits
-            rig.attacher.go_on()
-            assert isinstance(await asking, Answer)
-
-    play(scenario)
+async def test_the_grant_is_written_before_anything_moves(rig: Rig, node: Node) -> None:
+    rig.attacher.pause()
+    asking = asyncio.create_task(ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"), TWO)))
+    await until(lambda: bool(rig.attacher.asked))
+    assert given(node, "pod-1") == BDFS[:2]
+    assert not asking.done()
+    other = await asyncio.wait_for(ask(node, sandbox_of("pod-2", "s9", {"example.com/x": "y"})), 1)
+    assert isinstance(other, Answer)  # no one else waits
+    rig.attacher.go_on()
+    assert isinstance(await asking, Answer)
 
 
-def test_a_refusal_is_the_answer_and_the_grant_stays_for_the_retry(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refusal_is_the_answer_and_the_grant_stays_for_the_retry(
+    monkeypatch: pytest.MonkeyPatch, rig: Rig, node: Node
+) -> None:
     for module, name in ((node_module, "RELEASE_RETRY_S"), (node_module, "RETRY_S"), (unreported, "AGAIN_S")):
         monkeypatch.setattr(module, name, 3600.0)
-
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            keeping = asyncio.create_task(node.keep_reconciled())
-            await until(lambda: node.reconcile_age_s < math.inf)
-            rig.attacher.refuses = True
-            sandbox = rig.runtime.run("pod-1")
-            assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.ATTACH_FAILED
-            assert rig.told == [(Operation.ATTACH, False)]
-            before = len(rig.attacher.reconciled)
-            await until(lambda: len(rig.attacher.reconciled) > before)  # undoing is tried again at once, not in an hour
-            keeping.cancel()
-            rig.attacher.refuses = False
-            assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
-            assert given(node, "pod-1") == BDFS[:2]
-
-    play(scenario)
+    keeping = asyncio.create_task(node.keep_reconciled())
+    await until(lambda: node.reconcile_age_s < math.inf)
+    rig.attacher.refuses = True
+    sandbox = rig.runtime.run("pod-1")
+    assert reason(await ask(node, sandbox_of("pod-1", sandbox, TWO))) is Reason.ATTACH_FAILED
+    assert rig.moved == [(Operation.ATTACH, False)]
+    before = len(rig.attacher.reconciled)
+    await until(lambda: len(rig.attacher.reconciled) > before)  # undoing is tried again at once, not in an hour
+    keeping.cancel()
+    rig.attacher.refuses = False
+    assert isinstance(await ask(node, sandbox_of("pod-1", sandbox, TWO)), Answer)
+    assert given(node, "pod-1") == BDFS[:2]
 
 
-def test_a_pod_in_the_hosts_network_is_refused_before_it_has_a_grant(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            sandbox = sandbox_of("pod-1", rig.runtime.run("pod-1"), host_network=True)
-            assert reason(await ask(node, sandbox)) is Reason.HOST_NETWORK
-            assert (node.ledger.grants(), rig.attacher.asked) == ((), [])
-
-    play(scenario)
+async def test_a_pod_in_the_hosts_network_is_refused_before_it_has_a_grant(rig: Rig, node: Node) -> None:
+    sandbox = sandbox_of("pod-1", rig.runtime.run("pod-1"), TWO, host_network=True)
+    assert reason(await ask(node, sandbox)) is Reason.HOST_NETWORK
+    assert (node.ledger.grants(), rig.attacher.asked) == ((), [])
 
 
-def test_where_only_nodes_are_given_nothing_is_reported_of_attachments(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.rules = replace(RULES, netdev=NetdevPolicy(attaches=True))
-        async with rig.node() as node:
-            answer = await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1")))
-            assert isinstance(answer, Answer)
-            assert set(answer.adjustment.annotations) == {GRANT}
-            assert [one.netdev for one in rig.attacher.asked[0]] == [False, False]
-
-    play(scenario)
+async def test_without_network_devices_an_answer_has_no_attachments(rig: Rig) -> None:
+    rig.rules = replace(RULES, netdev=NetdevPolicy(attaches=True))
+    async with rig.node() as node:
+        answer = await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"), TWO))
+        assert isinstance(answer, Answer)
+        assert set(answer.adjustment.annotations) == {GRANT}
+        assert [one.netdev for one in rig.attacher.asked[0]] == [False, False]
 
 
 # while it is away
 
 
-def test_a_vf_in_a_pod_is_well_and_its_container_may_restart(play: Play, records: Records) -> None:
+async def test_a_vf_in_a_pod_is_healthy_and_its_container_may_restart(records: Records, rig: Rig, node: Node) -> None:
     """Check a VF without a network device in sysfs."""
-
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("pod-1")
-            container = await create(rig, node, "pod-1", sandbox)
-            await rig.read_inventory(node, vf(0, netdev=""), vf(1, netdev=""), vf(2), vf(3))
-            await node.reconcile()
-            assert node.inventory == HOME
-            assert node.unhealthy == ()
-            rig.runtime.exit(container)
-            assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
-            assert records.events().count(Event.DEVICE_UNHEALTHY) == 0
-
-    play(scenario)
+    sandbox = rig.runtime.run("pod-1")
+    container = await create(rig, node, "pod-1", sandbox)
+    await rig.read_inventory(node, vf(0, netdev=""), vf(1, netdev=""), vf(2), vf(3))
+    await node.reconcile()
+    assert node.inventory == HOME
+    assert node.unhealthy == ()
+    rig.runtime.exit(container)
+    assert isinstance(await ask(node, sandbox_of("pod-1", sandbox, TWO)), Answer)
+    assert records.events().count(Event.DEVICE_UNHEALTHY) == 0
 
 
-def test_a_vf_that_failed_is_reported_with_its_reason(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
-            row = node.ledger.journal.rows()[0]
-            node.ledger.journal.reach(row.bdf, row.generation, Step.ATTACHED, failure="the driver hangs")
-            watch, node.watch = node.watch, None
-            before_the_first_look = node.unhealthy  # no one can say
-            assert before_the_first_look == ()
-            node.watch = watch
-            (text,) = node.unhealthy
-            assert row.bdf in text
-            assert "default/name-of-pod-1/train" in text
-            assert "the driver hangs" in text
-
-    play(scenario)
+async def test_a_vf_that_failed_is_reported_with_its_reason(rig: Rig, node: Node) -> None:
+    await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
+    row = node.ledger.journal.rows()[0]
+    node.ledger.journal.reach(row.bdf, row.generation, Step.ATTACHED, failure="the driver hangs")
+    watch, node.watch = node.watch, None
+    before_the_first_look = node.unhealthy  # no one can say
+    assert before_the_first_look == ()
+    node.watch = watch
+    (text,) = node.unhealthy
+    assert row.bdf in text
+    assert "default/name-of-pod-1/train" in text
+    assert "the driver hangs" in text
 
 
-def test_a_device_that_falls_ill_is_reported_with_whose_it_is(play: Play, records: Records) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
-            await rig.read_inventory(node, replace(vf(0), driver="", unhealthy="no driver is bound to it"), vf(1), vf(2), vf(3))
-            (fields,) = records.fields(Event.DEVICE_UNHEALTHY)
-            assert (fields["device"], fields["pod_uid"], fields["container"]) == (BDFS[0], "pod-1", "train")
-
-    play(scenario)
+async def test_an_unhealthy_device_is_reported_with_its_holder(records: Records, rig: Rig, node: Node) -> None:
+    await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
+    await rig.read_inventory(node, replace(vf(0), driver="", unhealthy="no driver is bound to it"), vf(1), vf(2), vf(3))
+    (fields,) = records.fields(Event.DEVICE_UNHEALTHY)
+    assert (fields["device"], fields["pod_uid"], fields["container"]) == (BDFS[0], "pod-1", "train")
 
 
-def test_what_someone_else_moved_is_checked_twice_and_then_not_given(play: Play, records: Records) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            await rig.read_inventory(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
-            rig.devices = HOME  # it was away when that was read, and is back
-            await node.reconcile()
-            assert rig.vfs.strays == frozenset()
-            await rig.read_inventory(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
-            await node.reconcile()
-            await node.reconcile()
-            assert rig.vfs.strays == {BDFS[0]}
-            assert [fields["device"] for fields in records.fields(Event.VF_UNKNOWN_HOLDER)] == [BDFS[0]]
-            assert isinstance(await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"))), Answer)
-            assert given(node, "pod-1") == BDFS[1:3]
-            named = sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": BDFS[0]})
-            assert reason(await ask(node, named)) is Reason.DEVICE_UNHEALTHY
-            await rig.read_inventory(node, vf(0), vf(1, netdev=""), vf(2, netdev=""), vf(3))
-            await node.reconcile()
-            assert rig.vfs.strays == frozenset()
-            await rig.read_inventory(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
-            await node.reconcile()
-            assert len(records.fields(Event.VF_UNKNOWN_HOLDER)) == 2  # it went again
-
-    play(scenario)
-
-
-def test_the_time_that_is_reported_is_that_of_deciding_and_not_of_attaching(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+async def test_a_vf_that_another_program_moved_is_checked_twice_and_then_not_given(
+    records: Records, rig: Rig, node: Node
 ) -> None:
-    async def scenario(rig: Rig) -> None:
-        now, reported = [0.0], list[float]()
-        monkeypatch.setattr("hooks.node.node.time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0))
-        async with rig.node() as node:
-            node.answered = lambda _, seconds: reported.append(seconds)
-            rig.attacher.pause()
-            asked = asyncio.create_task(ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"))))
-            await asyncio.sleep(0)
-            now[0] += 7.0
-            rig.attacher.go_on()
-            assert isinstance(await asked, Answer)
-            assert reported == [0.0]
+    await rig.read_inventory(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
+    rig.devices = HOME  # it was away when that was read, and is back
+    await node.reconcile()
+    assert rig.vfs.strays == frozenset()
+    await rig.read_inventory(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
+    await node.reconcile()
+    await node.reconcile()
+    assert rig.vfs.strays == {BDFS[0]}
+    assert [fields["device"] for fields in records.fields(Event.VF_UNKNOWN_HOLDER)] == [BDFS[0]]
+    assert isinstance(await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"), TWO)), Answer)
+    assert given(node, "pod-1") == BDFS[1:3]
+    named = sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": BDFS[0]})
+    assert reason(await ask(node, named)) is Reason.DEVICE_UNHEALTHY
+    await rig.read_inventory(node, vf(0), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+    await node.reconcile()
+    assert rig.vfs.strays == frozenset()
+    await rig.read_inventory(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+    await node.reconcile()
+    assert len(records.fields(Event.VF_UNKNOWN_HOLDER)) == 2  # it went again
 
-    play(scenario)
+
+async def test_the_reported_time_is_of_deciding_without_attaching(
+    monkeypatch: pytest.MonkeyPatch, rig: Rig, node: Node
+) -> None:
+    now, reported = [0.0], list[float]()
+    monkeypatch.setattr("hooks.node.node.time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0))
+    node.answered = lambda _, seconds: reported.append(seconds)
+    rig.attacher.pause()
+    asked = asyncio.create_task(ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"), TWO)))
+    await asyncio.sleep(0)
+    now[0] += 7.0
+    rig.attacher.go_on()
+    assert isinstance(await asked, Answer)
+    assert reported == [0.0]
 
 
 # out
 
 
-def test_a_stop_gives_back_and_the_grants_follow(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("pod-1")
-            await create(rig, node, "pod-1", sandbox)
-            await stop(node, sandbox_of("pod-1", sandbox))
-            assert rows(node) == {}
-            assert rig.told[-1] == (Operation.RELEASE, True)
-            rig.runtime.stop(sandbox)
-            node.stopped(sandbox_of("pod-1", sandbox))
-            rig.runtime.run("another")
-            await node.reconcile()
-            assert node.ledger.grants() == ()
-
-    play(scenario)
+async def test_a_stop_returns_the_vfs_and_then_ends_the_grants(rig: Rig, node: Node) -> None:
+    sandbox = rig.runtime.run("pod-1")
+    await create(rig, node, "pod-1", sandbox)
+    await stop(node, sandbox_of("pod-1", sandbox, TWO))
+    assert rows(node) == {}
+    assert rig.moved[-1] == (Operation.RELEASE, True)
+    rig.runtime.stop(sandbox)
+    node.stopped(sandbox_of("pod-1", sandbox, TWO))
+    rig.runtime.run("another")
+    await node.reconcile()
+    assert node.ledger.grants() == ()
 
 
-def test_a_stop_does_not_wait_for_ever(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, rig: Rig, node: Node) -> None:
     """Check that a release that takes longer continues, and the grant stays until it is done; then the grant ends without
     another minute."""
     monkeypatch.setattr("hooks.attach.preparer.STOP_WAIT_S", 0.01)
-
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("pod-1")
-            rig.runtime.run("another")
-            await create(rig, node, "pod-1", sandbox)
-            rig.attacher.pause()
-            await stop(node, sandbox_of("pod-1", sandbox))
-            assert rig.told[-1] == (Operation.RELEASE, False)
-            rig.runtime.stop(sandbox)
-            node.stopped(sandbox_of("pod-1", sandbox))
-            comparing = asyncio.create_task(node.reconcile())
-            await until(lambda: len(rig.attacher.reconciled) > 1)
-            assert given(node, "pod-1") == BDFS[:2]
-            assert ending(rig, node)
-            other = await ask(node, sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": "3"}))
-            assert reason(other) is Reason.CAPACITY_EXCEEDED
-            node.ledger.release(PodUid("pod-1"), end=End(at=0))  # a person may do this: the row alone holds them
-            other = await ask(node, sandbox_of("pod-2", "s9", {"lading.dev/vfs": BDFS[0]}))
-            assert reason(other) is Reason.DEVICE_HELD
-            comparing.cancel()
-            rig.attacher.go_on()
-            await until(lambda: rows(node) == {})
-
-    play(scenario)
+    sandbox = rig.runtime.run("pod-1")
+    rig.runtime.run("another")
+    await create(rig, node, "pod-1", sandbox)
+    rig.attacher.pause()
+    await stop(node, sandbox_of("pod-1", sandbox, TWO))
+    assert rig.moved[-1] == (Operation.RELEASE, False)
+    rig.runtime.stop(sandbox)
+    node.stopped(sandbox_of("pod-1", sandbox, TWO))
+    comparing = asyncio.create_task(node.reconcile())
+    await until(lambda: len(rig.attacher.reconciled) > 1)
+    assert given(node, "pod-1") == BDFS[:2]
+    assert ending(rig, node)
+    other = await ask(node, sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": "3"}))
+    assert reason(other) is Reason.CAPACITY_EXCEEDED
+    node.ledger.release(PodUid("pod-1"), end=End(at=0))  # a person may do this: the row alone holds them
+    other = await ask(node, sandbox_of("pod-2", "s9", {"lading.dev/vfs": BDFS[0]}))
+    assert reason(other) is Reason.DEVICE_HELD
+    comparing.cancel()
+    rig.attacher.go_on()
+    await until(lambda: rows(node) == {})
 
 
-def test_what_came_back_late_is_free_without_another_wait(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_vfs_that_return_late_are_free_without_another_wait(
+    monkeypatch: pytest.MonkeyPatch, rig: Rig, node: Node
+) -> None:
     monkeypatch.setattr("hooks.node.node.RELEASE_RETRY_S", 3600.0)
-
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("pod-1")
-            rig.runtime.run("another")
-            await create(rig, node, "pod-1", sandbox)
-            keeping = asyncio.create_task(node.keep_reconciled())
-            rig.runtime.stop(sandbox)
-            node.ledger.tombstone(SandboxId(sandbox), 0)  # heard before we were started again
-            await until(lambda: node.ledger.grants() == ())
-            assert rows(node) == {}
-            keeping.cancel()
-
-    play(scenario)
+    sandbox = rig.runtime.run("pod-1")
+    rig.runtime.run("another")
+    await create(rig, node, "pod-1", sandbox)
+    keeping = asyncio.create_task(node.keep_reconciled())
+    rig.runtime.stop(sandbox)
+    node.ledger.tombstone(SandboxId(sandbox), 0)  # heard before we were started again
+    await until(lambda: node.ledger.grants() == ())
+    assert rows(node) == {}
+    keeping.cancel()
 
 
 @pytest.mark.parametrize("down", [True, False])
-def test_lists_that_failed_or_are_empty_release_nothing(play: Play, down: bool) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("pod-1")
-            await create(rig, node, "pod-1", sandbox)
-            rig.runtime.down = down
-            rig.runtime.remove(sandbox)
-            await node.reconcile()
-            assert set(rows(node)) == set(BDFS[:2])
-
-    play(scenario)
+async def test_lists_that_failed_or_are_empty_release_nothing(down: bool, rig: Rig, node: Node) -> None:
+    sandbox = rig.runtime.run("pod-1")
+    await create(rig, node, "pod-1", sandbox)
+    rig.runtime.down = down
+    rig.runtime.remove(sandbox)
+    await node.reconcile()
+    assert set(rows(node)) == set(BDFS[:2])
 
 
-def test_what_had_begun_to_be_released_needs_no_list(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("pod-1")
-            await create(rig, node, "pod-1", sandbox)
-            rig.runtime.remove(sandbox)
-            begun = node.ledger.journal.rows()[0]
-            node.ledger.journal.reach(begun.bdf, begun.generation, Step.RESTORING)
-            await node.reconcile()
-            assert set(rows(node)) == set(BDFS[:2]) - {begun.bdf}
-
-    play(scenario)
+async def test_a_release_that_had_begun_goes_on_without_the_runtimes_lists(rig: Rig, node: Node) -> None:
+    sandbox = rig.runtime.run("pod-1")
+    await create(rig, node, "pod-1", sandbox)
+    rig.runtime.remove(sandbox)
+    begun = node.ledger.journal.rows()[0]
+    node.ledger.journal.reach(begun.bdf, begun.generation, Step.RESTORING)
+    await node.reconcile()
+    assert set(rows(node)) == set(BDFS[:2]) - {begun.bdf}
 
 
-def test_the_attacher_is_notified_who_is_ready_and_who_lives(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            one, other, empty = (rig.runtime.run(f"pod-{i}") for i in (1, 2, 3))
-            kept = rig.runtime.create(other, "train")
-            rig.runtime.stop(other, but=kept)
-            exited = rig.runtime.create(one, "train")
-            rig.runtime.exit(exited)
-            await node.reconcile()
-            ready, live, unheld = rig.attacher.reconciled[-1]
-            assert ready == {SandboxId(one), SandboxId(empty)}
-            assert live == {SandboxId(other)}
-            assert not unheld
-
-    play(scenario)
+async def test_the_attacher_is_notified_which_sandboxes_are_ready_or_have_live_containers(rig: Rig, node: Node) -> None:
+    one, other, empty = (rig.runtime.run(f"pod-{i}") for i in (1, 2, 3))
+    kept = rig.runtime.create(other, "train")
+    rig.runtime.stop(other, but=kept)
+    exited = rig.runtime.create(one, "train")
+    rig.runtime.exit(exited)
+    await node.reconcile()
+    ready, live, unheld = rig.attacher.reconciled[-1]
+    assert ready == {SandboxId(one), SandboxId(empty)}
+    assert live == {SandboxId(other)}
+    assert not unheld
 
 
-def test_lists_say_nothing_of_what_was_begun_while_they_were_made(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
-            before = {row.generation for row in node.ledger.journal.rows()}
-            asked = rig.runtime.asked
-            rig.runtime.pause()
-            comparing = asyncio.create_task(node.reconcile())
-            await until(lambda: rig.runtime.asked > asked)
-            await ask(node, sandbox_of("pod-2", "s9"))
-            rig.runtime.go_on()
-            await comparing
-            assert rig.attacher.known == before
-
-    play(scenario)
+async def test_attachments_begun_during_the_lists_are_not_compared_with_them(rig: Rig, node: Node) -> None:
+    await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
+    before = {row.generation for row in node.ledger.journal.rows()}
+    asked = rig.runtime.asked
+    rig.runtime.pause()
+    comparing = asyncio.create_task(node.reconcile())
+    await until(lambda: rig.runtime.asked > asked)
+    await ask(node, sandbox_of("pod-2", "s9", TWO))
+    rig.runtime.go_on()
+    await comparing
+    assert rig.attacher.known == before
 
 
 # after a ledger was lost
 
 
-def test_what_is_adopted_from_the_runtime_has_its_rows_again(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
-            before = node.ledger.journal.rows()
-        (rig.folder / "state" / "node.db").rename(rig.folder / "lost.db")
-        for left in (rig.folder / "state").iterdir():
-            left.unlink()
-        async with rig.node() as node:
-            assert given(node, "pod-1") == BDFS[:2]
-            assert node.ledger.journal.rows() == before
-            assert all(row.step is Step.ATTACHED for row in before)
-
-    play(scenario)
+async def test_an_adopted_grant_has_its_attachments_again(rig: Rig) -> None:
+    async with rig.node() as node:
+        await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
+        before = node.ledger.journal.rows()
+    (rig.folder / "state" / "node.db").rename(rig.folder / "lost.db")
+    for left in (rig.folder / "state").iterdir():
+        left.unlink()
+    async with rig.node() as node:
+        assert given(node, "pod-1") == BDFS[:2]
+        assert node.ledger.journal.rows() == before
+        assert all(row.step is Step.ATTACHED for row in before)
 
 
 # a device that became unhealthy
@@ -544,200 +390,161 @@ def give_up(rig: Rig) -> None:
     rig.rules = replace(RULES, unhealthy=Unhealthy.GIVE_UP)
 
 
-def test_by_default_a_container_waits_for_its_device(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("pod-1")
-            rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
-            await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
-            assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.DEVICE_UNHEALTHY
-            assert given(node, "pod-1") == BDFS[:2]
-            await rig.read_inventory(node, vf(0), vf(1), vf(2), vf(3))
-            assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
-
-    play(scenario)
+async def test_by_default_a_container_waits_for_its_unhealthy_device(rig: Rig, node: Node) -> None:
+    sandbox = rig.runtime.run("pod-1")
+    rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
+    await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+    assert reason(await ask(node, sandbox_of("pod-1", sandbox, TWO))) is Reason.DEVICE_UNHEALTHY
+    assert given(node, "pod-1") == BDFS[:2]
+    await rig.read_inventory(node, vf(0), vf(1), vf(2), vf(3))
+    assert isinstance(await ask(node, sandbox_of("pod-1", sandbox, TWO)), Answer)
 
 
-def test_or_gives_it_up_for_another_and_it_comes_back(play: Play, records: Records) -> None:
-    async def scenario(rig: Rig) -> None:
-        give_up(rig)
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("pod-1")
-            rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
-            await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
-            answer = await ask(node, sandbox_of("pod-1", sandbox))
-            assert isinstance(answer, Answer)
-            assert not answer.reused
-            assert given(node, "pod-1") == [BDFS[0], BDFS[2]]
-            assert set(rows(node)) == set(BDFS[:3])
-            assert ending(rig, node)
-            await node.reconcile()
-            assert set(rows(node)) == {BDFS[0], BDFS[2]}
-            assert len(records.fields(Event.GRANT_RELEASED)) == 1
-            first, second = read_history(node.ledger.path)
-            assert (first.devices.names, second.devices.names) == (BDFS[:2], [BDFS[0], BDFS[2]])
-            assert (first.end.how if first.end else None, second.end) == (Ended.GIVEN_UP, None)
-            again = await ask(node, sandbox_of("pod-1", sandbox))
-            assert isinstance(again, Answer)
-            assert again.reused
-
-    play(scenario)
+async def test_with_give_up_a_container_gets_another_vf_and_the_unhealthy_vf_returns(
+    records: Records, rig: Rig, node: Node
+) -> None:
+    give_up(rig)
+    sandbox = rig.runtime.run("pod-1")
+    rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
+    await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+    answer = await ask(node, sandbox_of("pod-1", sandbox, TWO))
+    assert isinstance(answer, Answer)
+    assert not answer.reused
+    assert given(node, "pod-1") == [BDFS[0], BDFS[2]]
+    assert set(rows(node)) == set(BDFS[:3])
+    assert ending(rig, node)
+    await node.reconcile()
+    assert set(rows(node)) == {BDFS[0], BDFS[2]}
+    assert len(records.fields(Event.GRANT_RELEASED)) == 1
+    first, second = read_history(node.ledger.path)
+    assert (first.devices.names, second.devices.names) == (BDFS[:2], [BDFS[0], BDFS[2]])
+    assert (first.end.how if first.end else None, second.end) == (Ended.GIVEN_UP, None)
+    again = await ask(node, sandbox_of("pod-1", sandbox, TWO))
+    assert isinstance(again, Answer)
+    assert again.reused
 
 
-def test_what_the_ledger_does_not_take_is_not_given_up(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        give_up(rig)
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("pod-1")
-            rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
-            await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
-            with full_disk(node.ledger.path):
-                assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.LEDGER_UNAVAILABLE
-            assert given(node, "pod-1") == BDFS[:2]
-
-    play(scenario)
+async def test_a_device_is_not_given_up_while_the_ledger_cannot_be_written(rig: Rig, node: Node) -> None:
+    give_up(rig)
+    sandbox = rig.runtime.run("pod-1")
+    rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
+    await rig.read_inventory(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+    with full_disk(node.ledger.path):
+        assert reason(await ask(node, sandbox_of("pod-1", sandbox, TWO))) is Reason.LEDGER_UNAVAILABLE
+    assert given(node, "pod-1") == BDFS[:2]
 
 
-def test_rows_of_a_node_that_attaches_nothing_any_more_still_hold(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.rules = NO_NETDEVS
-        async with rig.node() as node:
-            row = replace(holders.row(pod="pod-9", sandbox=rig.runtime.run("pod-9")), vf=vf(0))
-            node.ledger.journal.begin(row)
-            assert reason(await ask(node, sandbox_of("pod-1", "s1", {"lading.dev/vfs": BDFS[0]}))) is Reason.DEVICE_HELD
-            assert rows(node) == {BDFS[0]: Step.ATTACHED}
-            await stop(node, sandbox_of("pod-9", row.sandbox))
-            assert rows(node) == {}
-
-    play(scenario)
+async def test_attachments_of_an_earlier_setting_still_hold_their_vfs(rig: Rig) -> None:
+    rig.rules = NO_NETDEVS
+    async with rig.node() as node:
+        row = replace(holders.row(pod="pod-9", sandbox=rig.runtime.run("pod-9")), vf=vf(0))
+        node.ledger.journal.begin(row)
+        assert reason(await ask(node, sandbox_of("pod-1", "s1", {"lading.dev/vfs": BDFS[0]}))) is Reason.DEVICE_HELD
+        assert rows(node) == {BDFS[0]: Step.ATTACHED}
+        await stop(node, sandbox_of("pod-9", row.sandbox, TWO))
+        assert rows(node) == {}
 
 
-def test_the_settings_that_were_granted_are_those_that_are_attached(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.rules = replace(RULES, netdev=replace(RULES.netdev, settings=VfSettings(mtu=4000)))
-        async with rig.node() as node:
-            assert isinstance(await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"))), Answer)
-            assert {row.settings for row in node.ledger.journal.rows()} == {VfSettings(mtu=4000)}
-
-    play(scenario)
+async def test_a_vf_is_attached_with_the_settings_of_its_grant(rig: Rig) -> None:
+    rig.rules = replace(RULES, netdev=replace(RULES.netdev, settings=VfSettings(mtu=4000)))
+    async with rig.node() as node:
+        assert isinstance(await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"), TWO)), Answer)
+        assert {row.settings for row in node.ledger.journal.rows()} == {VfSettings(mtu=4000)}
 
 
-def test_what_is_shown_is_made_once_for_what_it_is_made_of(play: Play) -> None:
+async def test_the_shown_inventory_is_built_once_for_each_change(rig: Rig, node: Node) -> None:
     """Count the builds: a container without a VF needs the overlay too, beside pods with hundreds of VFs."""
-
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            at_home = node.inventory
-            await create(rig, node, "p1", rig.runtime.run("p1"))
-            away = node.inventory
-            assert away is not at_home
-            assert node.inventory is away
-            await rig.read_inventory(node, vf(0, netdev=""), *HOME.vfs[1:])
-            assert node.inventory is not away
-            assert node.inventory == away
-
-    play(scenario)
+    at_home = node.inventory
+    await create(rig, node, "p1", rig.runtime.run("p1"))
+    away = node.inventory
+    assert away is not at_home
+    assert node.inventory is away
+    await rig.read_inventory(node, vf(0, netdev=""), *HOME.vfs[1:])
+    assert node.inventory is not away
+    assert node.inventory == away
 
 
-def test_a_vf_that_cni_brings_back_is_held_until_the_stop_has_succeeded(play: Play) -> None:
+async def test_a_vf_that_cni_brings_back_is_held_until_the_stop_has_succeeded(rig: Rig) -> None:
     """Check a VF between the end of the sandbox in the runtime's list and CNI's DEL, which runs later."""
-
-    async def scenario(rig: Rig) -> None:
-        rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("p1")
-            answer = await ask(node, sandbox_of("p1", sandbox))
-            assert isinstance(answer, Answer)
-            rig.runtime.create(sandbox, "train", wears=answer.adjustment.annotations[GRANT])
-            node.stopping(sandbox_of("p1", sandbox))
-            rig.runtime.stop(sandbox)
-            await node.reconcile()
-            assert given(node, "p1")
-            node.stopped(sandbox_of("p1", sandbox))
-            await node.reconcile()
-            assert not given(node, "p1")
-
-    play(scenario)
-
-
-def test_a_stop_that_no_one_waits_for_any_more_holds_no_vf(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("p1")
-            assert isinstance(await ask(node, sandbox_of("p1", sandbox)), Answer)
-            node.stopping(sandbox_of("p1", sandbox))
-            rig.runtime.stop(sandbox)
-            monkeypatch.setattr("hooks.node.life.STOPPING_S", -1.0)
-            await node.reconcile()
-            assert not given(node, "p1")
-
-    play(scenario)
-
-
-def test_of_the_other_mode_what_is_left_comes_back_and_what_cni_moved_is_nobodys_stray(play: Play) -> None:
-    async def scenario(rig: Rig) -> None:
+    rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
+    async with rig.node() as node:
         sandbox = rig.runtime.run("p1")
-        async with rig.node() as node:
-            await create(rig, node, "p1", sandbox)
-        rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
-        async with rig.node() as node:
-            await rig.read_inventory(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
-            await node.reconcile()
-            assert (len(rows(node)), rig.vfs.strays, node.unhealthy) == (2, frozenset(), ())
-            await stop(node, sandbox_of("p1", sandbox))
-            assert rows(node) == {}
-            rig.runtime.stop(sandbox)
-            node.stopped(sandbox_of("p1", sandbox))
-            await node.reconcile()
-            assert not given(node, "p1")
-
-    play(scenario)
+        answer = await ask(node, sandbox_of("p1", sandbox, TWO))
+        assert isinstance(answer, Answer)
+        rig.runtime.create(sandbox, "train", wears=answer.adjustment.annotations[GRANT])
+        node.stopping(sandbox_of("p1", sandbox, TWO))
+        rig.runtime.stop(sandbox)
+        await node.reconcile()
+        assert given(node, "p1")
+        node.stopped(sandbox_of("p1", sandbox, TWO))
+        await node.reconcile()
+        assert not given(node, "p1")
 
 
-def test_a_grant_is_not_released_while_its_container_is_not_answered(play: Play) -> None:
+async def test_a_stop_that_timed_out_holds_no_vf(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:
+    rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
+    async with rig.node() as node:
+        sandbox = rig.runtime.run("p1")
+        assert isinstance(await ask(node, sandbox_of("p1", sandbox, TWO)), Answer)
+        node.stopping(sandbox_of("p1", sandbox, TWO))
+        rig.runtime.stop(sandbox)
+        monkeypatch.setattr("hooks.node.life.STOPPING_S", -1.0)
+        await node.reconcile()
+        assert not given(node, "p1")
+
+
+async def test_after_a_change_to_cni_attached_vfs_return_and_vfs_that_cni_moves_are_no_strays(rig: Rig) -> None:
+    sandbox = rig.runtime.run("p1")
+    async with rig.node() as node:
+        await create(rig, node, "p1", sandbox)
+    rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
+    async with rig.node() as node:
+        await rig.read_inventory(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+        await node.reconcile()
+        assert (len(rows(node)), rig.vfs.strays, node.unhealthy) == (2, frozenset(), ())
+        await stop(node, sandbox_of("p1", sandbox, TWO))
+        assert rows(node) == {}
+        rig.runtime.stop(sandbox)
+        node.stopped(sandbox_of("p1", sandbox, TWO))
+        await node.reconcile()
+        assert not given(node, "p1")
+
+
+async def test_a_grant_is_not_released_while_its_container_is_not_answered(rig: Rig, node: Node) -> None:
     """Check a sandbox that dies while a container of it is created again: its devices must not be another pod's when the answer
     is sent."""
-
-    async def scenario(rig: Rig) -> None:
-        async with rig.node() as node:
-            sandbox = rig.runtime.run("p1")
-            container = await create(rig, node, "p1", sandbox)
-            rig.runtime.exit(container)
-            for row in node.ledger.journal.rows():
-                node.ledger.journal.forget(row.bdf, row.generation)
-            rig.attacher.pause()
-            asking = asyncio.create_task(ask(node, sandbox_of("p1", sandbox)))
-            await until(lambda: len(rig.attacher.asked) == 2)
-            for row in node.ledger.journal.rows():
-                node.ledger.journal.forget(row.bdf, row.generation)  # the state before the first step
-            rig.runtime.stop(sandbox)
-            node.clock = lambda: 10**10
-            await node.reconcile()
-            await node.reconcile()
-            assert given(node, "p1")
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
-            await node.reconcile()
-            await node.reconcile()
-            assert not given(node, "p1")
-
-    play(scenario)
+    sandbox = rig.runtime.run("p1")
+    container = await create(rig, node, "p1", sandbox)
+    rig.runtime.exit(container)
+    for row in node.ledger.journal.rows():
+        node.ledger.journal.forget(row.bdf, row.generation)
+    rig.attacher.pause()
+    asking = asyncio.create_task(ask(node, sandbox_of("p1", sandbox, TWO)))
+    await until(lambda: len(rig.attacher.asked) == 2)
+    for row in node.ledger.journal.rows():
+        node.ledger.journal.forget(row.bdf, row.generation)  # the state before the first step
+    rig.runtime.stop(sandbox)
+    node.clock = lambda: 10**10
+    await node.reconcile()
+    await node.reconcile()
+    assert given(node, "p1")
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await node.reconcile()
+    await node.reconcile()
+    assert not given(node, "p1")
 
 
-def test_vfs_of_a_nodes_last_pod_come_back_although_its_end_was_not_reported(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+async def test_vfs_of_a_nodes_last_pod_come_back_although_its_end_was_not_reported(
+    monkeypatch: pytest.MonkeyPatch, rig: Rig
 ) -> None:
-    async def scenario(rig: Rig) -> None:
-        sandbox = rig.runtime.run("pod-1")
-        async with rig.node() as node:
-            assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
-        rig.runtime.remove(sandbox)
-        async with rig.node() as node:
-            assert len(node.ledger.journal.rows()) == 2
-            monkeypatch.setattr(unreported, "EMPTY_S", 0.0)  # the time is over
-            await node.reconcile()
-            await node.reconcile()
-            assert (node.ledger.journal.rows(), node.ledger.grants()) == ((), ())
-
-    play(scenario)
+    sandbox = rig.runtime.run("pod-1")
+    async with rig.node() as node:
+        assert isinstance(await ask(node, sandbox_of("pod-1", sandbox, TWO)), Answer)
+    rig.runtime.remove(sandbox)
+    async with rig.node() as node:
+        assert len(node.ledger.journal.rows()) == 2
+        monkeypatch.setattr(unreported, "EMPTY_S", 0.0)  # the time is over
+        await node.reconcile()
+        await node.reconcile()
+        assert (node.ledger.journal.rows(), node.ledger.grants()) == ((), ())

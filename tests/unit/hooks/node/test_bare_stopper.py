@@ -32,42 +32,33 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_runs_is_stopped_once_and_counted() -> None:
-    async def scenario() -> None:
-        runtime, records, done = Runtime(), Records(), list[str]()
-        stopper = BareStopper(
-            compare_soon=lambda: done.append("compared"),
-            stop=runtime.stop,
-            log=records.log,
-            stopped=lambda: done.append("stopped"),
-        )
-        for _ in range(2):
-            stopper.handle([bypassed("a"), bypassed("created", running=False)])
-            await settled()
-        assert runtime.asked == ["a"]
-        assert done == []
-        runtime.goes_on.set()
+async def test_a_bypassed_running_container_is_stopped_once_and_counted() -> None:
+    runtime, records, done = Runtime(), Records(), list[str]()
+    stopper = BareStopper(
+        compare_soon=lambda: done.append("compared"), stop=runtime.stop, log=records.log, stopped=lambda: done.append("stopped")
+    )
+    for _ in range(2):
+        stopper.handle([bypassed("a"), bypassed("created", running=False)])
         await settled()
-        assert done == ["stopped", "compared"]
-        assert records.seen[0][0] is Event.CONTAINER_STOPPED
+    assert runtime.asked == ["a"]
+    assert done == []
+    runtime.goes_on.set()
+    await settled()
+    assert done == ["stopped", "compared"]
+    assert records.seen[0][0] is Event.CONTAINER_STOPPED
 
-    asyncio.run(scenario())
 
-
-def test_what_could_not_be_stopped_is_tried_again_after_the_next_comparison() -> None:
-    async def scenario() -> None:
-        runtime, records, done = Runtime(fails=True), Records(), list[str]()
-        runtime.goes_on.set()
-        stopper = BareStopper(
-            compare_soon=lambda: done.append("compared"), stop=runtime.stop, log=records.log, stopped=lambda: None
-        )
-        stopper.handle([bypassed("a")])
-        await settled()
-        runtime.fails = False
-        assert (runtime.asked, done) == (["a"], [])
-        stopper.handle([bypassed("a")])
-        await settled()
-        assert (runtime.asked, done) == (["a", "a"], ["compared"])
-        assert [event for event, _ in records.seen] == [Event.CONTAINER_STOP_FAILED, Event.CONTAINER_STOPPED]
-
-    asyncio.run(scenario())
+async def test_a_container_that_could_not_be_stopped_is_tried_again_after_the_next_comparison() -> None:
+    runtime, records, done = Runtime(fails=True), Records(), list[str]()
+    runtime.goes_on.set()
+    stopper = BareStopper(
+        compare_soon=lambda: done.append("compared"), stop=runtime.stop, log=records.log, stopped=lambda: None
+    )
+    stopper.handle([bypassed("a")])
+    await settled()
+    runtime.fails = False
+    assert (runtime.asked, done) == (["a"], [])
+    stopper.handle([bypassed("a")])
+    await settled()
+    assert (runtime.asked, done) == (["a", "a"], ["compared"])
+    assert [event for event, _ in records.seen] == [Event.CONTAINER_STOP_FAILED, Event.CONTAINER_STOPPED]

@@ -12,8 +12,8 @@ from hooks.node.node_log import NodeLog, owner_fields
 from lading.log import Event, Level, Log
 from lading.vocabulary import ContainerId, PciAddress, PodUid
 from tests.fakes import holders
+from tests.fakes.records import Records
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf
-from tests.unit.runtimeproxy.conftest import Records
 
 TWO_CARDS = inventory(gpus=(gpu(0), gpu(1)))
 ILL = inventory(gpus=(gpu(0, unhealthy="XID 79"), gpu(1)))

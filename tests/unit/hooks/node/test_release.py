@@ -20,9 +20,9 @@ from lading.errors import ConfigError, RuntimeUnavailableError
 from lading.log import Event, Log
 from lading.vocabulary import SandboxId
 from tests.fakes import holders
+from tests.fakes.records import Records
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.inventories import gpu, inventory
-from tests.unit.runtimeproxy.conftest import Records
 from tests.vfs.life import SETTINGS, inline, path_of, pod_of
 from tests.vfs.model import ModelKernel, vf
 
@@ -31,7 +31,7 @@ CARD = holders.gpu_uuid(0)
 END = End(at=holders.NOW, how=Ended.FORCED, uid=1000)
 
 
-class Room:
+class World:
     """Hold a node with one card and one VF, which pod p1 may have."""
 
     def __init__(self, ledger: Ledger, log: Log) -> None:
@@ -81,134 +81,106 @@ class Room:
 
 
 @pytest.fixture
-def room(tmp_path: Path, log: Log) -> Iterator[Room]:
+def world(tmp_path: Path, log: Log) -> Iterator[World]:
     with Ledger.open(tmp_path / "state" / "node.db") as ledger:
-        yield Room(ledger, log)
+        yield World(ledger, log)
 
 
-def test_to_scan_touches_nothing(room: Room) -> None:
-    async def run() -> None:
-        row = await room.given()
-        changes = list(room.kernel.changes)
-        release = await room.find_release()
-        assert (release.attachments, release.grants) == ((row,), (room.grant,))
-        assert room.held() == ((room.grant,), (row,))
-        assert room.kernel.changes == changes
-
-    asyncio.run(run())
+async def test_finding_a_release_changes_nothing(world: World) -> None:
+    row = await world.given()
+    changes = list(world.kernel.changes)
+    release = await world.find_release()
+    assert (release.attachments, release.grants) == ((row,), (world.grant,))
+    assert world.held() == ((world.grant,), (row,))
+    assert world.kernel.changes == changes
 
 
-def test_what_was_checked_is_what_is_done(room: Room, records: Records) -> None:
-    async def run() -> None:
-        await room.given()
-        result, outcome = await room.release()
-        assert outcome == Outcome(done=tuple(result.steps))
-        assert result.in_use == ()
-
-    before = room.kernel.where(room.vf.bdf)
-    asyncio.run(run())
-    assert room.held() == ((), ())
-    assert room.kernel.where(room.vf.bdf) == before
+async def test_a_release_takes_the_steps_that_it_showed(world: World, records: Records) -> None:
+    before = world.kernel.where(world.vf.bdf)
+    await world.given()
+    result, outcome = await world.release()
+    assert outcome == Outcome(done=tuple(result.steps))
+    assert result.in_use == ()
+    assert world.held() == ((), ())
+    assert world.kernel.where(world.vf.bdf) == before
     assert records.fields(Event.GRANT_RELEASED)[0]["pod_uid"] == "p1"
-    assert [(period.pod, period.end) for period in read_history(room.ledger.path)] == [("p1", END)]
+    assert [(period.pod, period.end) for period in read_history(world.ledger.path)] == [("p1", END)]
 
 
-def test_again_there_is_nothing_left_to_do(room: Room) -> None:
-    async def run() -> None:
-        await room.given()
-        await room.release()
-        for device in (CARD, room.vf.bdf):
-            result, outcome = await room.release(device)
-            assert (result, outcome) == (Release(device=device), Outcome())
-
-    asyncio.run(run())
+async def test_a_second_release_has_nothing_to_do(world: World) -> None:
+    await world.given()
+    await world.release()
+    for device in (CARD, world.vf.bdf):
+        result, outcome = await world.release(device)
+        assert (result, outcome) == (Release(device=device), Outcome())
 
 
-def test_from_a_live_pod_nothing_is_taken(room: Room) -> None:
-    async def run() -> None:
-        row = await room.given(alive=True)
-        for device in (CARD, room.vf.bdf):
-            result, outcome = await room.release(device)
-            assert result.in_use
-            assert outcome == Outcome()
-        assert room.held() == ((room.grant,), (row,))
-
-    asyncio.run(run())
+async def test_nothing_is_released_from_a_live_pod(world: World) -> None:
+    row = await world.given(alive=True)
+    for device in (CARD, world.vf.bdf):
+        result, outcome = await world.release(device)
+        assert result.in_use
+        assert outcome == Outcome()
+    assert world.held() == ((world.grant,), (row,))
 
 
-def test_while_the_runtime_does_not_answer_no_one_is_known_to_be_deleted(room: Room) -> None:
-    async def run() -> None:
-        await room.given()
-        room.runtime.down = True
-        with pytest.raises(RuntimeUnavailableError):
-            await room.find_release()
-
-    asyncio.run(run())
-    assert room.ledger.grants() == (room.grant,)
+async def test_nothing_is_released_while_the_runtime_does_not_answer(world: World) -> None:
+    await world.given()
+    world.runtime.down = True
+    with pytest.raises(RuntimeUnavailableError):
+        await world.find_release()
+    assert world.ledger.grants() == (world.grant,)
 
 
-def test_no_such_device(room: Room) -> None:
+async def test_an_unknown_device_is_an_error(world: World) -> None:
     with pytest.raises(ConfigError):
-        asyncio.run(room.find_release("0000:ff:00.1"))
+        await world.find_release("0000:ff:00.1")
 
 
-def test_a_vf_that_does_not_come_back_keeps_its_grant(room: Room) -> None:
-    async def run() -> None:
-        await room.given()
-        room.kernel.fail("move_out")
-        _, outcome = await room.release()
-        assert outcome.done == ()
-        assert any("move_out" in text for text in outcome.failed)
-        (row,) = room.ledger.journal.rows()
-        assert row.step is Step.RETURNING
-        assert room.ledger.grants() == (room.grant,)
-        assert (await room.release())[1].failed == ()
-
-    asyncio.run(run())
-    assert room.held() == ((), ())
+async def test_a_vf_that_does_not_come_back_keeps_its_grant(world: World) -> None:
+    await world.given()
+    world.kernel.fail("move_out")
+    _, outcome = await world.release()
+    assert outcome.done == ()
+    assert any("move_out" in text for text in outcome.failed)
+    (row,) = world.ledger.journal.rows()
+    assert row.step is Step.RETURNING
+    assert world.ledger.grants() == (world.grant,)
+    assert (await world.release())[1].failed == ()
+    assert world.held() == ((), ())
 
 
-def test_a_pod_that_comes_back_meanwhile_keeps_what_it_has(room: Room) -> None:
+async def test_a_pod_that_is_created_again_meanwhile_keeps_its_grant(world: World) -> None:
     """Create a new sandbox of the pod that is younger than the lists and the earlier reading of the ledger."""
-    again = replace(room.grant, sandbox=SandboxId("p1-s1"))
-
-    async def run() -> None:
-        await room.given()
-        room.runtime.pause()
-        looking = asyncio.create_task(room.find_release())
-        await asyncio.sleep(0)
-        room.ledger.record(again)
-        room.runtime.go_on()
-        outcome = await carry_out(await looking, room.ledger, room.attacher, room.log, end=END)
-        assert outcome.failed
-
-    asyncio.run(run())
-    assert room.ledger.grants() == (again,)
+    again = replace(world.grant, sandbox=SandboxId("p1-s1"))
+    await world.given()
+    world.runtime.pause()
+    looking = asyncio.create_task(world.find_release())
+    await asyncio.sleep(0)
+    world.ledger.record(again)
+    world.runtime.go_on()
+    outcome = await carry_out(await looking, world.ledger, world.attacher, world.log, end=END)
+    assert outcome.failed
+    assert world.ledger.grants() == (again,)
 
 
-def test_a_vf_that_a_newer_sandbox_has_by_then_stays_there(room: Room) -> None:
-    async def run() -> None:
-        await room.given()
-        release = await room.find_release()
-        await room.attacher.detach_sandbox(SandboxId(SANDBOX))
-        room.kernel.add_netns(path_of("p1-s1"))
-        newer = await room.attacher.attach([WantedVf(vf=room.vf)], pod_of("p1-s1"))
-        assert isinstance(newer, tuple)
-        await carry_out(release, room.ledger, room.attacher, room.log, end=END)
-        assert room.ledger.journal.rows() == newer
-        assert room.kernel.where(room.vf.bdf) is not None
-        assert room.ledger.grants() == (room.grant,)
-
-    asyncio.run(run())
+async def test_a_vf_that_a_newer_sandbox_has_meanwhile_stays_there(world: World) -> None:
+    await world.given()
+    release = await world.find_release()
+    await world.attacher.detach_sandbox(SandboxId(SANDBOX))
+    world.kernel.add_netns(path_of("p1-s1"))
+    newer = await world.attacher.attach([WantedVf(vf=world.vf)], pod_of("p1-s1"))
+    assert isinstance(newer, tuple)
+    await carry_out(release, world.ledger, world.attacher, world.log, end=END)
+    assert world.ledger.journal.rows() == newer
+    assert world.kernel.where(world.vf.bdf) is not None
+    assert world.ledger.grants() == (world.grant,)
 
 
-def test_a_disk_that_takes_nothing_is_a_failure_that_is_reported(room: Room) -> None:
-    async def run() -> None:
-        await room.given()
-        release = await room.find_release()
-        room.ledger.path.rename(room.ledger.path.with_suffix(".gone"))
-        outcome = await carry_out(release, room.ledger, room.attacher, room.log, end=END)
-        assert outcome.done == ()
-        assert outcome.failed
-
-    asyncio.run(run())
+async def test_a_ledger_that_cannot_be_written_fails_the_release(world: World) -> None:
+    await world.given()
+    release = await world.find_release()
+    world.ledger.path.rename(world.ledger.path.with_suffix(".gone"))
+    outcome = await carry_out(release, world.ledger, world.attacher, world.log, end=END)
+    assert outcome.done == ()
+    assert outcome.failed

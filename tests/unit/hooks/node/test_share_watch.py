@@ -1,9 +1,8 @@
 """Test the watch over shares, from NVML, /proc and the real share server's status to the node, its log and its report."""
 
-import asyncio
 import os
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -34,9 +33,9 @@ from simnode.nvml import NvmlState, Running
 from simnode.patience import await_until
 from tests.conftest import BuildNode
 from tests.fakes.holders import grant
+from tests.fakes.records import Records
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.daemon.test_metrics import Watch, a_node
-from tests.unit.runtimeproxy.conftest import Records
 
 POD, ID = "pod-a", "a" * 64
 CGROUP = f"0::/kubepods/pod{POD}/{ID}\n"
@@ -85,68 +84,47 @@ class World:
         return [(one.container, one.how, one.process_ids) for one in self.node.share_bypasses]
 
 
-Play = Callable[[Callable[[World], Coroutine[None, None, None]]], None]
-
-
 @pytest.fixture
-def play(build_node: BuildNode, fake_nvml: Path, tmp_path: Path, log: Log) -> Play:
-    async def run(scenario: Callable[[World], Coroutine[None, None, None]]) -> None:
-        with Ledger.open(tmp_path / "state" / "node.db") as ledger:
-            await scenario(World(build_node("demo-8gpu"), fake_nvml, ledger, log))
-
-    return lambda scenario: asyncio.run(run(scenario))
+def world(build_node: BuildNode, fake_nvml: Path, tmp_path: Path, log: Log) -> Iterator[World]:
+    with Ledger.open(tmp_path / "state" / "node.db") as ledger:
+        yield World(build_node("demo-8gpu"), fake_nvml, ledger, log)
 
 
-def test_a_process_that_is_not_connected_is_found_within_five_seconds(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.show(Running(4711, 10))
-        await world.look_for(5.0 - SCAN_S)  # it came just after a look
-        assert world.found == [("train", "process", (4711,))]
-        world.show()
-        await world.watch.scan()
-        assert world.found == []
-
-    play(scenario)
+async def test_a_process_that_is_not_connected_is_found_within_five_seconds(world: World) -> None:
+    world.show(Running(4711, 10))
+    await world.look_for(5.0 - SCAN_S)  # it came just after a look
+    assert world.found == [("train", "process", (4711,))]
+    world.show()
+    await world.watch.scan()
+    assert world.found == []
 
 
-def test_the_library_that_the_process_uses_is_named(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.show(Running(4711, 10))
-        (world.sim.root / "proc/4711/maps").write_text("7f00-7f01 r-xp 0000 08:01 12  /opt/conda/cuda-compat/libcuda.so.1\n")
-        await world.look_for(5.0)
-        assert world.node.share_bypasses[0].text.endswith(": process 4711, with /opt/conda/cuda-compat/libcuda.so.1")
-
-    play(scenario)
+async def test_the_library_that_the_process_uses_is_named(world: World) -> None:
+    world.show(Running(4711, 10))
+    (world.sim.root / "proc/4711/maps").write_text("7f00-7f01 r-xp 0000 08:01 12  /opt/conda/cuda-compat/libcuda.so.1\n")
+    await world.look_for(5.0)
+    assert world.node.share_bypasses[0].text.endswith(": process 4711, with /opt/conda/cuda-compat/libcuda.so.1")
 
 
-def test_it_is_logged_once(play: Play, records: Records) -> None:
-    async def scenario(world: World) -> None:
-        world.show(Running(4711, 10))
-        await world.look_for(20.0)
-
-    play(scenario)
+async def test_a_bypass_is_logged_once(records: Records, world: World) -> None:
+    world.show(Running(4711, 10))
+    await world.look_for(20.0)
     assert [fields["container"] for fields in records.fields(Event.SHARE_BYPASSED)] == ["train"]
 
 
-def test_too_much_memory_is_found(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.show(Running(4711, 1101))
-        world.uses = lambda: [known(4711)]
-        await world.look_for(5.0 - SCAN_S)
-        assert world.found == [("train", "memory", ())]
-
-    play(scenario)
+async def test_too_much_memory_is_found(world: World) -> None:
+    world.show(Running(4711, 1101))
+    world.uses = lambda: [known(4711)]
+    await world.look_for(5.0 - SCAN_S)
+    assert world.found == [("train", "memory", ())]
 
 
-def test_what_contexts_take_is_kept_for_the_next_shares(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.uses = lambda: [msgspec.structs.replace(known(4711), gpu=world.card, context_mib=518)]
-        await world.watch.scan()
-        world.uses = lambda: [known(4711)]
-        await world.watch.scan()
-        assert world.node.share_contexts == {world.card: 518}
-
-    play(scenario)
+async def test_the_memory_of_contexts_is_kept_for_the_next_shares(world: World) -> None:
+    world.uses = lambda: [msgspec.structs.replace(known(4711), gpu=world.card, context_mib=518)]
+    await world.watch.scan()
+    world.uses = lambda: [known(4711)]
+    await world.watch.scan()
+    assert world.node.share_contexts == {world.card: 518}
 
 
 def known(*pids: int) -> ShareUse:
@@ -157,79 +135,67 @@ def known(*pids: int) -> ShareUse:
 
 
 @pytest.mark.parametrize("error", [HostError("cannot ask"), ZeroDivisionError()])
-def test_while_the_share_server_does_not_answer_nothing_is_claimed(play: Play, records: Records, error: Exception) -> None:
+async def test_no_bypass_is_reported_while_the_share_server_does_not_answer(
+    records: Records, error: Exception, world: World
+) -> None:
     def down() -> Sequence[ShareUse]:
         raise error
 
-    async def scenario(world: World) -> None:
-        world.show(Running(4711, 10))
-        await world.look_for(SUSPECT_S - SCAN_S)
-        world.uses = down
-        await world.look_for(20.0)
-        assert world.found == []
-        world.uses = list  # it restarted, and the process is not connected again yet
-        await world.watch.scan()
-        assert world.found == []
-
-    play(scenario)
+    world.show(Running(4711, 10))
+    await world.look_for(SUSPECT_S - SCAN_S)
+    world.uses = down
+    await world.look_for(20.0)
+    assert world.found == []
+    world.uses = list  # it restarted, and the process is not connected again yet
+    await world.watch.scan()
+    assert world.found == []
     assert records.events().count(Event.SHARE_WATCH_FAILED) == 1
 
 
-def test_a_process_that_is_about_to_end_is_not_meant_as_long_as_no_thread_goes_on(play: Play) -> None:
+async def test_an_ending_process_is_no_bypass_unless_a_thread_of_it_goes_on(world: World) -> None:
     """Check a process whose connection is closed before the driver forgets the process."""
-
-    async def scenario(world: World) -> None:
-        world.show(Running(4711, 10))
-        world.run_thread(4711, 4711, ending=True)
-        await world.look_for(20.0)
-        assert world.found == []
-        world.run_thread(4711, 4712)
-        await world.look_for(20.0)
-        assert world.found == [("train", "process", (4711,))]
-
-    play(scenario)
+    world.show(Running(4711, 10))
+    world.run_thread(4711, 4711, ending=True)
+    await world.look_for(20.0)
+    assert world.found == []
+    world.run_thread(4711, 4712)
+    await world.look_for(20.0)
+    assert world.found == [("train", "process", (4711,))]
 
 
-def test_outside_the_hosts_pid_namespace_nothing_is_claimed(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.show(Running(4711, 10))
-        (world.sim.root / "proc/self/ns/pid").unlink()
-        await world.look_for(20.0)
-        assert world.found == []
-
-    play(scenario)
+async def test_no_bypass_is_reported_outside_the_hosts_pid_namespace(world: World) -> None:
+    world.show(Running(4711, 10))
+    (world.sim.root / "proc/self/ns/pid").unlink()
+    await world.look_for(20.0)
+    assert world.found == []
 
 
-def test_the_share_servers_status_names_the_processes_that_are_connected(play: Play, tmp_path: Path, log: Log) -> None:
+async def test_the_share_servers_status_names_the_processes_that_are_connected(tmp_path: Path, log: Log, world: World) -> None:
     """Check the process of this test, which NVML shows as one of the pod's."""
-
-    async def scenario(world: World) -> None:
-        world.show(Running(os.getpid(), 10))
-        folder = tmp_path / "shares"
-        own = folder / folder_name(POD, "train")
-        own.mkdir(parents=True)
-        gpu = SharedGpu(uuid=GpuUuid(world.card), memory_mib=1000, total_mib=80_000, request_percent=10, limit_percent=100)
-        given = ShareGrant(pod=PodUid(POD), container="train", namespace="default", pod_name="p", gpus=(gpu,))
-        (own / FILE).write_bytes(render_grant(given))
-        shares = Shares(folder, policy=Fair, log=log, host_root=world.sim.root)
-        path = tmp_path / "status.sock"
-        with listen(path, rejected=lambda _: None) as listener:
-            server = await answer(listener, shares.usage)
-            shares.start()
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.connect(str(own / SOCKET))
-                connection.sendall(pack(Frame(Kind.HELLO, a=1, c=1)))
-                (use,) = await until_connected(path)
-                assert (use.processes, use.process_ids) == (1, (os.getpid(),))
-                world.uses = partial(ask, path)
-                await world.look_for(5.0)
-                assert world.found == []
+    world.show(Running(os.getpid(), 10))
+    folder = tmp_path / "shares"
+    own = folder / folder_name(POD, "train")
+    own.mkdir(parents=True)
+    gpu = SharedGpu(uuid=GpuUuid(world.card), memory_mib=1000, total_mib=80_000, request_percent=10, limit_percent=100)
+    given = ShareGrant(pod=PodUid(POD), container="train", namespace="default", pod_name="p", gpus=(gpu,))
+    (own / FILE).write_bytes(render_grant(given))
+    shares = Shares(folder, policy=Fair, log=log, host_root=world.sim.root)
+    path = tmp_path / "status.sock"
+    with listen(path, rejected=lambda _: None) as listener:
+        server = await answer(listener, shares.usage)
+        shares.start()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(str(own / SOCKET))
+            connection.sendall(pack(Frame(Kind.HELLO, a=1, c=1)))
+            (use,) = await until_connected(path)
+            assert (use.processes, use.process_ids) == (1, (os.getpid(),))
+            world.uses = partial(ask, path)
             await world.look_for(5.0)
-            assert world.found == [("train", "process", (os.getpid(),))]
-            server.close()
-            shares.close()
-
-    play(scenario)
+            assert world.found == []
+        await world.look_for(5.0)
+        assert world.found == [("train", "process", (os.getpid(),))]
+        server.close()
+        shares.close()
 
 
 async def until_connected(path: Path) -> Sequence[ShareUse]:

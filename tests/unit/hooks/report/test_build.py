@@ -45,10 +45,7 @@ def test_the_demo_node_as_it_is_sent(build_node: BuildNode, fake_nvml: Path) -> 
     cards = [card.uuid for card in result.gpus]
     train = GrantedDevices(gpus=(GrantedGpu(uuid=cards[0]),), vfs=(GrantedVf(bdf=PciAddress("0000:18:00.2"), ifname="rdma0"),))
     side = GrantedDevices(gpus=(GrantedGpu(uuid=cards[1], memory_mib=8138, core_percent=30),))
-    grants = (
-        dataclasses.replace(grant("pod-2", "main", side), form=Form.SIGNED, gen=7),
-        grant("pod-1", "train", train),
-    )
+    grants = (dataclasses.replace(grant("pod-2", "main", side), form=Form.SIGNED, gen=7), grant("pod-1", "train", train))
     built = build_status(result, grants, unmanaged={cards[7]: "process 42"}, reconciled=True, boot_id=BOOT, reporter="1.2.3")
     assert json.loads(msgspec.json.encode(built)) == json.loads(GOLDEN.read_text())
     assert msgspec.json.decode(GOLDEN.read_bytes(), type=Status) == built

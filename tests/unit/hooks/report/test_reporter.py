@@ -4,11 +4,10 @@ failures."""
 import asyncio
 import contextlib
 import dataclasses
-import json
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,10 @@ from lading.nodedevices import Status
 from lading.vocabulary import PodUid
 from tests.fakes.holders import grant, whole
 from tests.fakes.kube_server import FakeKubeServer, Fault
+from tests.fakes.records import Records
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.daemon.test_metrics import Watch, a_node
 from tests.unit.hooks.inventories import gpu, inventory, running, uuid
-from tests.unit.runtimeproxy.conftest import Records
 
 REPORTS = (Event.REPORT_APPLIED, Event.REPORT_FAILED)
 DOWN = UnreachableError("cannot patch: connection refused")
@@ -132,166 +131,127 @@ class World:
         self.node.watch = Watch(inventory(gpus=tuple(gpus)))
 
 
-Play = Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]
+@pytest.fixture
+def use_interval_s() -> float:
+    return 0  # the use of the cards is not reported
 
 
-def playing(folder: Path, log: Log, records: Records, *, use_interval_s: float) -> Play:
-    async def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-        with Ledger.open(folder / "state" / "node.db") as ledger:
-            node = a_node(ledger, FakeRuntime(), folder, log)
-            await scenario(World(node, log, records, use_interval_s=use_interval_s))
-
-    return lambda scenario: asyncio.run(run(scenario))
+with_use = pytest.mark.parametrize("use_interval_s", [60])
 
 
 @pytest.fixture
-def play(tmp_path: Path, log: Log, records: Records) -> Play:
-    return playing(tmp_path, log, records, use_interval_s=0)
-
-
-@pytest.fixture
-def play_use(tmp_path: Path, log: Log, records: Records) -> Play:
-    """Play scenarios in which the use of the cards is reported too."""
-    return playing(tmp_path, log, records, use_interval_s=60)
+def world(tmp_path: Path, log: Log, records: Records, use_interval_s: float) -> Iterator[World]:
+    with Ledger.open(tmp_path / "state" / "node.db") as ledger:
+        yield World(a_node(ledger, FakeRuntime(), tmp_path, log), log, records, use_interval_s=use_interval_s)
 
 
 # ---- what is reported, and when
 
 
-def test_the_first_report_makes_the_object_with_the_node_as_its_owner(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        assert await world.scan() == SCAN_S
-        assert world.kube.calls == ["apply", "get", "create", "apply"]
-        assert world.kube.object is not None
-        assert world.kube.object["metadata"] == {
-            "name": "n1",
-            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "uid-of-n1"}],
-        }
-        assert [card.uuid for card in world.kube.applied[-1].gpus] == [uuid(0), uuid(1)]
-        assert (world.reporter.age_s, world.reporter.stale_s) == (0, 0)
-
-    play(scenario)
+async def test_the_first_report_makes_the_object_with_the_node_as_its_owner(world: World) -> None:
+    assert await world.scan() == SCAN_S
+    assert world.kube.calls == ["apply", "get", "create", "apply"]
+    assert world.kube.object is not None
+    assert world.kube.object["metadata"] == {
+        "name": "n1",
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "uid-of-n1"}],
+    }
+    assert [card.uuid for card in world.kube.applied[-1].gpus] == [uuid(0), uuid(1)]
+    assert (world.reporter.age_s, world.reporter.stale_s) == (0, 0)
 
 
-def test_what_did_not_change_is_not_sent_again(play: Play) -> None:
-    async def scenario(world: World) -> None:
+async def test_an_unchanged_report_is_not_sent_again(world: World) -> None:
+    await world.scan()
+    calls = len(world.kube.calls)
+    for _ in range(5):
+        world.now += SCAN_S
+        world.node.watch = Watch(inventory(gpus=(gpu(0), gpu(1))))  # read again, and the same
         await world.scan()
-        calls = len(world.kube.calls)
-        for _ in range(5):
-            world.now += SCAN_S
-            world.node.watch = Watch(inventory(gpus=(gpu(0), gpu(1))))  # read again, and the same
-            await world.scan()
-        assert len(world.kube.calls) == calls
-
-    play(scenario)
+    assert len(world.kube.calls) == calls
 
 
-def test_processes_come_and_go_and_are_no_news(play: Play) -> None:
-    async def scenario(world: World) -> None:
+async def test_processes_come_and_go_and_are_no_news(world: World) -> None:
+    await world.scan()
+    busy = dataclasses.replace(gpu(0), processes=running(1, 2))  # processes of the host: there is no /proc below this root
+    world.node.watch = Watch(inventory(gpus=(busy, gpu(1))))
+    await world.scan()
+    assert len(world.kube.applied) == 1
+
+
+async def test_health_goes_both_ways(world: World) -> None:
+    for reason in ("", "GPU is lost", ""):
+        world.fall_ill(1, reason)
         await world.scan()
-        busy = dataclasses.replace(gpu(0), processes=running(1, 2))  # processes of the host: there is no /proc below this root
-        world.node.watch = Watch(inventory(gpus=(busy, gpu(1))))
-        await world.scan()
-        assert len(world.kube.applied) == 1
-
-    play(scenario)
+    assert [status.gpus[1].unhealthy for status in world.kube.applied] == ["", "GPU is lost", ""]
 
 
-def test_health_goes_both_ways(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        for reason in ("", "GPU is lost", ""):
-            world.fall_ill(1, reason)
-            await world.scan()
-        assert [status.gpus[1].unhealthy for status in world.kube.applied] == ["", "GPU is lost", ""]
-
-    play(scenario)
-
-
-def test_grants_and_reconciliation_are_news(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await world.scan()
-        world.node.ledger.record(grant("p", "c", whole(0)))
-        world.node.ledger.record(grant("p", "d", whole(1)))  # two changes, one report
-        await world.scan()
-        world.node.reconciled = True
-        await world.scan()
-        world.node.ledger.release(PodUid("p"), end=End(at=5))
-        await world.scan()
-        assert [(len(s.grants), s.reconciled) for s in world.kube.applied] == [(0, False), (2, False), (2, True), (0, True)]
-
-    play(scenario)
+async def test_grants_and_reconciliation_are_news(world: World) -> None:
+    await world.scan()
+    world.node.ledger.record(grant("p", "c", whole(0)))
+    world.node.ledger.record(grant("p", "d", whole(1)))  # two changes, one report
+    await world.scan()
+    world.node.reconciled = True
+    await world.scan()
+    world.node.ledger.release(PodUid("p"), end=End(at=5))
+    await world.scan()
+    assert [(len(s.grants), s.reconciled) for s in world.kube.applied] == [(0, False), (2, False), (2, True), (0, True)]
 
 
-def test_before_the_first_inventory_nothing_is_reported(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.node.watch = None
-        world.now += 90
-        assert await world.scan() == SCAN_S
-        assert world.kube.calls == []
-        assert world.reporter.stale_s == 90
-        assert world.reporter.age_s == float("inf")
-
-    play(scenario)
+async def test_before_the_first_inventory_nothing_is_reported(world: World) -> None:
+    world.node.watch = None
+    world.now += 90
+    assert await world.scan() == SCAN_S
+    assert world.kube.calls == []
+    assert world.reporter.stale_s == 90
+    assert world.reporter.age_s == float("inf")
 
 
-def test_the_whole_is_applied_again_after_a_while(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await world.scan()
-        world.now += 0.8 * RENEW_S
-        await world.scan()
-        assert len(world.kube.applied) == 1
-        world.kube.object = None  # deleted: by a person, or with its Node
-        world.now += 0.4 * RENEW_S
-        await world.scan()
-        assert world.kube.applied[0] == world.kube.applied[1]
-        assert world.kube.object is not None
-
-    play(scenario)
+async def test_an_unchanged_report_is_renewed_after_a_while(world: World) -> None:
+    await world.scan()
+    world.now += 0.8 * RENEW_S
+    await world.scan()
+    assert len(world.kube.applied) == 1
+    world.kube.object = None  # deleted: by a person, or with its Node
+    world.now += 0.4 * RENEW_S
+    await world.scan()
+    assert world.kube.applied[0] == world.kube.applied[1]
+    assert world.kube.object is not None
 
 
-def test_who_held_what_before_goes_along(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.node.ledger.record(grant("p", "c", whole(0)))
-        await world.scan()
-        world.node.ledger.release(PodUid("p"), end=End(at=7))
-        await world.scan()
-        assert [len(status.past) for status in world.kube.applied] == [0, 1]
-        assert (world.kube.applied[-1].past[0].pod, world.kube.applied[-1].past[0].until) == ("p", 7)
-
-    play(scenario)
+async def test_the_report_has_the_earlier_holders_of_cards(world: World) -> None:
+    world.node.ledger.record(grant("p", "c", whole(0)))
+    await world.scan()
+    world.node.ledger.release(PodUid("p"), end=End(at=7))
+    await world.scan()
+    assert [len(status.past) for status in world.kube.applied] == [0, 1]
+    assert (world.kube.applied[-1].past[0].pod, world.kube.applied[-1].past[0].until) == ("p", 7)
 
 
-def test_a_bypass_of_a_share_is_news(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await world.scan()
-        one = ShareBypass(pod=PodUid("p"), container="c", namespace="n", pod_name="a", card=uuid(0), how=How.MEMORY)
-        world.node.share_bypasses = (one,)
-        await world.scan()
-        world.node.share_bypasses = ()
-        await world.scan()
-        assert [len(status.share_bypasses) for status in world.kube.applied] == [0, 1, 0]
-
-    play(scenario)
+async def test_a_bypass_of_a_share_is_news(world: World) -> None:
+    await world.scan()
+    one = ShareBypass(pod=PodUid("p"), container="c", namespace="n", pod_name="a", card=uuid(0), how=How.MEMORY)
+    world.node.share_bypasses = (one,)
+    await world.scan()
+    world.node.share_bypasses = ()
+    await world.scan()
+    assert [len(status.share_bypasses) for status in world.kube.applied] == [0, 1, 0]
 
 
-def test_a_card_is_reported_as_dirty_from_the_report_on_in_which_its_last_grant_is_deleted(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.node.ledger.record(grant("p", "c", whole(0)))
-        await world.scan()
-        world.node.ledger.release(PodUid("p"), end=End(at=7))
-        world.node.hand_over.read_soon = lambda: None
-        world.node.hand_over.left([uuid(0)])
-        await world.scan()
-        world.node.hand_over.read(float("inf"), {uuid(0): "90 MiB of it", uuid(1): ""}, 60)
-        await world.scan()
-        world.node.hand_over.read(float("inf"), {uuid(0): "", uuid(1): ""}, 61)
-        await world.scan()
-        reports = [(len(status.grants), status.gpus[0].dirty) for status in world.kube.applied]
-        waits = "it has not been read since its last holder was gone"
-        assert reports == [(1, ""), (0, waits), (0, "90 MiB of it; since 1970-01-01 00:01:00 UTC"), (0, "")]
-        assert {status.gpus[1].dirty for status in world.kube.applied} == {""}
-
-    play(scenario)
+async def test_a_card_is_reported_as_dirty_from_the_report_on_in_which_its_last_grant_is_deleted(world: World) -> None:
+    world.node.ledger.record(grant("p", "c", whole(0)))
+    await world.scan()
+    world.node.ledger.release(PodUid("p"), end=End(at=7))
+    world.node.hand_over.read_soon = lambda: None
+    world.node.hand_over.left([uuid(0)])
+    await world.scan()
+    world.node.hand_over.read(float("inf"), {uuid(0): "90 MiB of it", uuid(1): ""}, 60)
+    await world.scan()
+    world.node.hand_over.read(float("inf"), {uuid(0): "", uuid(1): ""}, 61)
+    await world.scan()
+    reports = [(len(status.grants), status.gpus[0].dirty) for status in world.kube.applied]
+    waits = "it has not been read since its last holder was gone"
+    assert reports == [(1, ""), (0, waits), (0, "90 MiB of it; since 1970-01-01 00:01:00 UTC"), (0, "")]
+    assert {status.gpus[1].dirty for status in world.kube.applied} == {""}
 
 
 # ---- what is in use of the cards
@@ -306,213 +266,167 @@ def seen(world: World) -> list[tuple[int | None, int | None]]:
     return [(status.use[0].memory_used_mib, status.use[0].busy_percent) for status in world.kube.applied]
 
 
-def test_use_is_a_report_of_its_own_once_in_a_while(play_use: Play) -> None:
-    async def scenario(world: World) -> None:
-        use(world, 300, 50)
+@with_use
+async def test_use_is_a_report_of_its_own_once_in_a_while(world: World) -> None:
+    use(world, 300, 50)
+    await world.scan()
+    for second in range(1, 150):
+        world.now += 1
+        use(world, 512 * second, second % 100)
         await world.scan()
-        for second in range(1, 150):
-            world.now += 1
-            use(world, 512 * second, second % 100)
-            await world.scan()
-        assert seen(world) == [(256, 50), (72 * 512, 70), (144 * 512, 45)]  # every 72 s: a fifth may be added to 60
-
-    play_use(scenario)
+    assert seen(world) == [(256, 50), (72 * 512, 70), (144 * 512, 45)]  # every 72 s: a fifth may be added to 60
 
 
-def test_use_that_is_nearly_the_same_is_no_news(play_use: Play) -> None:
-    async def scenario(world: World) -> None:
-        use(world, 300, 50)
-        await world.scan()
-        for mib, percent in ((310, 51), (350, 49), (300, 50)):
-            world.now += 100
-            use(world, mib, percent)
-            await world.scan()
-        assert seen(world) == [(256, 50)]
-
-    play_use(scenario)
-
-
-def test_its_time_is_when_the_cards_were_asked(play_use: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.node.clock = lambda: 1_000_000.0 + world.now
-        use(world, 300, 50)
-        await world.scan()
-        use(world, 301, 50)
+@with_use
+async def test_use_that_is_nearly_the_same_is_no_news(world: World) -> None:
+    use(world, 300, 50)
+    await world.scan()
+    for mib, percent in ((310, 51), (350, 49), (300, 50)):
         world.now += 100
+        use(world, mib, percent)
         await world.scan()
-        world.now += 1.1 * RENEW_S  # with what is reported anyway it is told anew
+    assert seen(world) == [(256, 50)]
+
+
+@with_use
+async def test_the_time_of_use_is_when_the_cards_were_read(world: World) -> None:
+    world.node.clock = lambda: 1_000_000.0 + world.now
+    use(world, 300, 50)
+    await world.scan()
+    use(world, 301, 50)
+    world.now += 100
+    await world.scan()
+    world.now += 1.1 * RENEW_S  # with what is reported anyway it is told anew
+    await world.scan()
+    assert [status.used_at for status in world.kube.applied] == [1_001_000 - 7, 1_001_000 - 7 + 100 + 660]
+
+
+@with_use
+async def test_use_that_does_not_change_is_as_fresh_as_the_renewals(world: World) -> None:
+    world.node.clock = lambda: world.now
+    use(world, 300, 50)
+    for _ in range(int(5 * RENEW_S)):
+        world.now += 1
         await world.scan()
-        assert [status.used_at for status in world.kube.applied] == [1_001_000 - 7, 1_001_000 - 7 + 100 + 660]
+        assert world.now - world.kube.applied[-1].used_at <= 1.2 * (RENEW_S + 60) + 7 + 1
+    assert len(world.kube.applied) == 5
 
-    play_use(scenario)
+
+@with_use
+async def test_the_time_of_use_is_never_negative(world: World) -> None:
+    world.node.clock = lambda: 3.0  # the card was asked 7 s ago, before time 0
+    use(world, 300, 50)
+    await world.scan()
+    assert world.kube.applied[0].used_at == 0
 
 
-def test_use_that_does_not_change_is_as_fresh_as_the_renewals(play_use: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.node.clock = lambda: world.now
+@with_use
+async def test_a_report_of_a_change_repeats_the_use_that_was_reported_last(world: World) -> None:
+    use(world, 300, 50)
+    await world.scan()
+    use(world, 9000, 100)
+    world.node.ledger.record(grant("p", "c", whole(0)))
+    await world.scan()
+    assert seen(world) == [(256, 50), (256, 50)]
+
+
+@pytest.mark.parametrize(("use_interval_s", "cards_tell"), [(0, True), (60, False)])
+async def test_no_use_is_reported_with_an_interval_of_0_or_from_cards_that_do_not_tell(world: World, cards_tell: bool) -> None:
+    if cards_tell:
         use(world, 300, 50)
-        for _ in range(int(5 * RENEW_S)):
-            world.now += 1
-            await world.scan()
-            assert world.now - world.kube.applied[-1].used_at <= 1.2 * (RENEW_S + 60) + 7 + 1
-        assert len(world.kube.applied) == 5
-
-    play_use(scenario)
-
-
-def test_its_time_is_one_that_the_api_server_takes_whatever_the_clock_says(play_use: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.node.clock = lambda: 3.0  # the card was asked 7 s ago, before time 0
-        use(world, 300, 50)
-        await world.scan()
-        assert world.kube.applied[0].used_at == 0
-
-    play_use(scenario)
-
-
-def test_a_change_between_takes_the_use_along_that_was_reported(play_use: Play) -> None:
-    async def scenario(world: World) -> None:
-        use(world, 300, 50)
-        await world.scan()
-        use(world, 9000, 100)
-        world.node.ledger.record(grant("p", "c", whole(0)))
-        await world.scan()
-        assert seen(world) == [(256, 50), (256, 50)]
-
-    play_use(scenario)
-
-
-def test_where_it_is_off_or_no_card_tells_there_is_none(play: Play, play_use: Play) -> None:
-    async def off(world: World) -> None:
-        use(world, 300, 50)
-        await world.scan()
-        assert (world.kube.applied[0].use, world.kube.applied[0].used_at) == ((), 0)
-
-    async def silent(world: World) -> None:
-        await world.scan()
-        assert (world.kube.applied[0].use, world.kube.applied[0].used_at) == ((), 0)
-
-    play(off)
-    play_use(silent)
+    await world.scan()
+    assert (world.kube.applied[0].use, world.kube.applied[0].used_at) == ((), 0)
 
 
 # ---- failures
 
 
-def test_a_failure_is_reported_once_counted_and_made_up_for(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await world.scan()
-        world.fall_ill(0, "lost")
-        world.kube.failures.extend([DOWN, DOWN, DOWN])
-        waits = []
-        for _ in range(3):
-            waits.append(await world.scan())
-            world.now += waits[-1]
-        assert waits == [0.5, 1.0, 2.0]
-        assert world.reporter.failures == 3
-        assert world.reporter.failure == str(DOWN)
-        assert world.reporter.stale_s == sum(waits)
-        assert await world.scan() == SCAN_S
-        assert world.kube.applied[-1].gpus[0].unhealthy == "lost"
-        assert (world.reporter.stale_s, world.reporter.failure) == (0, "")
-        text = [(level, event) for level, event, _, _ in world.records.written if event in REPORTS]
-        assert text == [
-            (Level.INFO, Event.REPORT_APPLIED),
-            (Level.WARNING, Event.REPORT_FAILED),
-            (Level.INFO, Event.REPORT_APPLIED),
-        ]
-
-    play(scenario)
+async def test_a_failure_is_reported_once_counted_and_made_up_for(world: World) -> None:
+    await world.scan()
+    world.fall_ill(0, "lost")
+    world.kube.failures.extend([DOWN, DOWN, DOWN])
+    waits = []
+    for _ in range(3):
+        waits.append(await world.scan())
+        world.now += waits[-1]
+    assert waits == [0.5, 1.0, 2.0]
+    assert world.reporter.failures == 3
+    assert world.reporter.failure == str(DOWN)
+    assert world.reporter.stale_s == sum(waits)
+    assert await world.scan() == SCAN_S
+    assert world.kube.applied[-1].gpus[0].unhealthy == "lost"
+    assert (world.reporter.stale_s, world.reporter.failure) == (0, "")
+    text = [(level, event) for level, event, _, _ in world.records.written if event in REPORTS]
+    assert text == [
+        (Level.INFO, Event.REPORT_APPLIED),
+        (Level.WARNING, Event.REPORT_FAILED),
+        (Level.INFO, Event.REPORT_APPLIED),
+    ]
 
 
-def test_after_an_outage_the_whole_is_applied_though_nothing_changed(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        await world.scan()
-        world.fall_ill(0, "lost")
-        world.kube.failures.append(DOWN)
-        await world.scan()
-        world.fall_ill(0, "")  # the state that the API server has, as far as the node knows
-        await world.scan()
-        assert len(world.kube.applied) == 2
-
-    play(scenario)
+async def test_after_an_outage_an_unchanged_report_is_applied_again(world: World) -> None:
+    await world.scan()
+    world.fall_ill(0, "lost")
+    world.kube.failures.append(DOWN)
+    await world.scan()
+    world.fall_ill(0, "")  # the state that the API server has, as far as the node knows
+    await world.scan()
+    assert len(world.kube.applied) == 2
 
 
-def test_the_wait_grows_to_half_a_minute_and_is_what_the_server_asks_for(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.kube.failures.extend([DOWN] * 10)
-        waits = [await world.scan() for _ in range(10)]
-        assert waits == sorted(waits)
-        assert waits[-1] == 30
-        world.kube.failures.append(TooManyRequestsError("later", status=429, retry_after_s=45))
-        assert await world.scan() == 45
-
-    play(scenario)
+async def test_the_wait_grows_to_half_a_minute_and_is_what_the_server_asks_for(world: World) -> None:
+    world.kube.failures.extend([DOWN] * 10)
+    waits = [await world.scan() for _ in range(10)]
+    assert waits == sorted(waits)
+    assert waits[-1] == 30
+    world.kube.failures.append(TooManyRequestsError("later", status=429, retry_after_s=45))
+    assert await world.scan() == 45
 
 
 @pytest.mark.parametrize(
-    ("prepare", "hint"),
-    [
-        (lambda kube: kube.nodes.clear(), "node_name"),
-        (lambda kube: setattr(kube, "served", False), "crds"),
-    ],
+    ("prepare", "hint"), [(lambda kube: kube.nodes.clear(), "node_name"), (lambda kube: setattr(kube, "served", False), "crds")]
 )
-def test_what_is_missing_is_named(play: Play, prepare: Callable[[Kube], None], hint: str) -> None:
-    async def scenario(world: World) -> None:
-        prepare(world.kube)
-        await world.scan()
-        assert hint in world.reporter.failure
-        assert world.kube.applied == []
-        assert world.records.written[-1][:2] == (Level.ERROR, Event.REPORT_FAILED)
-
-    play(scenario)
+async def test_a_missing_node_or_resource_definition_is_named(prepare: Callable[[Kube], None], hint: str, world: World) -> None:
+    prepare(world.kube)
+    await world.scan()
+    assert hint in world.reporter.failure
+    assert world.kube.applied == []
+    assert world.records.written[-1][:2] == (Level.ERROR, Event.REPORT_FAILED)
 
 
-def test_an_object_that_came_meanwhile_is_used(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        original = world.kube.get
+async def test_an_object_that_another_client_created_meanwhile_is_used(world: World) -> None:
+    original = world.kube.get
 
-        async def get(path: str) -> bytes:
-            world.kube.object = {"metadata": {"name": "n1"}}
-            return await original(path)
+    async def get(path: str) -> bytes:
+        world.kube.object = {"metadata": {"name": "n1"}}
+        return await original(path)
 
-        world.kube.get = get  # type: ignore[method-assign]
-        assert await world.scan() == SCAN_S
-        assert len(world.kube.applied) == 1
-
-    play(scenario)
+    world.kube.get = get  # type: ignore[method-assign]
+    assert await world.scan() == SCAN_S
+    assert len(world.kube.applied) == 1
 
 
-def test_a_card_whose_user_cannot_be_read_is_not_reported_as_free(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        (world.node.host_root / "proc/7/cgroup").mkdir(parents=True)  # EISDIR
-        world.node.watch = Watch(inventory(gpus=(dataclasses.replace(gpu(0), processes=running(7)),)))
-        await world.scan()
-        assert world.kube.calls == []
-        assert world.reporter.failures == 1
-
-    play(scenario)
+async def test_a_card_whose_user_cannot_be_read_is_not_reported_as_free(world: World) -> None:
+    (world.node.host_root / "proc/7/cgroup").mkdir(parents=True)  # EISDIR
+    world.node.watch = Watch(inventory(gpus=(dataclasses.replace(gpu(0), processes=running(7)),)))
+    await world.scan()
+    assert world.kube.calls == []
+    assert world.reporter.failures == 1
 
 
-def test_a_fault_of_lading_does_not_end_the_daemon(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_of_lading_does_not_end_the_daemon(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     def broken(*_: object, **__: object) -> Status:
         raise ZeroDivisionError
 
-    async def scenario(world: World) -> None:
-        monkeypatch.setattr(reporter, "build_status", broken)
-        assert await world.scan() > 0
-        assert "ZeroDivisionError" in world.reporter.failure
-
-    play(scenario)
+    monkeypatch.setattr(reporter, "build_status", broken)
+    assert await world.scan() > 0
+    assert "ZeroDivisionError" in world.reporter.failure
 
 
-def test_a_refusal_is_for_a_person_to_see(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.kube.failures.append(InvalidError("status.gpus: too many", status=422))
-        await world.scan()
-        assert world.records.written[-1][:2] == (Level.ERROR, Event.REPORT_FAILED)
-
-    play(scenario)
+async def test_a_refusal_is_for_a_person_to_see(world: World) -> None:
+    world.kube.failures.append(InvalidError("status.gpus: too many", status=422))
+    await world.scan()
+    assert world.records.written[-1][:2] == (Level.ERROR, Event.REPORT_FAILED)
 
 
 # ---- the loop
@@ -524,38 +438,32 @@ async def keep(world: World) -> None:
         await world.reporter.keep_reporting()
 
 
-def test_it_keeps_one_connection_and_scans_again_and_again(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.kube.failures.append(DOWN)
-        await keep(world)
-        assert world.waits == [0.5, SCAN_S, SCAN_S]
-        assert world.connections == 1
-        assert len(world.kube.applied) == 1
-
-    play(scenario)
+async def test_the_loop_keeps_one_connection_and_scans_again_and_again(world: World) -> None:
+    world.kube.failures.append(DOWN)
+    await keep(world)
+    assert world.waits == [0.5, SCAN_S, SCAN_S]
+    assert world.connections == 1
+    assert len(world.kube.applied) == 1
 
 
-def test_credentials_may_come_later(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        world.credentials.extend([ConfigError("cannot use kubeconfig: no such file"), KeyError("users")])
-        await keep(world)
-        assert world.waits == [0.5, 1.0, SCAN_S]
-        assert len(world.kube.applied) == 1
-
-    play(scenario)
+async def test_credentials_may_come_later(world: World) -> None:
+    world.credentials.extend([ConfigError("cannot use kubeconfig: no such file"), KeyError("users")])
+    await keep(world)
+    assert world.waits == [0.5, 1.0, SCAN_S]
+    assert len(world.kube.applied) == 1
 
 
-def test_credentials_that_do_not_come_do_not_hold_up_the_end_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_that_never_come_do_not_delay_the_end_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     there = threading.Event()
     monkeypatch.setattr("lading.kube.config.open_access", lambda _: there.wait(5))
 
-    async def scenario() -> None:
+    async def connect_for_a_moment() -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.01), connect("kubeconfig"):
                 pass
 
     begun = time.monotonic()
-    asyncio.run(scenario())
+    asyncio.run(connect_for_a_moment())
     there.set()
     assert time.monotonic() - begun < 2
 
@@ -563,28 +471,17 @@ def test_credentials_that_do_not_come_do_not_hold_up_the_end_of_the_process(monk
 # ---- over HTTP
 
 
-def test_what_goes_over_the_wire_is_a_forced_apply(play: Play, tmp_path: Path) -> None:
+async def test_the_status_is_sent_as_a_forced_apply(tmp_path: Path, world: World) -> None:
     """Check the request with the real client and a kubeconfig."""
-
-    async def scenario(world: World) -> None:
-        async with FakeKubeServer() as kube:
-            config = {
-                "clusters": [{"name": "c", "cluster": {"server": kube.url}}],
-                "users": [{"name": "u", "user": {"token": "t"}}],
-                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-                "current-context": "x",
-            }
-            (tmp_path / "kubeconfig").write_text(json.dumps(config))
-            await kube.put("/api/v1/nodes/n1", {"kind": "Node"})
-            kube.fail(Fault(status=503), when=lambda request: request.method == "POST")
-            async with connect(str(tmp_path / "kubeconfig")) as api:
-                assert await world.reporter.scan(api) > 0
-                assert world.reporter.failures == 1
-                assert await world.reporter.scan(api) == SCAN_S
-        assert [request.method for request in kube.requests] == ["PATCH", "GET", "POST", "PATCH", "GET", "POST", "PATCH"]
-        last = kube.requests[-1]
-        assert (last.query["fieldManager"], last.query["force"]) == ("lading-hooks", "true")
-        assert last.headers["Content-Type"] == "application/apply-patch+yaml"
-        assert len(last.body["status"]["gpus"]) == 2
-
-    play(scenario)
+    async with FakeKubeServer() as kube:
+        await kube.put("/api/v1/nodes/n1", {"kind": "Node"})
+        kube.fail(Fault(status=503), when=lambda request: request.method == "POST")
+        async with connect(str(kube.write_kubeconfig(tmp_path / "kubeconfig"))) as api:
+            assert await world.reporter.scan(api) > 0
+            assert world.reporter.failures == 1
+            assert await world.reporter.scan(api) == SCAN_S
+    assert [request.method for request in kube.requests] == ["PATCH", "GET", "POST", "PATCH", "GET", "POST", "PATCH"]
+    last = kube.requests[-1]
+    assert (last.query["fieldManager"], last.query["force"]) == ("lading-hooks", "true")
+    assert last.headers["Content-Type"] == "application/apply-patch+yaml"
+    assert len(last.body["status"]["gpus"]) == 2

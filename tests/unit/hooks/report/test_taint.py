@@ -1,8 +1,7 @@
 """Test the taint of a node step by step, with an API server of one Node and scripted failures."""
 
-import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -85,106 +84,85 @@ class World:
         await self.scan()
 
 
-def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
-    asyncio.run(act(world))  # type: ignore[arg-type]
+async def test_the_taint_goes_when_the_node_is_ready_and_comes_back_when_it_is_not(tmp_path: Path) -> None:
+    world = World(OURS, OTHER, mark=tmp_path / "was-ready")
+    assert await world.scan() == SCAN_S
+    assert world.kube.taints == [OTHER]
+    await world.breaks("no guard")
+    assert world.kube.taints == [OTHER, OURS]
+    assert [event for event, _ in world.records.seen] == [Event.NODE_UNTAINTED, Event.NODE_TAINTED]
+    assert world.tainter.failure == ""
 
 
-def test_it_goes_when_the_node_is_ready_and_comes_back_when_it_is_not(tmp_path: Path) -> None:
-    async def act(world: World) -> None:
-        assert await world.scan() == SCAN_S
-        assert world.kube.taints == [OTHER]
-        await world.breaks("no guard")
-        assert world.kube.taints == [OTHER, OURS]
-        assert [event for event, _ in world.records.seen] == [Event.NODE_UNTAINTED, Event.NODE_TAINTED]
-        assert world.tainter.failure == ""
-
-    play(World(OURS, OTHER, mark=tmp_path / "was-ready"), act)
-
-
-def test_what_passes_soon_is_not_written(tmp_path: Path) -> None:
+async def test_a_short_problem_is_not_written_to_the_node(tmp_path: Path) -> None:
     """Look at what happens while lading-hooks or the runtime is restarted."""
-
-    async def act(world: World) -> None:
-        for problem in ("it has not connected yet", "", "lost", ""):
-            world.problem = problem
-            await world.scan()
-            world.now += PATIENCE_S / 2
-        assert world.kube.writes == 0
-
-    play(World(OTHER, mark=tmp_path / "was-ready"), act)
-
-
-def test_a_node_that_was_not_ready_since_its_boot_gets_it_at_once(tmp_path: Path) -> None:
-    async def act(world: World) -> None:
-        world.mark.unlink()
-        world.problem = "it has not connected yet"
+    world = World(OTHER, mark=tmp_path / "was-ready")
+    for problem in ("it has not connected yet", "", "lost", ""):
+        world.problem = problem
         await world.scan()
-        assert world.kube.taints == [OURS]
-        world.problem = ""
+        world.now += PATIENCE_S / 2
+    assert world.kube.writes == 0
+
+
+async def test_a_node_that_was_not_ready_since_its_boot_is_tainted_at_once(tmp_path: Path) -> None:
+    world = World(mark=tmp_path / "was-ready")
+    world.mark.unlink()
+    world.problem = "it has not connected yet"
+    await world.scan()
+    assert world.kube.taints == [OURS]
+    world.problem = ""
+    await world.scan()
+    assert (world.kube.taints, world.mark.exists()) == ([], True)
+
+
+async def test_a_mark_that_cannot_be_made_is_no_failure(tmp_path: Path) -> None:
+    world = World(OURS, mark=tmp_path / "run/was-ready")
+    world.mark.unlink()
+    world.mark.parent.rmdir()
+    await world.scan()
+    assert (world.kube.taints, world.tainter.failure) == ([], "")
+
+
+async def test_a_tainted_node_keeps_its_taint_until_it_is_ready(tmp_path: Path) -> None:
+    world = World(OURS, mark=tmp_path / "was-ready")
+    await world.breaks("it has not connected yet")
+    assert (world.kube.taints, world.kube.writes) == ([OURS], 0)
+
+
+async def test_while_nothing_changes_the_node_is_checked_now_and_then_only(tmp_path: Path) -> None:
+    world = World(mark=tmp_path / "was-ready")
+    for _ in range(5):
         await world.scan()
-        assert (world.kube.taints, world.mark.exists()) == ([], True)
+    assert (world.kube.reads, world.kube.writes) == (1, 0)
+    world.kube.taints.append(OURS)  # another client wrote it meanwhile
+    world.now += RENEW_S * 1.1
+    await world.scan()
+    assert world.kube.taints == []
 
-    play(World(mark=tmp_path / "was-ready"), act)
+
+async def test_another_writer_of_the_node_is_no_failure(tmp_path: Path) -> None:
+    world = World(OURS, mark=tmp_path / "was-ready")
+    world.kube.failures.extend([ConflictError("changed", status=409)] * 2)
+    assert await world.scan() == SCAN_S
+    assert world.kube.taints == []
+    world.kube.failures.extend([ConflictError("changed", status=409)] * 3)
+    await world.breaks("x")
+    assert "changed" in world.tainter.failure
+    await world.scan()
+    assert (world.kube.taints, world.tainter.failure) == ([OURS], "")
 
 
-def test_a_mark_that_cannot_be_made_is_no_failure(tmp_path: Path) -> None:
-    async def act(world: World) -> None:
-        world.mark.unlink()
-        world.mark.parent.rmdir()
+async def test_without_an_api_server_the_taint_is_tried_again_and_the_failure_reported_once(tmp_path: Path) -> None:
+    world = World(OURS, mark=tmp_path / "was-ready")
+    assert world.tainter.failure != ""
+    world.kube.down = True
+    for _ in range(3):
         await world.scan()
-        assert (world.kube.taints, world.tainter.failure) == ([], "")
-
-    play(World(OURS, mark=tmp_path / "run/was-ready"), act)
-
-
-def test_a_node_that_has_it_keeps_it_until_it_is_ready(tmp_path: Path) -> None:
-    async def act(world: World) -> None:
-        await world.breaks("it has not connected yet")
-        assert (world.kube.taints, world.kube.writes) == ([OURS], 0)
-
-    play(World(OURS, mark=tmp_path / "was-ready"), act)
-
-
-def test_while_nothing_changes_the_node_is_checked_now_and_then_only(tmp_path: Path) -> None:
-    async def act(world: World) -> None:
-        for _ in range(5):
-            await world.scan()
-        assert (world.kube.reads, world.kube.writes) == (1, 0)
-        world.kube.taints.append(OURS)  # another client wrote it meanwhile
-        world.now += RENEW_S * 1.1
-        await world.scan()
-        assert world.kube.taints == []
-
-    play(World(mark=tmp_path / "was-ready"), act)
-
-
-def test_another_writer_of_the_node_is_no_failure(tmp_path: Path) -> None:
-    async def act(world: World) -> None:
-        world.kube.failures.extend([ConflictError("changed", status=409)] * 2)
-        assert await world.scan() == SCAN_S
-        assert world.kube.taints == []
-        world.kube.failures.extend([ConflictError("changed", status=409)] * 3)
-        await world.breaks("x")
-        assert "changed" in world.tainter.failure
-        await world.scan()
-        assert (world.kube.taints, world.tainter.failure) == ([OURS], "")
-
-    play(World(OURS, mark=tmp_path / "was-ready"), act)
-
-
-def test_without_an_api_server_it_is_tried_again_and_reported_once(tmp_path: Path) -> None:
-    async def act(world: World) -> None:
-        assert world.tainter.failure != ""
-        world.kube.down = True
-        for _ in range(3):
-            await world.scan()
-        assert world.records.count(Event.NODE_TAINT_FAILED) == 1
-        assert "refused" in world.tainter.failure
-        world.kube.down = False
-        await world.scan()
-        assert (world.kube.taints, world.tainter.failure) == ([], "")
-
-    play(World(OURS, mark=tmp_path / "was-ready"), act)
+    assert world.records.count(Event.NODE_TAINT_FAILED) == 1
+    assert "refused" in world.tainter.failure
+    world.kube.down = False
+    await world.scan()
+    assert (world.kube.taints, world.tainter.failure) == ([], "")
 
 
 @pytest.mark.parametrize(

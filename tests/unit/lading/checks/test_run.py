@@ -84,38 +84,34 @@ def test_one_that_hangs_has_failed_and_holds_no_one_up() -> None:
     assert fine == Finding(check="well", group="g", verdict=Verdict.OK, what="fine", why="why")
 
 
-def test_a_slow_node_is_reported_from_one_on_which_something_hangs() -> None:
-    (hung,) = asyncio.run(run_checks([check("hangs", hangs)], None, deadline_s=0.05, slowness=4.2))
+async def test_a_slow_node_is_reported_from_one_on_which_something_hangs() -> None:
+    (hung,) = await run_checks([check("hangs", hangs)], None, deadline_s=0.05, slowness=4.2)
     assert hung.verdict is Verdict.FAILED
     assert "4.2 times" in hung.what
     assert "--deadline" in hung.mend
 
 
-def test_a_reading_is_made_once_also_where_the_first_who_asked_gave_up() -> None:
+async def test_a_reading_is_made_once_also_where_the_first_who_asked_gave_up() -> None:
     made = []
+    readings, there = Readings(), asyncio.Event()
 
-    async def scenario() -> None:
-        readings, there = Readings(), asyncio.Event()
+    async def read() -> int:
+        made.append(1)
+        await there.wait()
+        return 7
 
-        async def read() -> int:
-            made.append(1)
-            await there.wait()
-            return 7
-
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(readings.once("x", read), 0)
-        later = asyncio.create_task(readings.once("x", read))
-        there.set()
-        assert await later == 7
-
-    asyncio.run(scenario())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(readings.once("x", read), 0)
+    later = asyncio.create_task(readings.once("x", read))
+    there.set()
+    assert await later == 7
     assert made == [1]
 
 
 @pytest.mark.parametrize("error", [HostError("x"), PermissionError(13, "Permission denied"), IsADirectoryError(21, "no file")])
-def test_a_failure_is_reported_by_one_check(error: Exception) -> None:
+async def test_a_failure_is_reported_by_one_check(error: Exception) -> None:
     async def broken() -> int:
         raise error
 
     with pytest.raises(ElsewhereError, match="runtime"):
-        asyncio.run(read_shared("runtime", broken()))
+        await read_shared("runtime", broken())

@@ -1,4 +1,5 @@
-"""The client of unary calls against `h2`, which is strict about what it is sent, and against bytes that no server sends."""
+"""Test the client of unary calls against `h2`, which is strict about what it is sent. What every end of a connection does with
+frames, windows and header blocks is in tests/unit/lading/http2/test_connection.py."""
 
 from collections.abc import Iterable
 from struct import pack
@@ -104,41 +105,6 @@ def test_calls_one_after_the_other_and_the_windows_stay_whole() -> None:
     assert not client.ended
 
 
-def test_a_question_larger_than_the_window_waits_for_credit() -> None:
-    _, server = asked(b"x" * 300_000, {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1000})
-    assert server.heard[1] == prefixed(b"x" * 300_000)
-
-
-def test_a_window_that_shrinks_while_bytes_are_on_their_way() -> None:
-    client, server = ClientConnection(limit=LIMIT), Server()
-    ask(client, server, b"x" * 100_000, credit=False)
-    server.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 10})
-    server.hears(client.receive(server.h2.data_to_send()), credit=False)
-    server.h2.increment_flow_control_window(200_000)
-    server.h2.increment_flow_control_window(200_000, 1)
-    server.hears(client.receive(server.h2.data_to_send()), credit=False)
-    assert server.heard[1] == prefixed(b"x" * 100_000)
-
-
-def test_a_server_without_a_header_table() -> None:
-    """Check that the next block of headers begins with a size update (RFC 7541, section 4.2); h2 refuses a block without
-    it."""
-    client, server = asked(settings={h2.settings.SettingCodes.HEADER_TABLE_SIZE: 0})
-    client.receive(server.answers(1, b""))
-    server.hears(client.begin(PATH, b"again", timeout_s=2))
-    assert server.heard[3] == prefixed(b"again")
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 10_000])
-def test_however_the_bytes_are_cut(size: int) -> None:
-    client, server = asked()
-    data = server.answers(1, b"a" * 5000)
-    for start in range(0, len(data), size):
-        assert client.answer is None
-        client.receive(data[start : start + size])
-    assert client.answer == Reply(status=GrpcStatus.OK, content=b"a" * 5000)
-
-
 def test_an_error_has_the_servers_message() -> None:
     client, server = asked()
     client.receive(server.fails(1, ("grpc-status", "7"), ("grpc-message", "not%20yours: %C3%A9")))
@@ -225,37 +191,7 @@ def test_a_server_that_goes_away_without_having_taken_the_call() -> None:
     assert answer_of(client).status == GrpcStatus.UNAVAILABLE
 
 
-def test_a_ping_is_answered() -> None:
-    client, _ = asked()
-    said = client.receive(frames.frame(frames.PING, 0, 0, b"12345678"))
-    assert said == frames.frame(frames.PING, frames.ACK, 0, b"12345678")
-
-
-BLOCK = frames.frame(frames.HEADERS, 0, 1, b"\x88")  # to be continued
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        BLOCK + frames.frame(frames.PING, 0, 0, b"12345678"),
-        frames.frame(frames.CONTINUATION, frames.END_HEADERS, 1, b"\x88"),
-        frames.frame(frames.PUSH_PROMISE, frames.END_HEADERS, 1, b"\0\0\0\2\x88"),
-        frames.frame(frames.HEADERS, frames.END_HEADERS, 1, b"\xff\xff\xff"),
-        frames.frame(frames.WINDOW_UPDATE, 0, 0, b"\0\0\0\0"),
-        frames.frame(frames.WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"),
-        frames.frame(frames.DATA, frames.PADDED, 1, b"\x09x"),
-        BLOCK + frames.frame(frames.CONTINUATION, 0, 1, b"x" * 16_384) * 65,
-    ],
-)
-def test_what_is_no_http2_ends_the_connection(data: bytes) -> None:
+def test_a_server_of_another_protocol_ends_the_connection() -> None:
     client, _ = asked()
     with pytest.raises(MalformedFrameError):
-        client.receive(data)
-
-
-def test_a_block_in_pieces() -> None:
-    client, _ = asked()
-    client.receive(frames.frame(frames.HEADERS, frames.END_STREAM, 1, b"\x88"))
-    client.receive(frames.frame(frames.CONTINUATION, frames.END_HEADERS, 1, b"\0\x0bgrpc-status\x015"))
-    assert answer_of(client).status == 5
+        client.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")

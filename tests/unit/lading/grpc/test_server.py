@@ -1,4 +1,5 @@
-"""The server of unary calls against `h2`, which is strict about what it is sent, and against bytes that no client sends."""
+"""Test the server of unary calls against `h2`, which is strict about what it is sent. What every end of a connection does with
+frames, windows and header blocks is in tests/unit/lading/http2/test_connection.py."""
 
 import contextlib
 from collections.abc import Mapping
@@ -14,13 +15,9 @@ from hypothesis import strategies as st
 
 from lading.grpc.server import MAX_MESSAGE, CallError, Later, Method, ServerConnection
 from lading.http2.frames import (
-    CONTINUATION,
     HEADERS,
-    PING,
     PREFACE,
-    PUSH_PROMISE,
     RST_STREAM,
-    WINDOW_UPDATE,
     ErrorCode,
     MalformedFrameError,
     frame,
@@ -186,37 +183,6 @@ def test_an_answer_larger_than_the_window_waits_for_credit() -> None:
     assert peer.ended == [stream]
 
 
-def test_an_answer_waits_also_while_the_window_shrinks_and_grows() -> None:
-    peer = Peer(credit=False)
-    peer.h2.increment_flow_control_window(1 << 20)
-    stream = peer.calls(b"x" * 100_000)
-    for size in (10, 65_535 + 30_000, 1 << 20):
-        peer.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: size})
-        peer.talk()
-    assert peer.content[stream] == prefixed(b"x" * 100_000)
-
-
-def test_a_client_without_a_header_table() -> None:
-    peer = Peer({h2.settings.SettingCodes.HEADER_TABLE_SIZE: 0})
-    assert peer.fields[peer.calls(b"")]["grpc-status"] == "0"
-    assert peer.fields[peer.calls(b"")]["grpc-status"] == "0"
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_however_the_bytes_are_cut(size: int) -> None:
-    whole, cut = Peer(), refusing()
-    whole.h2 = h2.connection.H2Connection()
-    whole.h2.initiate_connection()
-    for stream in (1, 3):
-        whole.h2.send_headers(stream, FIELDS)
-        whole.h2.send_data(stream, prefixed(b"x" * 5000), end_stream=True)
-    data = whole.h2.data_to_send()
-    said = b"".join(cut.receive(data[i : i + size]) for i in range(0, len(data), size))
-    whole.hears(cut.begin() + said)
-    assert whole.content == {1: prefixed(b"x" * 5000), 3: prefixed(b"x" * 5000)}
-    assert whole.ended == [1, 3]
-
-
 @pytest.mark.parametrize(("path", "code"), [("/test/Fail", 3), ("/test/Break", 2), ("/test/Later", 12)])
 def test_an_error_is_its_calls_own(path: str, code: int) -> None:
     peer = Peer()
@@ -365,10 +331,6 @@ def test_calls_answered_at_once_later_or_never_do_not_disturb_each_other(steps: 
     assert peer.failures == []
 
 
-def test_a_ping_is_answered() -> None:
-    assert Peer().server.receive(frame(PING, 0, 0, b"12345678")) == frame(PING, 1, 0, b"12345678")
-
-
 def test_the_end_says_what_was_taken() -> None:
     peer = Peer()
     stream = peer.calls(b"")
@@ -377,43 +339,14 @@ def test_the_end_says_what_was_taken() -> None:
     assert (event.error_code, event.last_stream_id) == (0, stream)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        frame(HEADERS, 0, 1, b"\x88") + frame(PING, 0, 0, b"12345678"),
-        frame(HEADERS, 0, 1, b"\x88") + frame(CONTINUATION, 4, 3, b"\x88"),
-        frame(HEADERS, 0, 1, b"") + frame(CONTINUATION, 0, 1, b"\0" * 16_384) * 5,
-        frame(CONTINUATION, 4, 1, b"\x88"),
-        frame(PUSH_PROMISE, 4, 1, b"\0\0\0\2\x88"),
-        frame(HEADERS, 4, 1, b"\xff\xff\xff"),
-        frame(HEADERS, 4, 2, b"\x88"),
-        frame(HEADERS, 4, 3, b"\x88") + frame(HEADERS, 4, 1, b"\x88"),
-        frame(HEADERS, 0xC, 1, b"\x05\x88"),
-        frame(0, 0, 1, b"x"),
-        frame(PING, 0, 0, b"1"),
-        frame(4, 0, 0, b"1"),
-        frame(4, 0, 0, b"\0\4\xff\xff\xff\xff"),
-        frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\0"),
-        frame(WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"),
-        b"\xff" * 9,
-    ],
-)
-def test_what_is_no_http2_ends_the_connection(data: bytes) -> None:
+@pytest.mark.parametrize("streams", [(2,), (3, 1)], ids=["a server's own", "an earlier one"])
+def test_a_stream_that_a_client_may_not_open_ends_the_connection(streams: tuple[int, ...]) -> None:
     server = refusing()
     server.receive(PREFACE)
     with pytest.raises(MalformedFrameError):
-        server.receive(data)
+        server.receive(b"".join(frame(HEADERS, 4, stream, b"\x88") for stream in streams))
 
 
 def test_what_does_not_begin_as_http2() -> None:
     with pytest.raises(MalformedFrameError):
         refusing().receive(b"GET / HTTP/1.1\r\n\r\n")
-
-
-def test_a_block_in_pieces_with_padding_and_priority() -> None:
-    peer = Peer()
-    block = peer.h2.encoder.encode(FIELDS)
-    peer.server.receive(frame(HEADERS, 0x28, 1, b"\x02" + b"\0\0\0\0\x10" + block[:5] + b"\0\0"))
-    peer.server.receive(frame(CONTINUATION, 4, 1, block[5:]))
-    said = peer.server.receive(frame(0, 0x9, 1, b"\x03" + prefixed(b"x") + b"\0\0\0"))
-    assert prefixed(b"x") in said

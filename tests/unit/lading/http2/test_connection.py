@@ -108,7 +108,21 @@ def test_a_block_without_end() -> None:
     assert len(piece) * 4 == MAX_BLOCK
 
 
+def test_a_ping_is_answered_and_a_pushed_call_is_not_allowed() -> None:
+    end = End()
+    assert end.receive(frame(frames.PING, 0, 0, b"12345678")) == frame(frames.PING, frames.ACK, 0, b"12345678")
+    with pytest.raises(MalformedFrameError):
+        end.receive(frame(frames.PUSH_PROMISE, frames.END_HEADERS, 1, b"\0\0\0\2" + BLOCK))
+
+
 # DATA that comes
+
+
+def test_data_is_taken_without_its_padding() -> None:
+    end = End()
+    end.receive(frame(frames.HEADERS, frames.END_HEADERS, 1, BLOCK))
+    end.receive(frame(frames.DATA, frames.PADDED, 1, b"\3" + b"whole" + bytes(3)))
+    assert end.streams[1].content == b"whole"
 
 
 def test_data_of_a_stream_that_the_peer_ended_or_reset_is_dropped() -> None:
@@ -176,6 +190,7 @@ def test_a_window_that_shrinks_below_what_is_on_its_way() -> None:
     assert end.receive(announce({frames.INITIAL_WINDOW_SIZE: 100})) == frame(frames.SETTINGS, frames.ACK, 0)
     assert end.streams[1].window == 100 - 50_000
     assert sizes(sending(end, 1000, 3)) == [100]
+    assert sizes(end.receive(announce({frames.INITIAL_WINDOW_SIZE: 2000}))) == [900]
 
 
 def test_frames_as_large_as_the_peer_takes_them() -> None:

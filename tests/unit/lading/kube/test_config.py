@@ -62,7 +62,7 @@ def test_a_token_and_its_server(kubeconfig: Write) -> None:
     assert "s3cret" not in repr(result)
 
 
-def test_the_context_that_was_named(kubeconfig: Write) -> None:
+def test_a_command_uses_the_context_of_its_flag(kubeconfig: Write) -> None:
     assert as_kubectl(kubeconfig({"token": "t"}), context="two").server == "https://two"
 
 
@@ -140,7 +140,7 @@ def test_a_client_certificate_inline_leaves_no_file(
         ({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "interactiveMode": "Always"}}, {}),
     ],
 )
-def test_what_cannot_be_used_is_refused(kubeconfig: Write, user: dict[str, Any], cluster: dict[str, Any]) -> None:
+def test_an_unusable_kubeconfig_is_refused(kubeconfig: Write, user: dict[str, Any], cluster: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         open_access(kubeconfig(user, **cluster))
 
@@ -154,7 +154,7 @@ def test_a_broken_kubeconfig_is_refused_without_its_text(tmp_path: Path, text: s
     assert "s3cret" not in str(refused.value)
 
 
-def test_no_kubeconfig_and_no_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_outside_a_pod_a_kubeconfig_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError):
         open_access(None)
@@ -316,51 +316,43 @@ def test_the_namespace_in_a_pod(service_account: TokenFile, kubeconfig: Write, t
     assert read_namespace(KubectlRules(kubeconfig=str(path), environment={"POD_NAMESPACE": "env"})) == "env"
 
 
-def test_refused_credentials_are_read_anew(service_account: TokenFile) -> None:
-    async def go() -> list[str]:
-        access = open_access(None)
-        first = await access.credentials()
-        service_account.write("second")
-        same = await access.credentials()  # until the next refresh
-        access.refused(first)
-        both = await asyncio.gather(access.credentials(), access.credentials())
-        access.refused(first)  # an answer to an old call: the new ones stay
-        return [c.authorization for c in (first, same, *both, await access.credentials())]
-
-    assert asyncio.run(go()) == ["Bearer first"] * 2 + ["Bearer second"] * 3
+async def test_refused_credentials_are_read_anew(service_account: TokenFile) -> None:
+    access = open_access(None)
+    first = await access.credentials()
+    service_account.write("second")
+    same = await access.credentials()  # until the next refresh
+    access.refused(first)
+    both = await asyncio.gather(access.credentials(), access.credentials())
+    access.refused(first)  # an answer to an old call: the new ones stay
+    observed = [credentials.authorization for credentials in (first, same, *both, await access.credentials())]
+    assert observed == ["Bearer first"] * 2 + ["Bearer second"] * 3
 
 
-def test_credentials_that_cannot_be_renewed_stay_until_they_are_refused(service_account: TokenFile) -> None:
-    async def go() -> None:
-        access = open_access(None)
-        first = await access.credentials()
-        service_account.remove()
-        assert await access.credentials() is first
-        access.refused(first)
-        with pytest.raises(ConfigError):
-            await access.credentials()
-        service_account.write("back")
-        assert (await access.credentials()).authorization == "Bearer back"
-
-    asyncio.run(go())
+async def test_credentials_that_cannot_be_renewed_stay_until_they_are_refused(service_account: TokenFile) -> None:
+    access = open_access(None)
+    first = await access.credentials()
+    service_account.remove()
+    assert await access.credentials() is first
+    access.refused(first)
+    with pytest.raises(ConfigError):
+        await access.credentials()
+    service_account.write("back")
+    assert (await access.credentials()).authorization == "Bearer back"
 
 
-def test_renewal_waits_for_no_one(kubeconfig: Write, tmp_path: Path) -> None:
+async def test_calls_during_a_renewal_use_the_last_credentials(kubeconfig: Write, tmp_path: Path) -> None:
     """Check that a call during a renewal uses the last credentials, because the renewal runs in a thread."""
     seconds = 0.0
 
-    async def go() -> list[str]:
-        nonlocal seconds
-        (path := tmp_path / "token").write_text("t")
-        refresh = config.load_chosen(config.choose_entries((kubeconfig({"tokenFile": "token"}),), "", explicit=True))
-        access = config.ApiAccess(lambda: refresh, clock=lambda: seconds)
-        path.write_text("renewed")
-        observed = [(await access.credentials()).authorization]
-        seconds = config.REFRESH_S
-        observed.append((await access.credentials()).authorization)
-        while access._renewal is not None:
-            await asyncio.wait([access._renewal])
-            await asyncio.sleep(0)
-        return [*observed, (await access.credentials()).authorization]
-
-    assert asyncio.run(go()) == ["Bearer t", "Bearer t", "Bearer renewed"]
+    (path := tmp_path / "token").write_text("t")
+    refresh = config.load_chosen(config.choose_entries((kubeconfig({"tokenFile": "token"}),), "", explicit=True))
+    access = config.ApiAccess(lambda: refresh, clock=lambda: seconds)
+    path.write_text("renewed")
+    observed = [(await access.credentials()).authorization]
+    seconds = config.REFRESH_S
+    observed.append((await access.credentials()).authorization)
+    while access._renewal is not None:
+        await asyncio.wait([access._renewal])
+        await asyncio.sleep(0)
+    observed.append((await access.credentials()).authorization)
+    assert observed == ["Bearer t", "Bearer t", "Bearer renewed"]

@@ -1,6 +1,7 @@
 import pytest
 
 from lading.reasons import Reason
+from lading.vocabulary import ATTACHMENTS, GRANT
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import Merged, merge
 from runtimeproxy.call.calls import Stage
@@ -142,7 +143,9 @@ def test_a_hook_that_contradicts_itself_is_invalid() -> None:
         hook.Adjustment(annotations={"": "v"}),
         hook.Adjustment(annotations={"io.kubernetes.container.hash": "v"}),
         hook.Adjustment(annotations={"cdi.k8s.io/x": "v"}),
+        hook.Adjustment(annotations={"cdi.k8s.io/": "v"}),
         hook.Adjustment(annotations={"org.systemd.property.ExecStart": "v"}),
+        hook.Adjustment(annotations={"org.systemd.property.": "v"}),
         hook.Adjustment(labels={"io.kubernetes.pod.uid": "v"}),
         hook.Adjustment(add_capabilities=["CAP_IPC_LOCK"]),
         hook.Adjustment(add_capabilities=[""]),
@@ -154,6 +157,11 @@ def test_what_no_hook_may_do_is_refused_and_names_the_hook(adjustment: hook.Adju
     assert refusal.reason == Reason.HOOK_INVALID
     assert refusal.hook == B
     assert B in refusal.message
+
+
+@pytest.mark.parametrize("key", [GRANT, ATTACHMENTS])
+def test_a_hook_may_write_ladings_own_annotations(key: str) -> None:
+    assert dict(merged((A, hook.Adjustment(annotations={key: "v"}))).adjustment.annotations) == {key: "v"}
 
 
 @pytest.mark.parametrize("name", ["nvidia.com/gpu=0", "nvidia.com/gpu=GPU-1:2", "vendor/class=a", "a.b/c_d=MIG-1.2"])

@@ -1,9 +1,10 @@
-"""The folder of registrations, on a real file system; what is looked at is waited for."""
+"""Test the folder of registrations on a real file system."""
 
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from lading.log import Event, Log
 from runtimeproxy.chain.hooksdir import MAX_FILE_BYTES, HooksDir
 from runtimeproxy.chain.registrations import Registration
-from tests.unit.runtimeproxy.conftest import Records
+from tests.fakes.records import Records
 
 
 def content(endpoint: str = "/run/a.sock", *hooks: str) -> str:
@@ -95,36 +96,38 @@ def test_a_bad_file_is_named_with_its_place(folder: Path, log: Log, records: Rec
     assert "runtime-hook" in message
 
 
-def test_a_file_that_others_can_write_is_not_trusted(folder: Path, log: Log, records: Records) -> None:
+def give_away(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(path, 65534, 65534)
+
+
+def make_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+UNTRUSTED: dict[str, Callable[[Path], object]] = {
+    "others can write the file": lambda path: path.chmod(0o664),
+    "another user's file": give_away,
+    "others can write the folder": lambda path: path.parent.chmod(0o777),
+    "a FIFO, which would block a reader": make_fifo,
+    "too large": lambda path: path.write_text(content() + " " * MAX_FILE_BYTES),
+}
+
+
+@pytest.mark.parametrize("change", UNTRUSTED.values(), ids=UNTRUSTED)
+def test_an_untrusted_or_too_large_file_is_no_registration(
+    folder: Path, log: Log, records: Records, change: Callable[[Path], object]
+) -> None:
     (folder / "10.json").write_text(content())
-    (folder / "10.json").chmod(0o664)
+    change(folder / "10.json")
     bad(folder, log, records)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-def test_another_users_file_is_not_trusted(folder: Path, log: Log, records: Records) -> None:
-    (folder / "10.json").write_text(content())
-    os.chown(folder / "10.json", 65534, 65534)
-    bad(folder, log, records)
-
-
-def test_a_folder_that_others_can_write_is_not_trusted(folder: Path, log: Log, records: Records) -> None:
-    (folder / "10.json").write_text(content())
-    folder.chmod(0o777)
-    bad(folder, log, records)
-
-
-def test_what_is_no_regular_file_does_not_hang_us(folder: Path, log: Log, records: Records) -> None:
-    os.mkfifo(folder / "10.json")
-    bad(folder, log, records)
-
-
-def test_a_file_has_a_bounded_size(folder: Path, log: Log, records: Records) -> None:
-    (folder / "10.json").write_text(content() + " " * MAX_FILE_BYTES)
-    bad(folder, log, records)
-
-
-def test_the_last_good_of_a_file_stays_in_force_and_it_is_said_once(folder: Path, log: Log, records: Records) -> None:
+def test_the_last_valid_content_of_a_file_stays_in_force_and_the_error_is_logged_once(
+    folder: Path, log: Log, records: Records
+) -> None:
     published = Published()
     hooks = HooksDir(folder, published, log)
     (folder / "10.json").write_text(content("/run/good.sock"))
@@ -156,7 +159,7 @@ def test_a_removed_file_is_removed_even_if_it_was_bad(folder: Path, log: Log, re
     assert records.events()[-1] is Event.HOOK_REMOVED
 
 
-def test_a_folder_that_turns_untrusted_keeps_what_is_known(folder: Path, log: Log) -> None:
+def test_a_folder_that_becomes_untrusted_keeps_its_registrations(folder: Path, log: Log) -> None:
     published = Published()
     hooks = HooksDir(folder, published, log)
     (folder / "10.json").write_text(content())
@@ -167,14 +170,16 @@ def test_a_folder_that_turns_untrusted_keeps_what_is_known(folder: Path, log: Lo
     assert list(published.last()) == ["10.json"]
 
 
-def test_of_two_that_ask_one_endpoint_for_one_stage_the_later_is_wrong(folder: Path, log: Log, records: Records) -> None:
+def test_two_registrations_of_an_endpoint_for_a_stage_are_a_clash_and_the_later_is_invalid(
+    folder: Path, log: Log, records: Records
+) -> None:
     for name in ("10.json", "20.json"):
         (folder / name).write_text(content("/run/a.sock"))
     assert list(read_once(folder, log)) == ["10.json"]
     assert records.fields(Event.HOOK_INVALID) == [{"hook": "20.json"}]
 
 
-def test_a_clash_falls_back_to_the_last_good(folder: Path, log: Log) -> None:
+def test_a_clash_falls_back_to_the_last_valid_content(folder: Path, log: Log) -> None:
     published = Published()
     hooks = HooksDir(folder, published, log)
     (folder / "10.json").write_text(content("/run/a.sock"))
@@ -188,23 +193,20 @@ def test_a_clash_falls_back_to_the_last_good(folder: Path, log: Log) -> None:
     assert published.last() == {"10.json": "/run/b.sock", "20.json": "/run/a.sock"}
 
 
-def watched(folder: Path, log: Log, body: Callable[[Published], Awaitable[None]]) -> None:
-    async def run() -> None:
-        published = Published()
-        hooks = HooksDir(folder, published, log)
-        hooks.start()
-        try:
-            async with asyncio.timeout(20):
-                await body(published)
-        finally:
-            hooks.close()
-            hooks.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def watching(folder: Path, log: Log) -> AsyncIterator[Published]:
+    published = Published()
+    hooks = HooksDir(folder, published, log)
+    hooks.start()
+    try:
+        yield published
+    finally:
+        hooks.close()
+        hooks.close()
 
 
-def test_files_are_noticed_as_they_come_change_and_go(folder: Path, log: Log) -> None:
-    async def body(published: Published) -> None:
+async def test_files_are_noticed_as_they_come_change_and_go(folder: Path, log: Log) -> None:
+    async with watching(folder, log) as published:
         assert published.all == [()]
         write(folder / "10.json", content("/run/a.sock"))
         await published.until("10.json")
@@ -215,36 +217,21 @@ def test_files_are_noticed_as_they_come_change_and_go(folder: Path, log: Log) ->
         (folder / "20.json").rename(folder / "30.json")
         await published.until("30.json")
 
-    watched(folder, log, body)
 
-
-def test_a_repaired_mode_is_noticed(folder: Path, log: Log) -> None:
-    async def body(published: Published) -> None:
-        (folder / "10.json").chmod(0o644)
+@pytest.mark.parametrize("path", ["10.json", "."], ids=["file", "folder"])
+async def test_a_repaired_mode_is_noticed(folder: Path, log: Log, path: str) -> None:
+    (folder / "10.json").write_text(content())
+    mode = (folder / path).stat().st_mode
+    (folder / path).chmod(0o777)
+    async with watching(folder, log) as published:
+        assert published.last() == {}
+        (folder / path).chmod(mode)
         await published.until("10.json")
 
-    (folder / "10.json").write_text(content())
-    (folder / "10.json").chmod(0o666)
-    watched(folder, log, body)
 
-
-def test_a_repaired_folder_is_noticed(folder: Path, log: Log) -> None:
-    def repair() -> None:
-        folder.chmod(0o755)
-
-    async def body(published: Published) -> None:
-        repair()
-        await published.until("10.json")
-
-    (folder / "10.json").write_text(content())
-    folder.chmod(0o777)
-    watched(folder, log, body)
-
-
-def test_a_folder_that_comes_goes_and_comes_back_is_noticed(tmp_path: Path, log: Log) -> None:
+async def test_a_folder_that_comes_goes_and_comes_back_is_noticed(tmp_path: Path, log: Log) -> None:
     folder = tmp_path / "lading" / "hooks.d"
-
-    async def body(published: Published) -> None:
+    async with watching(folder, log) as published:
         for _ in range(2):
             assert published.last() == {}
             folder.mkdir(parents=True)
@@ -258,20 +245,13 @@ def test_a_folder_that_comes_goes_and_comes_back_is_noticed(tmp_path: Path, log:
             folder.parent.rmdir()
             await published.until()
 
-    watched(folder, log, body)
 
-
-def test_a_folder_that_is_replaced_under_its_name_is_noticed(folder: Path, log: Log) -> None:
-    def replace() -> None:
+async def test_a_folder_that_is_replaced_under_its_name_is_noticed(folder: Path, log: Log) -> None:
+    (folder / "10.json").write_text(content())
+    async with watching(folder, log) as published:
         folder.rename(folder.with_name("old"))
         folder.mkdir()
-
-    async def body(published: Published) -> None:
-        replace()
         write(folder / "20.json", content("/run/b.sock"))
         await published.until("20.json")
         write(folder / "30.json", content("/run/c.sock"))
         await published.until("20.json", "30.json")
-
-    (folder / "10.json").write_text(content())
-    watched(folder, log, body)

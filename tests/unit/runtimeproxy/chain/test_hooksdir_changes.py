@@ -1,4 +1,4 @@
-"""Every way in which a registration can change is seen."""
+"""Test that each way in which a registration can change is noticed."""
 
 import shutil
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lading.log import Log
-from tests.unit.runtimeproxy.chain.test_hooksdir import Published, content, watched, write
+from tests.unit.runtimeproxy.chain.test_hooksdir import content, watching, write
 
 FILE = "10.json"
 
@@ -110,16 +110,13 @@ WAYS: dict[str, Way] = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_a_change_is_seen(tmp_path: Path, log: Log, name: str) -> None:
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+async def test_a_change_is_noticed(tmp_path: Path, log: Log, way: Way) -> None:
     place = Place(tmp_path)
-    change = WAYS[name](place)
-
-    async def body(published: Published) -> None:
+    change = way(place)
+    async with watching(place.folder, log) as published:
         assert published.last() == {FILE: "/run/old.sock"}
         change()
         await published.until_endpoint(FILE, "/run/new.sock")
         (place.folder / FILE).write_text(content("/run/newer.sock"))
         await published.until_endpoint(FILE, "/run/newer.sock")
-
-    watched(place.folder, log, body)

@@ -203,10 +203,7 @@ MALFORMED = {
         frames.frame(frames.HEADERS, 0, 3, b"\x82") + frames.frame(frames.CONTINUATION, 4, 1),
         ErrorCode.PROTOCOL_ERROR,
     ),
-    "block too large": (
-        frames.frame(frames.HEADERS, 0, 1) + CONTINUATION * (MAX_BLOCK // 16_384),
-        ErrorCode.ENHANCE_YOUR_CALM,
-    ),
+    "block too large": (frames.frame(frames.HEADERS, 0, 1) + CONTINUATION * (MAX_BLOCK // 16_384), ErrorCode.ENHANCE_YOUR_CALM),
     "padding too long": (frames.frame(frames.HEADERS, 8 | 4, 1, b"\x09\x82"), ErrorCode.PROTOCOL_ERROR),
     "PING too short": (frames.frame(frames.PING, 0, 0, b"7"), ErrorCode.FRAME_SIZE_ERROR),
     "SETTINGS cut off": (frames.frame(frames.SETTINGS, 0, 0, b"12345"), ErrorCode.FRAME_SIZE_ERROR),

@@ -50,12 +50,7 @@ def test_data_that_passes_queues_behind_the_relays_own_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("path", "whole", "by"),
-    [
-        (FREE, False, Side.CLIENT),
-        (FREE, False, Side.RUNTIME),
-        (FREE, True, Side.RUNTIME),
-        (HELD, True, Side.RUNTIME),
-    ],
+    [(FREE, False, Side.CLIENT), (FREE, False, Side.RUNTIME), (FREE, True, Side.RUNTIME), (HELD, True, Side.RUNTIME)],
 )
 def test_a_call_that_ends_with_queued_data_is_reset_at_the_runtime(path: bytes, whole: bool, by: Side) -> None:
     """Check that a request with a gap never ends as if it were whole, and that its queued bytes are credited."""

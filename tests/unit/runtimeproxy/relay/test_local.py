@@ -1,4 +1,5 @@
-"""Test the answers to a client whose runtime is absent, with h2 as the client."""
+"""Test the answers to a client whose runtime is absent, with h2 as the client. What every end of a connection does is in
+tests/unit/lading/http2/test_connection.py."""
 
 import h2.connection
 import h2.events
@@ -63,20 +64,6 @@ def test_calls_that_came_together_are_all_answered() -> None:
     assert ended.last_stream_id == 5
 
 
-def test_a_large_header_block_comes_in_continuations() -> None:
-    client, local = Peer(client=True), LocalAnswer(MESSAGE)
-    client.connection.send_headers(1, [*HEADERS, (b"x-big", b"v" * 60_000)], end_stream=True)
-    exchange(client, local, 7000)
-    assert client.streams[1].last(b"grpc-status") == b"14"
-
-
-def test_a_ping_is_answered() -> None:
-    client, local = Peer(client=True), LocalAnswer(MESSAGE)
-    client.connection.ping(b"12345678")
-    exchange(client, local)
-    assert any(isinstance(event, h2.events.PingAckReceived) for event in client.events)
-
-
 def test_an_idle_client_is_sent_away_when_the_runtime_is_back() -> None:
     client, local = Peer(client=True), LocalAnswer(MESSAGE)
     exchange(client, local)
@@ -96,14 +83,6 @@ SETTINGS = frames.frame(frames.SETTINGS, 0, 0)
         (b"GET / HTTP/1.1\r\n\r\n", ErrorCode.PROTOCOL_ERROR),
         (frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0, b"x"), ErrorCode.FRAME_SIZE_ERROR),
         (frames.PREFACE + SETTINGS + frames.frame(frames.HEADERS, frames.END_HEADERS, 0), ErrorCode.PROTOCOL_ERROR),
-        (frames.PREFACE + SETTINGS + frames.frame(frames.HEADERS, 0, 1) + SETTINGS, ErrorCode.PROTOCOL_ERROR),
-        (
-            frames.PREFACE
-            + SETTINGS
-            + frames.frame(frames.HEADERS, 0, 1)
-            + frames.frame(frames.CONTINUATION, 0, 1, b"x" * 16_384) * 70,
-            ErrorCode.ENHANCE_YOUR_CALM,
-        ),
     ],
 )
 def test_what_is_no_http2_ends_with_its_code(data: bytes, code: ErrorCode) -> None:

@@ -68,8 +68,7 @@ def test_credit_for_the_relays_own_bytes_is_withheld_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "increment", "code"),
-    [(5, 0, ErrorCode.PROTOCOL_ERROR), (1, LARGEST_WINDOW, ErrorCode.FLOW_CONTROL_ERROR)],
+    ("free", "increment", "code"), [(5, 0, ErrorCode.PROTOCOL_ERROR), (1, LARGEST_WINDOW, ErrorCode.FLOW_CONTROL_ERROR)]
 )
 def test_credit_that_no_peer_may_send(free: int, increment: int, code: ErrorCode) -> None:
     window = Window(free)

@@ -65,8 +65,7 @@ def specs_of(node: SimNode, nvidia: Nvidia, tmp_path: Path, *, mad: bool = False
 
 
 @pytest.mark.parametrize(
-    ("name", "profile", "hook"),
-    [("with-hook", "demo-8gpu", True), ("without-hook", "demo-8gpu", False), ("mig", "mig", True)],
+    ("name", "profile", "hook"), [("with-hook", "demo-8gpu", True), ("without-hook", "demo-8gpu", False), ("mig", "mig", True)]
 )
 def test_the_files_of_a_node(
     build_node: BuildNode, fake_nvml: Path, tmp_path: Path, name: str, profile: str, hook: bool

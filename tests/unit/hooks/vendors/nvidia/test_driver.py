@@ -11,7 +11,6 @@ from hooks.vendors.nvidia.driver import find_device_root, read_driver_mounts
 from lading.driverfiles import find_driver, read_driver_versions
 
 VERSION = "550.127.05"
-ELF_32 = b"\x7fELF\1\1\1" + bytes(9) + b"\3\0\3\0"  # a shared library of i386
 MULTIARCH = f"usr/lib/{platform.machine()}-linux-gnu"
 
 
@@ -49,19 +48,15 @@ def libraries(root: Path, folder: str = f"/{MULTIARCH}") -> dict[str, str]:
 
 def test_a_library_is_there_under_every_name_that_leads_to_it(tmp_path: Path) -> None:
     driver(tmp_path / MULTIARCH)
-    assert libraries(tmp_path) == {
-        f"libcuda.so.{VERSION}": f"libcuda.so.{VERSION}",
-        "libcuda.so.1": f"libcuda.so.{VERSION}",
-        "libcuda.so": f"libcuda.so.{VERSION}",
-        f"libnvidia-ptxjitcompiler.so.{VERSION}": f"libnvidia-ptxjitcompiler.so.{VERSION}",
-        "libnvidia-ptxjitcompiler.so.1": f"libnvidia-ptxjitcompiler.so.{VERSION}",
-        f"libnvidia-nvvm.so.{VERSION}": f"libnvidia-nvvm.so.{VERSION}",
-        "libnvidia-nvvm.so.4": f"libnvidia-nvvm.so.{VERSION}",
-        f"libEGL_nvidia.so.{VERSION}": f"libEGL_nvidia.so.{VERSION}",
-        "libEGL_nvidia.so.0": f"libEGL_nvidia.so.{VERSION}",
-        f"libnvidia-glcore.so.{VERSION}": f"libnvidia-glcore.so.{VERSION}",
-        "libnvidia-nvvm70.so.4": "libnvidia-nvvm70.so.4",
+    links = {
+        "libcuda": ["libcuda.so.1", "libcuda.so"],
+        "libnvidia-ptxjitcompiler": ["libnvidia-ptxjitcompiler.so.1"],
+        "libnvidia-nvvm": ["libnvidia-nvvm.so.4"],
+        "libEGL_nvidia": ["libEGL_nvidia.so.0"],
+        "libnvidia-glcore": [],
     }
+    expected = {name: f"{of}.so.{VERSION}" for of, names in links.items() for name in (f"{of}.so.{VERSION}", *names)}
+    assert libraries(tmp_path) == expected | {"libnvidia-nvvm70.so.4": "libnvidia-nvvm70.so.4"}
 
 
 def test_what_is_not_this_drivers_stays_away(tmp_path: Path) -> None:
@@ -95,19 +90,7 @@ def test_it_is_found_by_images_of_either_family_wherever_the_host_has_it(tmp_pat
     assert "libcuda.so.1" in libraries(tmp_path)
 
 
-def test_libraries_for_32_bit_are_not_mixed_in(tmp_path: Path) -> None:
-    """Check Red Hat's usr/lib, which has these."""
-    driver(tmp_path / "usr/lib64")
-    before = mounts_of(tmp_path)
-    driver(tmp_path / "usr/lib")
-    library(tmp_path / "usr/lib", f"libnvidia-only32.so.{VERSION}")
-    for file in (tmp_path / "usr/lib").iterdir():
-        if not file.is_symlink():
-            file.write_bytes(ELF_32)
-    assert mounts_of(tmp_path) == before
-
-
-def test_programs_and_sockets(tmp_path: Path, sockets: Path) -> None:
+def test_programs_and_sockets(tmp_path: Path, short_folder: Path) -> None:
     library(tmp_path / MULTIARCH, f"libcuda.so.{VERSION}")
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/nvidia-smi").touch()
@@ -115,10 +98,10 @@ def test_programs_and_sockets(tmp_path: Path, sockets: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/nvidia-smi").touch()
     (tmp_path / "bin/nvidia-debugdump").touch()
-    (tmp_path / "run").symlink_to(sockets)  # short enough for a socket's path
-    (sockets / "nvidia-persistenced").mkdir()
+    (tmp_path / "run").symlink_to(short_folder)  # short enough for a socket's path
+    (short_folder / "nvidia-persistenced").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(sockets / "nvidia-persistenced/socket"))
+        listener.bind(str(short_folder / "nvidia-persistenced/socket"))
         result = mounts_of(tmp_path)
     mounts = {m.container_path: m.host_path for m in result if "libcuda" not in m.container_path}
     assert [m.container_path for m in result if m.is_socket] == ["/run/nvidia-persistenced/socket"]

@@ -23,13 +23,7 @@ from tests.unit.hooks.inventories import gpu, mig_gpu, node
 VERSION = "580.65.06"
 LIBRARIES = f"usr/lib/{platform.machine()}-linux-gnu"
 LOADER_FOLDERS = (f"/{LIBRARIES}", "/usr/lib64")
-MAJORS = {
-    "nvidia": 195,
-    "drm": 226,
-    "nvidia-caps-imex-channels": 234,
-    "nvidia-fs": 235,
-    "gdrdrv": 236,
-}
+MAJORS = {"nvidia": 195, "drm": 226, "nvidia-caps-imex-channels": 234, "nvidia-fs": 235, "gdrdrv": 236}
 CONTROL = tuple(node(f"/dev/{name}") for name in ("nvidiactl", "nvidia-uvm"))
 
 

@@ -155,10 +155,7 @@ HOSTS = (
     ),
     Host(name="nixos", build=nixos, folder="run/opengl-driver/lib", smi="nix/store/ghi-nvidia-x11-bin/bin/nvidia-smi"),
     Host(
-        name="gpu-operator",
-        build=driver_container,
-        folder=CURRENT,
-        smi="run/nvidia/driver/usr/lib/nvidia/current/nvidia-smi",
+        name="gpu-operator", build=driver_container, folder=CURRENT, smi="run/nvidia/driver/usr/lib/nvidia/current/nvidia-smi"
     ),
     *(
         Host(name=name, build=in_folder(folder, f"{programs}/nvidia-smi"), folder=folder, smi=f"{programs}/nvidia-smi")
@@ -196,10 +193,7 @@ def test_cdi(tmp_path: Path, host: Host, links: bool) -> None:
     assert mounts.pop("/usr/bin/nvidia-smi") == str(tmp_path / host.smi)
     assert files.folder == f"/{host.folder}"
     assert mounts.keys() == {f"/{host.folder}/{name}" for name in FILES}
-    assert files.links == {
-        "libcuda.so": "libcuda.so.1",
-        **{soname: f"{name}.so.{VERSION}" for name, soname in SONAMES.items()},
-    }
+    assert files.links == {"libcuda.so": "libcuda.so.1", **{soname: f"{name}.so.{VERSION}" for name, soname in SONAMES.items()}}
 
 
 @every_host

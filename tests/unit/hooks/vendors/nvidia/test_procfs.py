@@ -4,13 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks.vendors.nvidia.procfs import (
-    KernelCard,
-    read_kernel_card,
-    read_kernel_card_addresses,
-    read_majors,
-    read_mig_minors,
-)
+from hooks.vendors.nvidia.procfs import KernelCard, read_kernel_card, read_kernel_card_addresses, read_majors, read_mig_minors
 from lading.devices.identity import pci_order
 from lading.vocabulary import PciAddress
 

@@ -59,10 +59,7 @@ def test_what_a_card_does_not_support_is_no_problem(cards: Cards) -> None:
 
 
 def test_what_could_not_be_set_is_reported_and_the_rest_is_done(cards: Cards) -> None:
-    failures = (
-        Failure(gpu=0, function=CLOCKS[0], status=NO_PERMISSION),
-        Failure(gpu=1, function="*", status=GPU_IS_LOST),
-    )
+    failures = (Failure(gpu=0, function=CLOCKS[0], status=NO_PERMISSION), Failure(gpu=1, function="*", status=GPU_IS_LOST))
     denied, lost = sorted(cards.restore(0, 1, clocks=True, failures=failures), key=lambda text: cards.uuids[1] in text)
     assert cards.uuids[0] in denied
     assert "unlock the clocks" in denied

@@ -21,6 +21,7 @@ from lading.http2.messages import GrpcStatus
 from lading.log import Log
 from lading.vocabulary import ATTACHMENTS, GRANT
 from protos.nri.v1alpha1 import nri_pb2 as nri
+from simnode.patience import wait_until
 from tests.docs import ROOT
 from tests.fakes.guard import EXEMPT, HIDDEN, Expected, Said, answers_of, said_in, started
 
@@ -342,14 +343,17 @@ def test_a_launched_guard_that_answered_late_to_the_list_shows_that_it_is_ignore
         while not any(isinstance(one, Reply) for one in runtime.receive(ours.recv(1 << 16))):
             pass
 
-    def name() -> str:
-        return Path(f"/proc/{process.pid}/comm").read_text().strip()
+    def named(expected: str) -> None:
+        comm = Path(f"/proc/{process.pid}/comm")
+        wait_until(
+            lambda: comm.read_text().strip() == expected, f"the guard has the name {expected}"
+        )  # it is set after the answer
 
     with started(program) as (ours, process):
         ask("Synchronize", timeout_s=20.0)
-        assert name() == program.name
+        named(program.name)
         ask("Synchronize", timeout_s=0.1, pause_s=0.1)
-        assert name() == IGNORED
+        named(IGNORED)
         ask("Configure")
-        assert name() == PROGRAM
+        named(PROGRAM)
         assert process.poll() is None

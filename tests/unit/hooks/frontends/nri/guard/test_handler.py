@@ -28,9 +28,7 @@ MADE, UNGRANTED, UNREADABLE = "made", "ungranted", "it is no configuration of a 
 _LARGEST: Final = 16 << 20
 _DEEPEST: Final = 64
 _SOME: Final = settings(
-    deadline=None,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

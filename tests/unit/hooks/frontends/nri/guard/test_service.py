@@ -7,7 +7,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
@@ -32,12 +32,12 @@ WAIT_S = 20.0
 class Service:
     """Run the guard as a process, and read its log."""
 
-    def __init__(self, program: Path, sockets: Path, log: Path, *more: str) -> None:
-        self.socket = sockets / "nri.sock"
-        self._lock = sockets / "guard.lock"
+    def __init__(self, program: Path, short_folder: Path, log: Path, *more: str) -> None:
+        self.socket = short_folder / "nri.sock"
+        self._lock = short_folder / "guard.lock"
         self._log = log
         with log.open("ab") as out:
-            self.process = subprocess.Popen([program, *arguments(sockets), *more], stdin=subprocess.DEVNULL, stderr=out)
+            self.process = subprocess.Popen([program, *arguments(short_folder), *more], stdin=subprocess.DEVNULL, stderr=out)
 
     def events(self) -> list[str]:
         return re.findall(r"event=(\S+)", self._log.read_text())
@@ -57,31 +57,35 @@ class Service:
         return self.process.wait(WAIT_S)
 
 
-def arguments(sockets: Path) -> list[str]:
-    return ["--socket", f"{sockets}/nri.sock", "--lock", f"{sockets}/guard.lock", "--hide", "VISIBLE=void"]
+def arguments(short_folder: Path) -> list[str]:
+    return ["--socket", f"{short_folder}/nri.sock", "--lock", f"{short_folder}/guard.lock", "--hide", "VISIBLE=void"]
 
 
 @pytest.fixture
-def service(program: Path, sockets: Path, tmp_path: Path) -> Iterator[Service]:
-    service = Service(program, sockets, tmp_path / "guard.log")
+def service(program: Path, short_folder: Path, tmp_path: Path) -> Iterator[Service]:
+    service = Service(program, short_folder, tmp_path / "guard.log")
     yield service
     service.end(SIGKILL)
 
 
-Act = Callable[[NriRuntime, Connected], Awaitable[None]]
+@pytest.fixture
+async def runtime(service: Service) -> AsyncIterator[NriRuntime]:
+    async with NriRuntime(service.socket) as runtime:
+        yield runtime
 
 
-def guarding(service: Service, act: Act, version: str = "2.1.9") -> None:
-    """Run `act` with a runtime that calls the guard."""
+@pytest.fixture
+async def plugin(service: Service) -> AsyncIterator[Connected]:
+    """Yield the guard's connection to a runtime, which asks the guard."""
+    async with NriRuntime(service.socket) as runtime:
+        yield await guarding(service, runtime)
 
-    async def whole() -> None:
-        async with asyncio.timeout(WAIT_S), NriRuntime(service.socket) as runtime:
-            plugin = await runtime.plugin()
-            assert await plugin.configure(version) == 0b101000
-            await service.until(Event.NRI_CONNECTED)
-            await act(runtime, plugin)
 
-    asyncio.run(whole())
+async def guarding(service: Service, runtime: NriRuntime) -> Connected:
+    plugin = await runtime.plugin()
+    assert await plugin.configure("2.1.9") == 0b101000
+    await service.until(Event.NRI_CONNECTED)
+    return plugin
 
 
 def request(of_pod: dict[str, str], of_container: dict[str, str], *env: str) -> nri.ContainerRequest:
@@ -93,96 +97,79 @@ async def create(plugin: Connected, what: nri.ContainerRequest) -> nri.Container
     return (await plugin.ask("CreateContainer", what, nri.CreateContainerResponse)).adjust
 
 
-def test_it_is_asked_last_and_before_a_container_is_created_or_started(service: Service) -> None:
-    async def act(_: NriRuntime, plugin: Connected) -> None:
-        registered = await plugin.registered
-        assert (registered.plugin_idx, registered.plugin_name) == ("99", "ladingguard")
-
-    guarding(service, act)
+async def test_the_guard_is_asked_last_and_before_a_container_is_created_or_started(plugin: Connected) -> None:
+    registered = await plugin.registered
+    assert (registered.plugin_idx, registered.plugin_name) == ("99", "ladingguard")
 
 
-def test_a_guard_that_answers_too_late_to_the_list_connects_again(service: Service) -> None:
+async def test_a_guard_that_answers_too_late_to_the_list_connects_again(service: Service, runtime: NriRuntime) -> None:
     """Check that a guard connects again if its answer to the list of pods was late: containerd then keeps the connection open,
     and does not call the guard."""
     large = nri.SynchronizeRequest(pods=[nri.PodSandbox(id="s", annotations={"large": "x" * 1000})])
-
-    async def whole() -> None:
-        async with asyncio.timeout(WAIT_S), NriRuntime(service.socket) as runtime:
-            plugin = await runtime.plugin()
-            await plugin.configure("1.7.24", parts=0)
-            await plugin.ask("Synchronize", large, nri.SynchronizeResponse, timeout_s=0.2, pause_s=0.2)
-            await plugin.closed.wait()
-            assert "plugin_request_timeout" in await service.until(Event.NRI_LOST)
-            assert not service.guards
-            again = await runtime.plugin()
-            await again.configure("1.7.24", parts=0)
-            await again.ask("Synchronize", large, nri.SynchronizeResponse, timeout_s=20, pause_s=0.2)
-            await service.until(Event.NRI_CONNECTED)
-            assert service.guards
-
-    asyncio.run(whole())
+    plugin = await runtime.plugin()
+    await plugin.configure("1.7.24", parts=0)
+    await plugin.ask("Synchronize", large, nri.SynchronizeResponse, timeout_s=0.2, pause_s=0.2)
+    await plugin.closed.wait()
+    assert "plugin_request_timeout" in await service.until(Event.NRI_LOST)
+    assert not service.guards
+    again = await runtime.plugin()
+    await again.configure("1.7.24", parts=0)
+    await again.ask("Synchronize", large, nri.SynchronizeResponse, timeout_s=20, pause_s=0.2)
+    await service.until(Event.NRI_CONNECTED)
+    assert service.guards
 
 
-def test_a_guard_that_is_always_late_waits_longer_each_time_and_logs_it_once(service: Service) -> None:
+async def test_a_guard_that_is_always_late_waits_longer_each_time_and_logs_it_once(
+    service: Service, runtime: NriRuntime
+) -> None:
     late = nri.SynchronizeRequest(pods=[nri.PodSandbox(id="s", annotations={"large": "x" * 1000})])
-
-    async def whole() -> None:
-        async with asyncio.timeout(WAIT_S), NriRuntime(service.socket) as runtime:
-            loop, waits = asyncio.get_running_loop(), list[float]()
-            plugin = await runtime.plugin()
-            for _ in range(3):
-                await plugin.configure("1.7.24", parts=0)
-                await plugin.ask("Synchronize", late, nri.SynchronizeResponse, timeout_s=0.05, pause_s=0.05)
-                await plugin.closed.wait()
-                closed = loop.time()
-                plugin = await runtime.plugin()
-                waits.append(loop.time() - closed)
-            assert waits[1] > 0.7  # 0.4, 0.8, 1.6
-            assert waits[2] > 1.5
-            assert service.events().count(Event.NRI_LOST) == 1
-
-    asyncio.run(whole())
+    loop, waits = asyncio.get_running_loop(), list[float]()
+    plugin = await runtime.plugin()
+    for _ in range(3):
+        await plugin.configure("1.7.24", parts=0)
+        await plugin.ask("Synchronize", late, nri.SynchronizeResponse, timeout_s=0.05, pause_s=0.05)
+        await plugin.closed.wait()
+        closed = loop.time()
+        plugin = await runtime.plugin()
+        waits.append(loop.time() - closed)
+    assert waits[1] > 0.7  # 0.4, 0.8, 1.6
+    assert waits[2] > 1.5
+    assert service.events().count(Event.NRI_LOST) == 1
 
 
-def test_a_guarded_container_passes_only_with_an_answer(service: Service) -> None:
-    async def act(_: NriRuntime, plugin: Connected) -> None:
-        assert await create(plugin, request(GUARDED, {"lading.dev/grant": ""})) == nri.ContainerAdjustment()
-        with pytest.raises(NriCallError, match="lading: ungranted: ") as error:
-            await create(plugin, request(GUARDED, {}))
-        assert error.value.status == GrpcStatus.UNAVAILABLE
-
-    guarding(service, act)
+async def test_a_guarded_container_passes_only_with_an_answer(plugin: Connected) -> None:
+    assert await create(plugin, request(GUARDED, {"lading.dev/grant": ""})) == nri.ContainerAdjustment()
+    with pytest.raises(NriCallError, match="lading: ungranted: ") as error:
+        await create(plugin, request(GUARDED, {}))
+    assert error.value.status == GrpcStatus.UNAVAILABLE
 
 
 @pytest.mark.parametrize("by_method", [False, True], ids=["StateChange", "own method"])
-def test_a_container_that_was_created_without_an_answer_is_not_started(service: Service, by_method: bool) -> None:
-    async def start(plugin: Connected, what: nri.ContainerRequest) -> None:
+async def test_a_container_that_was_created_without_an_answer_is_not_started(plugin: Connected, by_method: bool) -> None:
+    async def start(container: nri.ContainerRequest) -> None:
         if by_method:
-            await plugin.ask("StartContainer", what, nri.Empty)
+            await plugin.ask("StartContainer", container, nri.Empty)
         else:
-            event = nri.StateChangeEvent(event=nri.START_CONTAINER, pod=what.pod, container=what.container)
+            event = nri.StateChangeEvent(event=nri.START_CONTAINER, pod=container.pod, container=container.container)
             await plugin.ask("StateChange", event, nri.Empty)
 
-    async def act(_: NriRuntime, plugin: Connected) -> None:
-        await start(plugin, request(GUARDED, {"lading.dev/grant": ""}))
-        await start(plugin, request({}, {}))
-        with pytest.raises(NriCallError, match="lading: ungranted: "):
-            await start(plugin, request(GUARDED, {}))
-
-    guarding(service, act)
+    await start(request(GUARDED, {"lading.dev/grant": ""}))
+    await start(request({}, {}))
+    with pytest.raises(NriCallError, match="lading: ungranted: "):
+        await start(request(GUARDED, {}))
 
 
-def test_a_plain_container_passes_and_sees_no_cards(service: Service) -> None:
-    async def act(_: NriRuntime, plugin: Connected) -> None:
-        assert await create(plugin, request({}, {}, "A=1")) == nri.ContainerAdjustment()
-        adjusted = await create(plugin, request({}, {}, "VISIBLE=all"))
-        assert [(env.key, env.value) for env in adjusted.env] == [("VISIBLE", "void")]
-
-    guarding(service, act)
+async def test_a_plain_container_passes_and_sees_no_cards(plugin: Connected) -> None:
+    assert await create(plugin, request({}, {}, "A=1")) == nri.ContainerAdjustment()
+    adjusted = await create(plugin, request({}, {}, "VISIBLE=all"))
+    assert [(env.key, env.value) for env in adjusted.env] == [("VISIBLE", "void")]
 
 
-def test_the_node_is_guarded_only_while_the_runtime_asks_it(service: Service) -> None:
-    async def act(runtime: NriRuntime, plugin: Connected) -> None:
+async def test_the_node_is_guarded_only_while_the_runtime_asks_the_guard(service: Service) -> None:
+    assert "No such file or directory" in await service.until(Event.NRI_LOST)
+    assert not service.guards
+    async with NriRuntime(service.socket) as runtime:
+        plugin = await guarding(service, runtime)
         assert service.guards
         for number in (1, 2):
             plugin.drop()
@@ -190,41 +177,32 @@ def test_the_node_is_guarded_only_while_the_runtime_asks_it(service: Service) ->
             plugin = await runtime.registered()
             await service.until(Event.NRI_CONNECTED, number + 1)
             assert service.guards
-
-    async def started() -> None:
-        assert "No such file or directory" in await service.until(Event.NRI_LOST)
-        assert not service.guards
-
-    asyncio.run(started())
-    guarding(service, act)
-    asyncio.run(service.until(Event.NRI_LOST, 4))  # the runtime has ended
+    await service.until(Event.NRI_LOST, 4)  # the runtime has ended
     assert not service.guards
 
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGKILL])
-def test_the_lock_ends_with_the_process(service: Service, number: Signals) -> None:
-    async def act(_: NriRuntime, plugin: Connected) -> None:
-        assert service.guards
-        assert service.end(number) == (0 if number is SIGTERM else -SIGKILL)
-        assert not service.guards
-        assert (Event.DAEMON_STOPPED in service.events()) is (number is SIGTERM)
-
-    guarding(service, act)
+@pytest.mark.usefixtures("plugin")
+async def test_the_lock_ends_with_the_process(service: Service, number: Signals) -> None:
+    assert service.guards
+    assert service.end(number) == (0 if number is SIGTERM else -SIGKILL)
+    assert not service.guards
+    assert (Event.DAEMON_STOPPED in service.events()) is (number is SIGTERM)
 
 
-def test_the_lock_is_shared_by_guards(service: Service, program: Path, sockets: Path, tmp_path: Path) -> None:
-    async def act(runtime: NriRuntime, plugin: Connected) -> None:
-        other = Service(program, sockets, tmp_path / "other.log")
-        try:
-            await runtime.registered()
-            await other.until(Event.NRI_CONNECTED)
-            service.end()
-            assert other.guards
-        finally:
-            other.end()
-        assert not other.guards
-
-    guarding(service, act)
+async def test_the_lock_is_shared_by_guards(
+    service: Service, runtime: NriRuntime, program: Path, short_folder: Path, tmp_path: Path
+) -> None:
+    await guarding(service, runtime)
+    other = Service(program, short_folder, tmp_path / "other.log")
+    try:
+        await runtime.registered()
+        await other.until(Event.NRI_CONNECTED)
+        service.end()
+        assert other.guards
+    finally:
+        other.end()
+    assert not other.guards
 
 
 @pytest.mark.parametrize(
@@ -237,8 +215,10 @@ def test_the_lock_is_shared_by_guards(service: Service, program: Path, sockets: 
     ],
     ids=["another protocol", "larger than any message", "an answer in place of a call", "half a message"],
 )
-def test_it_connects_again_after_bytes_that_it_cannot_read(service: Service, data: bytes) -> None:
-    async def act(runtime: NriRuntime, plugin: Connected) -> None:
+async def test_the_guard_connects_again_after_unreadable_bytes(service: Service, data: bytes) -> None:
+    await service.until(Event.NRI_LOST)
+    async with NriRuntime(service.socket) as runtime:
+        plugin = await guarding(service, runtime)
         plugin.send(data)
         if data.endswith(b"half"):
             plugin.drop()
@@ -247,36 +227,28 @@ def test_it_connects_again_after_bytes_that_it_cannot_read(service: Service, dat
         with pytest.raises(NriCallError, match="lading: ungranted: "):
             await create(again, request(GUARDED, {}))
 
-    async def started() -> None:
-        await service.until(Event.NRI_LOST)
 
-    asyncio.run(started())
-    guarding(service, act)
-
-
-def test_a_runtime_that_refuses_it_is_asked_again_and_named_once(service: Service, tmp_path: Path) -> None:
-    async def act() -> None:
-        async with asyncio.timeout(WAIT_S), NriRuntime(service.socket) as runtime:
-            runtime.refuse_registration = 'not "today"\n'
-            for _ in range(3):
-                await (await runtime.plugin()).closed.wait()
-            runtime.refuse_registration = ""
-            await runtime.registered()
-            await service.until(Event.NRI_CONNECTED)
-
-    asyncio.run(act())
+async def test_a_runtime_that_refuses_the_guard_is_asked_again_and_named_once(
+    service: Service, runtime: NriRuntime, tmp_path: Path
+) -> None:
+    runtime.refuse_registration = 'not "today"\n'
+    for _ in range(3):
+        await (await runtime.plugin()).closed.wait()
+    runtime.refuse_registration = ""
+    await runtime.registered()
+    await service.until(Event.NRI_CONNECTED)
     assert (tmp_path / "guard.log").read_text().count(r"the runtime refused the plugin: not \x22today\x22\x0a") == 1
 
 
-def test_records_go_to_the_journal_if_stderr_does(tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hooks.frontends.nri.guard.build.JOURNAL_SOCKET", str(sockets / "journal"))
+def test_records_go_to_the_journal_if_stderr_does(tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hooks.frontends.nri.guard.build.JOURNAL_SOCKET", str(short_folder / "journal"))
     build(tmp_path / "ladingguard", find_compiler(), flags=("-O1",))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal, (tmp_path / "stderr").open("wb") as stderr:
-        journal.bind(str(sockets / "journal"))
+        journal.bind(str(short_folder / "journal"))
         journal.settimeout(WAIT_S)
         status = os.fstat(stderr.fileno())
         env = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
-        process = subprocess.Popen([tmp_path / "ladingguard", *arguments(sockets)], stderr=stderr, env=env)
+        process = subprocess.Popen([tmp_path / "ladingguard", *arguments(short_folder)], stderr=stderr, env=env)
         started, lost = (dict(line.split("=", 1) for line in journal.recv(1 << 12).decode().splitlines()) for _ in range(2))
         process.terminate()
         assert process.wait(WAIT_S) == 0
@@ -287,10 +259,10 @@ def test_records_go_to_the_journal_if_stderr_does(tmp_path: Path, sockets: Path,
     assert (tmp_path / "stderr").read_bytes() == b""
 
 
-def test_only_the_wanted_records_are_written(program: Path, sockets: Path, tmp_path: Path) -> None:
-    service = Service(program, sockets, tmp_path / "guard.log", "--log-level", "warning")
+async def test_only_records_of_the_log_level_are_written(program: Path, short_folder: Path, tmp_path: Path) -> None:
+    service = Service(program, short_folder, tmp_path / "guard.log", "--log-level", "warning")
     try:
-        asyncio.run(service.until(Event.NRI_LOST))
+        await service.until(Event.NRI_LOST)
     finally:
         service.end()
     assert service.events() == [Event.NRI_LOST]
@@ -308,16 +280,16 @@ def test_only_the_wanted_records_are_written(program: Path, sockets: Path, tmp_p
     ],
     ids=["socket", "no value", "long value", "many", "lock", "unknown"],
 )
-def test_arguments_that_it_cannot_follow_are_an_error(program: Path, wrong: list[str]) -> None:
+def test_invalid_arguments_are_an_error(program: Path, wrong: list[str]) -> None:
     done = subprocess.run([program, *wrong], capture_output=True, text=True, check=False, env={})
     assert done.returncode == 2
     assert done.stderr
 
 
-def test_a_lock_that_is_a_link_is_an_error(program: Path, sockets: Path) -> None:
-    lock = sockets / "guard.lock"
+def test_a_lock_that_is_a_link_is_an_error(program: Path, short_folder: Path) -> None:
+    lock = short_folder / "guard.lock"
     lock.symlink_to("elsewhere")
-    done = subprocess.run([program, *arguments(sockets)], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, *arguments(short_folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert str(lock) in done.stderr
     assert "no guard" in find_guard(lock)
@@ -341,17 +313,14 @@ def write_config(folder: Path, sockets: Path, front_end: str) -> list[str]:
     return ["nri-guard", "--config", str(folder / "hooks.toml")]
 
 
-def test_the_command_becomes_the_guard(program: Path, tmp_path: Path, sockets: Path) -> None:
-    async def act() -> None:
-        async with asyncio.timeout(WAIT_S), NriRuntime(sockets / "nri.sock") as runtime:
+async def test_the_command_becomes_the_guard(program: Path, tmp_path: Path, short_folder: Path) -> None:
+    command = [*write_config(tmp_path, short_folder, "nri"), "--program", str(program)]
+    process = subprocess.Popen([sys.executable, "-m", "hooks.main", *command], stderr=subprocess.DEVNULL)
+    try:
+        async with NriRuntime(short_folder / "nri.sock") as runtime:
             plugin = await runtime.registered()
             adjusted = await create(plugin, request({}, {}, "NVIDIA_VISIBLE_DEVICES=all"))
             assert [(env.key, env.value) for env in adjusted.env] == [("NVIDIA_VISIBLE_DEVICES", "void")]
-
-    command = [*write_config(tmp_path, sockets, "nri"), "--program", str(program)]
-    process = subprocess.Popen([sys.executable, "-m", "hooks.main", *command], stderr=subprocess.DEVNULL)
-    try:
-        asyncio.run(act())
         assert Path(f"/proc/{process.pid}/exe").readlink() == program
         process.terminate()
         assert process.wait(WAIT_S) == 0
@@ -363,7 +332,7 @@ def test_the_command_becomes_the_guard(program: Path, tmp_path: Path, sockets: P
 @pytest.mark.parametrize(
     ("front_end", "says"), [("cri-hook", "front_end = cri-hook"), ("nri", "make launched-guard")], ids=["proxy", "no program"]
 )
-def test_where_it_cannot_guard_it_says_why(
+def test_a_command_that_cannot_guard_reports_the_reason(
     tmp_path: Path, front_end: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:

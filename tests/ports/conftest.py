@@ -1,5 +1,0 @@
-"""A short folder for sockets."""
-
-from tests.unit.runtimeproxy.conftest import sockets
-
-__all__ = ["sockets"]
