@@ -29,7 +29,7 @@ GPU_0 = {"lading.dev/gpus": "0"}
 class Rig:
     """Hold a node beside a runtime, and act as kubelet."""
 
-    attacher: FakeAttacher  # that of the newest node, like `vfs`
+    attacher: FakeAttacher  # the newest node has it, and `vfs`
     vfs: VfPreparer
 
     def __init__(self, folder: Path, log: Log, *, rules: Rules = RULES, devices: Inventory = DEVICES) -> None:
