@@ -110,6 +110,7 @@ class _Library:
         self._used_ns = 0
         self._kernel_ns = 0
         self._turn_idle_ns = 0  # when the device should have done the launches of the last turn
+        self._ended_ns = 0  # when the program last saw the end of all its launches
         self._synchronised_ns: int | None = None  # the last end of a synchronisation; None: a launch followed
         self._own_pauses_ns = 0, 0  # the last two times between such an end and the next launch
 
@@ -203,7 +204,10 @@ class _Library:
 
     def _count_rest(self) -> None:
         """Count the work of the last turn that was left at its end: it runs beside the next turn."""
-        rest_ns = max(0, self._turn_idle_ns - min(self.page.until_ns, self._clock.now_ns))
+        until_ns = min(self.page.until_ns, self._clock.now_ns)
+        rest_ns = max(0, self._turn_idle_ns - until_ns)
+        if self._turn_idle_ns and self._ended_ns > self._launched_ns:
+            rest_ns = max(rest_ns, (self._ended_ns - until_ns - SLICED_NS) * 5 // 11)
         self._turn_idle_ns = 0
         self._credit_ns -= GUEST_FACTOR * rest_ns
         self._used_ns += rest_ns
@@ -237,6 +241,7 @@ class _Library:
             self._clock.after(5 * US, self._resume)
         if self.context.kernels:
             return
+        self._ended_ns = self._clock.now_ns
         if self._synchronises:
             self._synchronises = False
             self._clock.after(SYNCHRONISED_NS, self._synchronised)

@@ -40,9 +40,18 @@ void account_correct(struct account *account, int64_t more) {
   pthread_mutex_unlock(&account->lock);
 }
 
+void account_ended(struct account *account, int64_t now) {
+  pthread_mutex_lock(&account->lock);
+  account->ended = now;
+  pthread_mutex_unlock(&account->lock);
+}
+
 void account_rest(struct account *account, int64_t now, int64_t over) {
   pthread_mutex_lock(&account->lock);
-  int64_t rest = account->turn_idle ? most_of(0, account->turn_idle - (now - over)) : 0;
+  int64_t until = now - over, rest = account->turn_idle ? most_of(0, account->turn_idle - until) : 0;
+  if (account->turn_idle && account->ended > account->launched) {
+    rest = most_of(rest, (account->ended - until - SLICED_NS) * 5 / 11); /* others delayed it, and it had a half, less switches */
+  }
   account->turn_idle = 0;
   account->credit -= GUEST_FACTOR * rest;
   account->used += rest;

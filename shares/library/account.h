@@ -17,6 +17,7 @@ struct account {
   pthread_mutex_t lock;
   int64_t credit, credited; /* time that the process may use as a guest; when it last grew */
   int64_t launched, idle;   /* the last launch; when the device should have done all work */
+  int64_t ended;            /* when the program last saw the end of all its launches */
   int64_t turn_idle;        /* when the device should have done the launches of the last turn; 0: they are counted */
   int64_t used;             /* outside turns, and not reported yet */
   int64_t reported;         /* when it was last reported */
@@ -30,6 +31,8 @@ void account_grow(struct account *, int64_t now, int64_t ppm);
 void account_waited(struct account *, int64_t now);
 /* Count time that earlier launches took beyond what was expected. */
 void account_correct(struct account *, int64_t more);
+/* Note that the program has waited for the end of all its launches. */
+void account_ended(struct account *, int64_t now);
 /* Count the work that was left at the end of the last turn, `over` ago: it runs beside the next turn. */
 void account_rest(struct account *, int64_t now, int64_t over);
 /* Return whether a launch of this length may be made outside a turn. `*pause`: the holder should be paused for it. */

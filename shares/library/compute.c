@@ -124,7 +124,9 @@ static CUresult synchronised(CUresult result) {
   struct device *device = result ? NULL : device_with_turns();
   if (!device) return result;
   struct launches *on = launches_on(device);
-  atomic_store_explicit(&on->synchronised, now_ns(), memory_order_relaxed);
+  int64_t now = now_ns();
+  atomic_store_explicit(&on->synchronised, now, memory_order_relaxed);
+  if (turn_over(device) > 0 && queue_is_done(&on->queue)) account_ended(&on->account, now);
   if (atomic_load(&device->turn) != HOLDING || !atomic_load(&atomic_load(&device->page)->waiters)) return result;
   int pauses = atomic_load(&on->pause) >= OWN_PAUSE_NS && atomic_load(&on->pause_before) >= OWN_PAUSE_NS;
   if (pauses && !atomic_load(&on->waiting) && queue_is_done(&on->queue)) release(device);
@@ -315,7 +317,9 @@ static void end_launch(struct launch launch, CUstream stream, Record record) {
   if (!full) return;
   atomic_fetch_add(&on->waiting, 1);
   queue_wait(&on->queue, most);
-  atomic_store(&on->last_launch, now_ns());
+  now = now_ns();
+  if (queue_is_done(&on->queue)) account_ended(&on->account, now);
+  atomic_store(&on->last_launch, now);
   atomic_fetch_sub(&on->waiting, 1);
 }
 

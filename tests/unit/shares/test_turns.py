@@ -238,7 +238,15 @@ COMES_BACK = Work(name="", request=0.2, kernels_ms=(1.0,), pauses_ms=(2_000, 5_0
 LONG_KERNELS = Work(name="", request=0.1, kernels_ms=(20.0,))
 
 
+LONG_AND_LIMITED = Work(name="", request=0.2, limit=0.2, kernels_ms=(20.0,), begins_ms=1_000)
+SHORT_AND_LIMITED = Work(name="", request=0.2, limit=0.2, kernels_ms=(1.0,), burst_ms=10, every_ms=40, bursts_end_ms=6_000)
+LONG_IN_BURSTS = Work(name="", request=0.1, kernels_ms=(20.0,), begins_ms=3_000, burst_ms=1, every_ms=4, bursts_end_ms=6_000)
+
+
 @settings(max_examples=repeats(20, long=200))
+@example(
+    [LONG_AND_LIMITED, SHORT_AND_LIMITED, LONG_IN_BURSTS]
+)  # a kernel runs on as another delayed it, and delays the next one
 @example([HELD_BACK, HELD_BACK, LONG_KERNELS])  # the last kernel of a turn runs on beside the turns of the other two
 @example([HELD_BACK, IN_BURSTS, COMES_BACK])  # the third comes back between two bursts, while the limit holds back the first
 @given(st.lists(works, min_size=2, max_size=5))
