@@ -43,6 +43,10 @@ class NodeSite:
         return self.folder / "var-lib/lading"
 
     @property
+    def libraries(self) -> Path:
+        return self.state / "libraries"
+
+    @property
     def run(self) -> Path:
         return self.folder / "run/lading"
 
@@ -58,7 +62,7 @@ class NodeSite:
         shutil.copy(compile_fake_nvml(self.node.nvml_state.parent), library)
         overlay = self.folder / "overlay"
         overlay.mkdir(parents=True, exist_ok=True)
-        for folder in (self.state.parent, self.run.parent):
+        for folder in (self.libraries, self.run.parent):
             folder.mkdir(parents=True, exist_ok=True)
         theirs = tomllib.loads((DEPLOY / "node/hooks.toml").read_text())
         keys = theirs.pop("keys")
@@ -67,6 +71,7 @@ class NodeSite:
             "driver_root": str(self.node.root),
             "assignments": ["manual"],
             "netdev": False,
+            "share_libraries": str(self.libraries),  # the runtime uses its files by their paths on the host
             "metrics": f"127.0.0.1:{self.ports['hooks']}",
         }
         written = {**theirs, **ours, **settings}
@@ -146,7 +151,7 @@ class NodeSite:
         layout = self.runtime.layout
         folders = {"state": self.state, "run": self.run, "nri": layout.nri, "containerd": layout.folder}
         volumes = [_volume(name, path) for name, path in folders.items()]
-        observed = {"sim": self.node.root, "netns-of-runtime": layout.state}  # at their own paths
+        observed = {"sim": self.node.root, "netns-of-runtime": layout.state, "libraries": self.libraries}  # at their own paths
         hooks = {
             "env": [
                 {"name": "KUBERNETES_SERVICE_HOST", "value": address[0]},
