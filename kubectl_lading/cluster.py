@@ -1,44 +1,34 @@
 """Read the cluster into central's own data structures: lists of the API server, in a read-only ledger.
 
-Take a client; return a `Cluster`. Its ledger, pending pods and scheduler show how central would decide. The state in central's
-memory is missing (predictions, reservations, since when a pod is refused): `kubectl_lading.central` asks central for it. The
-three lists (NodeDevices, Nodes, Pods) are from three slightly different moments, as three watches would be.
+Take a client; return a `Cluster`: who holds which devices, and which pods wait. What central would decide needs its scheduler:
+`kubectl_lading.deciding` adds it, and takes a multiple of the time to import. The three lists (NodeDevices, Nodes, Pods) are
+from three slightly different moments, as three watches would be.
 """
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic
 
 from central.api.cached_objects import Ident
-from central.api.watch import Reflector, Unreadable
+from central.api.decoded import Unreadable
+from central.api.watch import Reflector
 from central.controllers.conditions import Conditions
-from central.controllers.gangs import GangFeed
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
-from central.decide.configuration import EffectiveConfiguration
-from central.decide.gangs import GangPlanner
-from central.decide.scheduler import Scheduler
-from central.decide.why_pod import FITS
 from central.ledger.ledger import Ledger
-from central.page.waiting import count_reasons
 from central.request import pod as request
-from central.state.budgets import Budget
 from central.state.nodes import Nodes
 from central.state.pending import Pending, PendingPods
-from kubectl_lading.central import Central
-from kubectl_lading.lists import Listed, N, read_list, read_permitted
-from kubectl_lading.objects import Node, Pod, Report, Unread
+from kubectl_lading.lists import Listed, N, read_list
+from kubectl_lading.objects import Node, Pod, Report
 from kubectl_lading.terminal.output import warn
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
-from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
+from lading.kube.resource import NODE_DEVICES, NODES, PODS
 from lading.log import Event, Level, Log
 
-DEFAULT: Final = EffectiveConfiguration()  # central's configuration after a default installation
 EVERY_S: Final = 1.0  # minimum seconds between two results of `follow`
-NOT_ALLOWED: Final = "not-allowed"  # replaces the reason "fits" if kube-scheduler does not let the pod go to the node
 _SHARE: Final = 10  # minimum pause between two computations, as a multiple of the time that one took
 
 
@@ -46,12 +36,10 @@ _SHARE: Final = 10  # minimum pause between two computations, as a multiple of t
 class Cluster:
     ledger: Ledger
     pending: PendingPods
-    scheduler: Scheduler
     reports: Mapping[str, Report]
     nodes: Mapping[str, Node]
     pods: Sequence[Pod]
     hosts: Nodes  # labels, taints and cordons, for the node rules of pods
-    planner: GangPlanner
     unassigned: Sequence[request.Pod] = ()  # pods that request devices and were bound without an assignment
     problems: Sequence[str] = ()  # messages about objects that could not be read
 
@@ -60,31 +48,10 @@ class Cluster:
         `kubectl cordon`."""
         return self.hosts.allow(pod.node_rules, node) is not False
 
-    def count_reasons(self, pod: Pending) -> dict[str, int]:
-        """Return the number of nodes by reason. A node with fitting devices that the pod's node rules exclude counts as
-        NOT_ALLOWED."""
-        reasons = count_reasons(self.scheduler, pod)
-        if FITS in reasons:
-            fits = self.scheduler.judged(pod.request).fits
-            away = min(reasons[FITS], sum(not self.allows(pod, name) for name in fits))
-            reasons |= {FITS: reasons[FITS] - away, NOT_ALLOWED: away}
-        return {reason: nodes for reason, nodes in reasons.items() if nodes}
-
 
 async def read_cluster(client: KubeClient) -> Cluster:
-    """Return the cluster from lists of the API server, with central's default configuration. Raises KubeError."""
+    """Return the cluster from lists of the API server. Raises KubeError."""
     return compute(*await read_lists(client))
-
-
-async def read_deciding(client: KubeClient, central: Central) -> Cluster:
-    """Return the cluster with central's effective configuration. Use the defaults, after a warning, if central does not report
-    it. Raises KubeError."""
-    lists, text = await asyncio.gather(read_lists(client), central.configuration())
-    if isinstance(text, EffectiveConfiguration):
-        return compute(*lists, text)
-    reason = text.why if isinstance(text, Unread) else "it is older than this command, and does not tell them"
-    warn(f"the settings of central are not known, and taken to be the defaults (policy {DEFAULT.policy.value}): {reason}")
-    return compute(*lists)
 
 
 async def read_lists(client: KubeClient) -> tuple[Listed[Report], Listed[Node], Listed[Pod]]:
@@ -96,47 +63,27 @@ async def read_lists(client: KubeClient) -> tuple[Listed[Report], Listed[Node], 
         )
 
 
-async def read_budgets(client: KubeClient) -> list[Budget] | None:
-    """Return the disruption budgets, which limit the pods that may be evicted or moved; None, after a warning, if they may not
-    be read. Raises KubeError."""
-    return await read_permitted(client, BUDGETS.path(), Budget, "disruption budgets were not looked at: {e}")
-
-
-def compute(
-    devices: Listed[Report], nodes: Listed[Node], pods: Listed[Pod], configuration: EffectiveConfiguration = DEFAULT
-) -> Cluster:
+def compute(devices: Listed[Report], nodes: Listed[Node], pods: Listed[Pod]) -> Cluster:
     """Compute the cluster from the three lists."""
-    pods = _without_foreign(pods, frozenset(configuration.foreign_annotations))
-    ledger, pending = Ledger(), PendingPods()
-    hosts = Nodes()
-    scheduler = configuration.scheduler(ledger, pending, clock=time.monotonic, domains=hosts.domains)
+    ledger, pending, hosts = Ledger(), PendingPods(), Nodes()
     problems = _Problems()
     unassigned: list[request.Pod] = []
     log = Log(problems, Level.ERROR)
     NodeFeed(ledger, hosts).replaced(*nodes)
     DevicesFeed(ledger).replaced(*devices)
     PodFeed(ledger, pending, Conditions(), log=log, unassigned=unassigned.append).replaced(*pods)
-    GangFeed(scheduler.starts, ledger).replaced(*pods)
     for kind, (objects, _) in (("NodeDevices", devices), ("Node", nodes), ("Pod", pods)):
         problems.messages += [_unreadable(kind, one) for one in objects if isinstance(one, Unreadable)]
     return Cluster(
         ledger=ledger,
         pending=pending,
-        scheduler=scheduler,
         reports={one.metadata.name: one for one in _readable(devices[0])},
         nodes={one.metadata.name: one for one in _readable(nodes[0])},
         pods=_readable(pods[0]),
         hosts=hosts,
-        planner=GangPlanner(scheduler, hosts),
         unassigned=unassigned,
         problems=problems.messages,
     )
-
-
-def _without_foreign(pods: Listed[Pod], keys: frozenset[str]) -> Listed[Pod]:
-    """Return the pods without the annotations of other systems that central is configured to ignore."""
-    objects, version = pods
-    return [one if isinstance(one, Unreadable) else request.without_annotations(one, keys) for one in objects], version
 
 
 def _readable(objects: Sequence[N | Unreadable]) -> list[N]:

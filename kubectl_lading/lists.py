@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from central.api.watch import Named, Unreadable, decode_object
+from central.api.decoded import Named, Unreadable, decode_object
 from kubectl_lading.terminal.output import warn
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient

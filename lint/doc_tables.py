@@ -19,7 +19,7 @@ import central.daemon.settings
 import hooks.daemon.settings
 import runtimeproxy.settings
 import shares.settings
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.request.reasons import OfBinding, OfPod
 from central.search.placement import Missing
 from lading.reasons import Explained, Reason

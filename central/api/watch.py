@@ -19,18 +19,18 @@ import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
 
 from central.api.cached_objects import AnyMetadata, CachedObjects, Ident
+from central.api.decoded import OBJECT, Named, Unreadable, decode_object
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from lading.kube.backoff import Backoff
 from lading.kube.client import KubeClient, WatchEvent
 from lading.kube.errors import ForbiddenError, KubeError, MalformedError, NotFoundError, UnclearError, UnreachableError
-from lading.kube.objects import Metadata, Object
+from lading.kube.objects import Metadata
 from lading.kube.resource import Resource
 from lading.log import Event, Log
 
@@ -41,21 +41,8 @@ ABSENT_S: Final = 60.0  # seconds until an absent optional kind is tried again; 
 _TOO_SHORT_S: Final = 1.0  # seconds; a watch that ends sooner without an event is a failure of the server
 
 
-class Named(Protocol):
-    @property
-    def metadata(self) -> AnyMetadata: ...
-
-
 T = TypeVar("T", bound=Named)
 T_contra = TypeVar("T_contra", bound=Named, contravariant=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
-    """Identify an object that exists but cannot be decoded. The name is empty if it cannot be decoded either."""
-
-    metadata: Metadata
-    why: str
 
 
 class Sink(Protocol[T_contra]):
@@ -86,24 +73,6 @@ class Sinks(Generic[T]):
     def removed(self, deleted: Ident, version: str) -> None:
         for sink in self._sinks:
             sink.removed(deleted, version)
-
-
-_OBJECT: Final = msgspec.json.Decoder(Object)  # for a bookmark, a deletion, or an object that cannot be decoded otherwise
-# Half of a surrogate pair raises ValueError, and an object of a thousand levels RecursionError.
-_UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
-
-
-def decode_object(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw) -> T | Unreadable:
-    """Decode one object. Return an `Unreadable` if that fails, because the object exists and may hold devices."""
-    try:
-        return decoder.decode(raw)
-    except _UNDECODABLE as e:
-        reason = str(e)
-    try:
-        metadata = _OBJECT.decode(raw).metadata
-    except _UNDECODABLE:
-        metadata = Metadata()
-    return Unreadable(metadata=metadata, why=reason)
 
 
 def _unknown(obj: "T | Unreadable") -> Unreadable:
@@ -321,7 +290,7 @@ class Reflector(Generic[T]):
 
     def _whom(self, event: WatchEvent) -> Metadata:
         try:
-            return _OBJECT.decode(event.object).metadata
+            return OBJECT.decode(event.object).metadata
         except msgspec.DecodeError as e:
             raise MalformedError(f"cannot watch {self._resource.path()}: {event.type} without metadata: {e}") from e
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from central.api.cached_objects import Ident
+from central.api.decoded import Unreadable
 from central.api.kueue import CONTROLLER, AdmissionCheck, ResourceFlavor, Workload
-from central.api.watch import Unreadable
 from central.decide.workloads import WorkloadPlanner
 from central.gang.admission import AdmissionAnswer, AnswerState, in_line, is_due, may_hold, render_active, render_answer
 from central.gang.workload_places import WorkloadPlaces

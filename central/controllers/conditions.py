@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from central.assignment.model import Taken
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.ledger.model import Held, Holder, NodeCapacity, version_of
 from central.ledger.views import FACTS
 from central.request.pod import DEVICES_HEALTHY, Pod

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.decide.preempt import Plan, can_preempt, plans, renewed
 from central.decide.scheduler import Scheduler
 from central.decide.victims import Protection

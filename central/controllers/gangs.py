@@ -26,10 +26,10 @@ from heapq import heappop, heappush
 from typing import Final
 
 from central.api.cached_objects import Ident
+from central.api.decoded import Unreadable
 from central.api.pod_groups import GangKind, PodGroup
 from central.api.times import parse_seconds
-from central.api.watch import Unreadable
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.controllers.make_room import OF_QUOTA, Evictions, RoomMaker
 from central.controllers.take_back import TakeBack
 from central.decide.gangs import FoundPlan, GangPlanner, NoPlan

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from central.api.cached_objects import Ident
-from central.api.watch import Unreadable
+from central.api.decoded import Unreadable
 from central.assignment.model import Part
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim

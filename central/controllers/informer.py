@@ -11,9 +11,9 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from central.api.cached_objects import Ident
+from central.api.decoded import Unreadable
 from central.api.objects import Node
 from central.api.times import parse_seconds
-from central.api.watch import Unreadable
 from central.assignment.annotation import BadAssignment, OwnAssignment, parse_own
 from central.controllers.conditions import Conditions
 from central.ledger.ledger import Ledger

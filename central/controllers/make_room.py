@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop
 from typing import Final, Protocol, TypeVar
 
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.controllers.take_back import TakeBack
 from central.decide.gang_room import Kept, Made, evicting, keeping, taking_back
 from central.decide.gangs import GangPlanner

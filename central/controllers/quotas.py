@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from central.api.cached_objects import Ident
-from central.api.watch import Unreadable
+from central.api.decoded import Unreadable
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices, in_slices
 from central.quota.model import Quota, QuotaDialect

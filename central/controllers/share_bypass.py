@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from central.api.cached_objects import Ident
-from central.api.watch import Unreadable
-from central.controllers.events import EventReason
+from central.api.decoded import Unreadable
+from central.controllers.event_reasons import EventReason
 from central.ledger.ledger import Ledger
 from central.ledger.model import Holder, PodRecord
 from central.loop.faults import Faults, Work

@@ -18,7 +18,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.controllers.evict import Evictor
 from central.decide.preempt import Plan
 from central.decide.scheduler import Scheduler

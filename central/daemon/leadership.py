@@ -14,11 +14,12 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
+from central.api.decoded import Named
 from central.api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from central.api.objects import Node
 from central.api.pod_groups import GANG_KINDS, PodGroup
 from central.api.times import time_now
-from central.api.watch import Named, Reflector, Sink, Sinks
+from central.api.watch import Reflector, Sink, Sinks
 from central.assignment.networks import VfNetwork
 from central.controllers.admission_checks import (
     AdmissionChecks,
@@ -31,7 +32,8 @@ from central.controllers.admission_checks import (
 from central.controllers.binder import Binder
 from central.controllers.conditions import Conditions
 from central.controllers.device_health import Warner
-from central.controllers.events import EventReason, EventRecorder
+from central.controllers.event_reasons import EventReason
+from central.controllers.events import EventRecorder
 from central.controllers.evict import Evictor
 from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper, GangObjectFeed
 from central.controllers.gpu_hours import GpuHours, UseFeed

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.controllers.gpu_hours import GpuHours
 from central.controllers.statistics import Amounts, Overview
 from central.daemon.leadership import Leadership

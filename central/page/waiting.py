@@ -17,9 +17,10 @@ import msgspec
 from central.api.times import parse_seconds
 from central.decide.line import Line, gang_lines, line_of, pod_lines
 from central.decide.scheduler import Scheduler
-from central.decide.why_pod import FITS, describe_request, view_gang
+from central.decide.why_pod import FITS, view_gang
 from central.decide.why_pod import SENTENCES as OF_WHY
 from central.loop.slices import Slices
+from central.request.describe import describe_request
 from central.request.gang import GangKey
 from central.request.model import DeviceRequest
 from central.search.placement import BY_SHOWN, Missing, NoFit
@@ -79,7 +80,7 @@ def _view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], now: floa
         uid=pod.uid,
         namespace=pod.namespace,
         pod=pod.name,
-        asks=describe_request(pod),
+        asks=describe_request(pod.request),
         created=parse_seconds(pod.created),
         refused_s=None if pod.refused_at is None else round(max(0.0, now - pod.refused_at), 1),
         reasons=reasons,

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from central.api.cached_objects import Ident
-from central.api.watch import Unreadable
+from central.api.decoded import Unreadable
 from central.ledger.model import version_of
 from central.request.gang import FOREIGN_PREFIXES
 from central.request.pod import Pod

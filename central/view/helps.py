@@ -23,20 +23,11 @@ from central.ledger.model import Held, NodeCapacity
 from central.search.demand import Demand
 from central.search.shortage import requested_cards
 from central.state.pending import Pending
+from central.view.model import Ending
 from lading.vocabulary import PodUid
 
 TRIES: Final = 400  # maximum fits on one node, some 0.1 ms each
 MOST_SETS: Final = 6  # maximum sets that are reported for one node
-
-
-class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Represent a pod that would free devices if it ended."""
-
-    uid: str
-    namespace: str = ""
-    pod: str = ""  # empty if unknown: only its node still holds devices for the pod
-    priority: int = 0
-    deleting: bool = False  # the pod is ending already
 
 
 class NodeHelp(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -168,6 +168,16 @@ class PendingView(_View, frozen=True):
     line: str = ""  # queue position of the pod, as text
 
 
+class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Represent a pod that would free devices if it ended."""
+
+    uid: str
+    namespace: str = ""
+    pod: str = ""  # empty if unknown: only its node still holds devices for the pod
+    priority: int = 0
+    deleting: bool = False  # the pod is ending already
+
+
 class Totals(_View, frozen=True):
     """Hold the totals of a node or a cluster. A device is in one of `free`, `shared`, `held`, `withheld` and `unusable`."""
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from central.daemon.announce import ENDPOINT_SLICES
 from kubectl_lading.central import Central
-from kubectl_lading.cluster import compute
+from kubectl_lading.deciding import compute_deciding
 from kubectl_lading.installation.control_checks import NAME_LABEL, SCHEDULER
 from kubectl_lading.installation.daemonset_checks import DAEMONSETS as NAMES
 from kubectl_lading.installation.installation import Installation, Maybe, NamedCentral, Replica, SchedulerConfig
@@ -95,7 +95,7 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
         reports, nodes, pods = await asyncio.gather(
             _reports(client, progress), read_list(client, NODES, Node, progress), read_list(client, PODS, Pod, progress)
         )
-    cluster = compute(reports or ([], ""), nodes, pods)
+    cluster = compute_deciding(reports or ([], ""), nodes, pods)
     now = datetime.fromtimestamp(time.time(), UTC)
     return Installation(
         at=now,

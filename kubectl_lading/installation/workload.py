@@ -1,6 +1,6 @@
 """Derive facts about the installation from the pods of a cluster: waiting pods by reason, pods without their devices. Pure.
 
-Take a `Cluster` and the time, and return a `Workload`.
+Take a `DecidingCluster` and the time, and return a `Workload`.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from central.request.parse import parse_request
 from central.request.reasons import OfPod
 from central.search.placement import Missing
 from central.state.pending import Pending
-from kubectl_lading.cluster import NOT_ALLOWED, Cluster
+from kubectl_lading.deciding import NOT_ALLOWED, DecidingCluster
 from kubectl_lading.installation.installation import Workload
 from kubectl_lading.objects import Pod
 from lading.vocabulary import ASSIGNMENT, PodUid
@@ -27,7 +27,7 @@ UNREPORTED_S: Final = 60.0
 UNSTARTED_S: Final = 600.0
 
 
-def summarise(cluster: Cluster, now: datetime) -> Workload:
+def summarise(cluster: DecidingCluster, now: datetime) -> Workload:
     names = {pod.metadata.uid: pod.full_name for pod in cluster.pods}
     there = [pod for pod in cluster.pods if not pod.ended]
     bound = [pod for pod in there if pod.spec.node_name and ASSIGNMENT in pod.metadata.annotations]
@@ -50,7 +50,7 @@ def _named(pods: Iterable[Pod]) -> tuple[str, ...]:
     return tuple(sorted(pod.full_name for pod in pods))
 
 
-def _is_ungranted(pod: Pod, cluster: Cluster, granted: set[PodUid], now: datetime) -> bool:
+def _is_ungranted(pod: Pod, cluster: DecidingCluster, granted: set[PodUid], now: datetime) -> bool:
     """Return whether the pod runs and its node reports no grant for it. False if the node is unreachable or has no report,
     because other checks report that."""
     node = pod.spec.node_name
@@ -64,7 +64,7 @@ def _as_text(clash: Clash, names: Mapping[PodUid, str]) -> str:
     return f"{clash.device} on {clash.node} ({' and '.join(names.get(uid, uid) for uid in clash.pods)})"
 
 
-def _pending(cluster: Cluster, pods: Sequence[Pod]) -> dict[str, int]:
+def _pending(cluster: DecidingCluster, pods: Sequence[Pod]) -> dict[str, int]:
     """Return the number of waiting pods by reason; each pod counts once."""
     known: dict[tuple[DeviceRequest, NodeRules | None], str] = {}
     reasons: Counter[str] = Counter()
@@ -84,7 +84,7 @@ def _malformed(pods: Sequence[Pod]) -> Iterator[str]:
             yield OfPod.REQUEST_MALFORMED.value
 
 
-def _reason(cluster: Cluster, pod: Pending) -> str:
+def _reason(cluster: DecidingCluster, pod: Pending) -> str:
     """Return the reason of most nodes; FITS, NOT_ALLOWED and reasons that may go away come first. GROUP_ELSEWHERE is ignored:
     the pod only fits on its affinity group's card."""
     counts = cluster.count_reasons(pod)

@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from central.decide.why_pod import describe_request
+from central.request.describe import describe_request
 from central.request.model import DeviceRequest
 from central.request.parse import parse_request
 from central.state.budgets import BudgetKey, Budgets
@@ -22,8 +22,8 @@ from central.state.pending import Pending, pending_of
 from central.view.moves import MOST_MOVES, Opening, plan_openings
 from kubectl_lading.access import connect
 from kubectl_lading.central import Central
-from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
 from kubectl_lading.command import command
+from kubectl_lading.deciding import DecidingCluster, read_budgets, read_deciding
 from kubectl_lading.flags import Flags, Scope
 from kubectl_lading.objects import FullPod
 from kubectl_lading.terminal.format import count, listed
@@ -88,7 +88,7 @@ async def defrag(flags: Flags) -> None:
     show(advice, flags.output, draw(advice))
 
 
-async def _advise(client: KubeClient, cluster: Cluster, waiting: Sequence[Pending]) -> Advice:
+async def _advise(client: KubeClient, cluster: DecidingCluster, waiting: Sequence[Pending]) -> Advice:
     movable = read_movable(cluster)
     read = await read_budgets(client)
     budgets = Budgets.of(read or ())
@@ -113,7 +113,7 @@ async def _advise(client: KubeClient, cluster: Cluster, waiting: Sequence[Pendin
     return Advice(openings=views, stay=stay, budgets_read=read is not None)
 
 
-def _beside(cluster: Cluster, openings: Sequence[Opening]) -> list[PodUid]:
+def _beside(cluster: DecidingCluster, openings: Sequence[Opening]) -> list[PodUid]:
     """Return the bound pods on the nodes of the moves. If a move is forbidden, the next plan may move one of them instead."""
     nodes = dict.fromkeys(move.record.node for opening in openings for move in opening.moves)
     return [record.uid for name in nodes for record in cluster.ledger.bound_on(name)]
@@ -123,7 +123,7 @@ def _movable(uids: Sequence[PodUid], movers: Mapping[PodUid, FullPod]) -> list[F
     return [movers[uid] for uid in uids if uid in movers]
 
 
-def read_movable(cluster: Cluster) -> dict[PodUid, Pending]:
+def read_movable(cluster: DecidingCluster) -> dict[PodUid, Pending]:
     """Return the requests of the bound pods by uid, without pods that are being deleted or whose request became invalid."""
     result = {}
     for pod in cluster.pods:
@@ -134,7 +134,7 @@ def read_movable(cluster: Cluster) -> dict[PodUid, Pending]:
     return result
 
 
-async def _plan(cluster: Cluster, waiting: Sequence[Pending], movable: Mapping[PodUid, Pending]) -> list[Opening]:
+async def _plan(cluster: DecidingCluster, waiting: Sequence[Pending], movable: Mapping[PodUid, Pending]) -> list[Opening]:
     openings = []
     with Progress("looking for moves") as progress:
         for steps, opening in enumerate(plan_openings(cluster.scheduler, waiting, movable, allows=cluster.allows)):
@@ -171,7 +171,7 @@ def _view(opening: Opening, movers: Mapping[PodUid, FullPod]) -> OpeningView:
         namespace=pod.namespace,
         pod=pod.name,
         uid=pod.uid,
-        asks=describe_request(pod),
+        asks=describe_request(pod.request),
         node=opening.to.node if opening.to else "",
         moves=tuple(
             MoveView(

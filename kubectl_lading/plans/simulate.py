@@ -19,8 +19,8 @@ from rich.text import Text
 from central.decide.why_pod import FITS
 from kubectl_lading.access import connect, find_namespace
 from kubectl_lading.central import Central
-from kubectl_lading.cluster import NOT_ALLOWED, read_deciding
 from kubectl_lading.command import command
+from kubectl_lading.deciding import NOT_ALLOWED, read_deciding
 from kubectl_lading.flags import Flags, Output, Scope
 from kubectl_lading.lists import read_permitted
 from kubectl_lading.plans.gang_objects import add_objects, read_gang_objects

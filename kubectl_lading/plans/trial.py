@@ -17,9 +17,10 @@ from typing import Final
 import msgspec
 
 from central.controllers.gangs import GangFeed
-from central.decide.why_pod import FITS, NodeWhy, Why, describe_request, why_pending
+from central.decide.why_pod import FITS, NodeWhy, Why, why_pending
 from central.gang.calls import EVERYWHERE
 from central.loop.steps import result
+from central.request.describe import describe_request
 from central.request.gang import GangKey
 from central.request.model import DeviceRequest, MalformedRequest, Shape
 from central.request.node_rules import NodeRules
@@ -28,7 +29,7 @@ from central.request.pod import Pod
 from central.request.reasons import OfPod
 from central.search.placement import Placement
 from central.state.pending import Pending, pending_of
-from kubectl_lading.cluster import NOT_ALLOWED, Cluster
+from kubectl_lading.deciding import NOT_ALLOWED, DecidingCluster
 from kubectl_lading.plans.manifests import RefusedPod
 from kubectl_lading.pods.given import Given, Pair, given_of, pairs_of
 from kubectl_lading.pods.situation import SCHEDULER
@@ -68,7 +69,7 @@ class Trial(msgspec.Struct, frozen=True, omit_defaults=True):
 class Trials:
     """Run trials of pods, and collect their verdicts. `in_pairs`: list each pair of devices, 92 for 8 cards and 8 VFs."""
 
-    def __init__(self, cluster: Cluster, *, in_pairs: bool = False) -> None:
+    def __init__(self, cluster: DecidingCluster, *, in_pairs: bool = False) -> None:
         self._cluster = cluster
         self._in_pairs = in_pairs
         self._numbers: dict[Verdict, int] = {}
@@ -174,7 +175,7 @@ class Trials:
         return Trial(
             namespace=pod.metadata.namespace,
             pod=pod.metadata.name,
-            asks=describe_request(pending) if pending else "",
+            asks=describe_request(pending.request) if pending else "",
             notes=tuple(_notes(pod)),
             priority=pod.spec.priority,
         )

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from central.api.times import parse_seconds
-from central.decide.why_pod import describe_request
+from central.request.describe import describe_request
 from central.request.model import MalformedRequest
 from central.request.parse import parse_request
 from central.request.reasons import OfPod
-from central.state.pending import pending_of
 from central.view.model import NodeView
 from central.view.pods import PodState, PodView, view_pods
 from kubectl_lading.cluster import Cluster
@@ -58,8 +57,4 @@ def _request_as_text(pod: Pod) -> str:
     requested = parse_request(pod)
     if requested is None:
         return ""
-    return (
-        OfPod.REQUEST_MALFORMED.value
-        if isinstance(requested, MalformedRequest)
-        else describe_request(pending_of(pod, requested))
-    )
+    return OfPod.REQUEST_MALFORMED.value if isinstance(requested, MalformedRequest) else describe_request(requested)

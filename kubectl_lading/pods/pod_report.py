@@ -12,11 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from central.assignment.annotation import BadAssignment, name_vfs, parse_own
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
-from central.decide.why_pod import describe_request
+from central.request.describe import describe_request
 from central.request.model import MalformedRequest
 from central.request.parse import parse_request
 from central.request.pod import roles_of
-from central.state.pending import pending_of
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.given import GivenGpu, Pair, given_of, pairs_of
 from kubectl_lading.pods.read_pod import PodEvent
@@ -106,7 +105,7 @@ def report_pod(
         if requested is None
         else requested.message
         if isinstance(requested, MalformedRequest)
-        else describe_request(pending_of(pod, requested)),
+        else describe_request(requested),
         by_hand={key: value for key, value in metadata.annotations.items() if is_manual(key)},
         without_effect=tuple(key for key in metadata.annotations if is_manual(key) and not _has_container(pod, key)),
         node=pod.spec.node_name,

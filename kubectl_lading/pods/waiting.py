@@ -22,8 +22,9 @@ from central.search.demand import Demand
 from central.search.placement import Missing
 from central.state.budgets import NO_BUDGETS, Budgets
 from central.state.pending import Pending
-from central.view.helps import Ending, NodeHelp, find_helps
-from kubectl_lading.cluster import NOT_ALLOWED, Cluster
+from central.view.helps import NodeHelp, find_helps
+from central.view.model import Ending
+from kubectl_lading.deciding import NOT_ALLOWED, DecidingCluster
 from kubectl_lading.pods.situation import FIXES
 from kubectl_lading.terminal.format import pod_name
 from lading.amounts import format_mib
@@ -99,7 +100,7 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def explain_wait(
-    cluster: Cluster,
+    cluster: DecidingCluster,
     pod: Pending,
     text: Why | None,
     *,
@@ -139,7 +140,7 @@ def explain_wait(
     )
 
 
-def judge_rules(cluster: Cluster, pod: Pending, reason: Why) -> Why:
+def judge_rules(cluster: DecidingCluster, pod: Pending, reason: Why) -> Why:
     """Return `why` with reason NOT_ALLOWED for nodes with fitting devices where kube-scheduler does not let the pod go."""
     away = {node.node for node in reason.nodes if node.reason == FITS and not cluster.allows(pod, node.node)}
     if not away:

@@ -1,46 +1,25 @@
 """Run `kubectl lading why`: explain why one pod does not run, or list all waiting pods with their reasons.
 
-Read the pod and its Events, the cluster, and central if it answers. Show the pod's situation (situation.py). For a pod that
-waits for devices, also show what each node lacks, and which pods would have to end (waiting.py). Without a pod, list all
-waiting pods in the order in which they get devices. Their reasons are counted over all nodes, as central's filter does.
+Read the pod and its Events, and show the pod's situation (situation.py). Pods that wait for devices are explained with
+central's scheduler, which is imported for them only (explain.py).
 """
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import click
 import msgspec
-from rich.console import RenderableType
-from rich.text import Text
 
-from central.api.times import parse_seconds
-from central.decide.why_pod import FITS, Why, describe_request
-from central.request.model import DeviceRequest, MalformedRequest
+from central.request.model import DeviceRequest
 from central.request.parse import parse_request
-from central.state.budgets import Budgets
-from central.state.pending import pending_of
-from kubectl_lading.access import connect, find_pod, find_scope
-from kubectl_lading.central import Central
-from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
+from kubectl_lading.access import connect, find_pod
 from kubectl_lading.command import command
 from kubectl_lading.complete_names import complete_pods
 from kubectl_lading.flags import Flags, Output, Scope, refuse
-from kubectl_lading.objects import FullPod, Pod, Unread
 from kubectl_lading.pods.draw_why import WhyView, draw
 from kubectl_lading.pods.given import given_to
-from kubectl_lading.pods.listed import waits
 from kubectl_lading.pods.read_pod import read_events, read_pod
-from kubectl_lading.pods.situation import SCHEDULER, Stand, read_situation
-from kubectl_lading.pods.waiting import NEVER, Wait, explain_wait
-from kubectl_lading.terminal.format import NONE, age, count
-from kubectl_lading.terminal.output import Cell, now, show, table, text, warn
-from kubectl_lading.terminal.progress import collect
-from lading.kube.client import KubeClient
-
-SEARCHED_NODES: Final = 20  # maximum nodes for which pods whose end would help are searched
-SEARCHED_NODES_WIDE: Final = 1000  # the same maximum with -o wide, json or yaml
-
+from kubectl_lading.pods.situation import Stand, read_situation
+from kubectl_lading.terminal.output import show
 
 COLUMNS: Final = (
     ("AGE", "(without POD) Since the pod was created."),
@@ -63,7 +42,11 @@ async def why(flags: Flags, pod: str) -> None:
     refuses: the refusal, and what to do. POD is a name, or NAMESPACE/NAME. -o wide names all nodes."""
     if pod:
         refuse(flags, Scope.POD)
-    await (_why(flags, pod) if pod else _why_all(flags))
+        await _why(flags, pod)
+    else:
+        from kubectl_lading.pods.explain import explain_all  # noqa: PLC0415  see _why
+
+        await explain_all(flags)
 
 
 async def _why(flags: Flags, pod: str) -> None:
@@ -72,136 +55,21 @@ async def _why(flags: Flags, pod: str) -> None:
         own = await read_pod(client, namespace, name)
         requested = parse_request(own)
         situation = read_situation(own, requested, await read_events(client, own))
-        wait = (
-            await _wait(client, flags, own, requested)
-            if situation.stand is Stand.WAITING and isinstance(requested, DeviceRequest)
-            else None
+        answer = WhyView(
+            namespace=namespace,
+            name=name,
+            uid=own.metadata.uid,
+            situation=situation,
+            deleting=own.metadata.deletion_timestamp is not None,
+            devices=given_to(own),
         )
-    answer = WhyView(
-        namespace=namespace,
-        name=name,
-        uid=own.metadata.uid,
-        situation=situation,
-        deleting=own.metadata.deletion_timestamp is not None,
-        devices=given_to(own),
-        wait=wait,
-    )
-    show(answer, flags.output, draw(answer, wide=flags.output is Output.WIDE))
+        if situation.stand is not Stand.WAITING or not isinstance(requested, DeviceRequest):
+            show(answer, flags.output, draw(answer))
+            return
+        # Importing the scheduler takes most of a second, and only a pod that waits for devices needs it.
+        from kubectl_lading.pods.draw_wait import draw_waiting_pod  # noqa: PLC0415
+        from kubectl_lading.pods.explain import explain_one  # noqa: PLC0415
 
-
-async def _why_all(flags: Flags) -> None:
-    namespace = find_scope(flags)
-    async with connect(flags) as client:
-        cluster = await read_deciding(client, Central(client, flags))
-        result = await collect("looking at all nodes", "pods", explain_waiting(cluster, namespace))
-    warn(*cluster.problems)
-    show(WaitingView(tuple(result)), flags.output, *draw_waiting(result, everywhere=not namespace))
-
-
-async def _wait(client: KubeClient, flags: Flags, own: FullPod, requested: DeviceRequest) -> Wait:
-    metadata, central = own.metadata, Central(client, flags)
-    cluster, message, budgets = await asyncio.gather(
-        read_deciding(client, central), central.why(metadata.namespace, metadata.name), read_budgets(client)
-    )
-    pod = cluster.pending.get(metadata.uid) or pending_of(own, requested)
-    steps = explain_wait(
-        cluster,
-        pod,
-        message if isinstance(message, Why) and message.uid == pod.uid else None,
-        most=SEARCHED_NODES if flags.output is Output.TABLE else SEARCHED_NODES_WIDE,
-        silent=isinstance(message, Unread),
-        stay=frozenset(one.metadata.uid for one in cluster.pods if one.why_bound_to_its_node),
-        budgets=Budgets.of(budgets or ()),
-    )
-    *_, wait = await collect("looking for what would help", "steps", steps)
-    if wait is None:
-        raise AssertionError("explain_wait ends with a Wait")
-    return wait
-
-
-# ---- without a pod
-
-
-class WaitingPod(msgspec.Struct, frozen=True, kw_only=True):
-    namespace: str
-    pod: str
-    uid: str
-    stand: Stand
-    priority: int = 0
-    created: int = 0  # Unix seconds; 0: unknown
-    asks: str = ""
-    reasons: Mapping[str, int] = {}  # number of nodes by reason code, if the pod waits for devices
-    said: str = ""  # reason why schedulers do not place the pod, if it does not wait for devices
-
-
-class WaitingView(msgspec.Struct, frozen=True):
-    pods: tuple[WaitingPod, ...]
-
-
-def explain_waiting(cluster: Cluster, namespace: str = "") -> Iterator[WaitingPod]:
-    """Yield the waiting pods of `namespace` (empty: all), in the order in which they get devices. Each distinct request is
-    checked once."""
-    result = [pod for pod in cluster.pods if waits(pod) and namespace in ("", pod.metadata.namespace)]
-    tenants = cluster.scheduler.tenants
-    tenants.catch_up()
-
-    def place(pod: Pod) -> tuple[object, ...]:
-        metadata = pod.metadata
-        return -pod.spec.priority, tenants.part(metadata.namespace), metadata.creation_timestamp or "", metadata.uid
-
-    for pod in sorted(result, key=place):
-        yield _explain(cluster, pod)
-
-
-def _explain(cluster: Cluster, pod: Pod) -> WaitingPod:
-    requested, metadata = parse_request(pod), pod.metadata
-    stand, message = _stand(pod, requested)
-    pending = pending_of(pod, requested) if isinstance(requested, DeviceRequest) else None
-    return WaitingPod(
-        namespace=metadata.namespace,
-        pod=metadata.name,
-        uid=metadata.uid,
-        stand=stand,
-        priority=pod.spec.priority,
-        created=parse_seconds(metadata.creation_timestamp),
-        asks=describe_request(pending) if pending else "",
-        reasons=cluster.count_reasons(pending) if pending and stand is Stand.WAITING else {},
-        said=message,
-    )
-
-
-def _stand(pod: Pod, requested: DeviceRequest | MalformedRequest | None) -> tuple[Stand, str]:
-    """Return the state of an unbound pod that requests devices, as `read_situation` does, and its reason as text."""
-    if pod.spec.scheduling_gates:
-        return Stand.GATED, f"gated: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
-    if isinstance(requested, MalformedRequest):
-        return Stand.MALFORMED, requested.message
-    if pod.spec.scheduler_name != SCHEDULER:
-        return Stand.OTHER_SCHEDULER, f"names the scheduler {pod.spec.scheduler_name or 'default-scheduler'}, not {SCHEDULER}"
-    return Stand.WAITING, ""
-
-
-def draw_waiting(pods: Sequence[WaitingPod], *, everywhere: bool) -> Iterator[RenderableType]:
-    if not pods:
-        yield text(f"No pod{'' if everywhere else ' in this namespace (-A: all)'} waits for devices.")
-        return
-    heads = (*(["NAMESPACE"] if everywhere else []), "POD", *(head for head, _ in COLUMNS))
-    yield table(heads, [_row(one, everywhere=everywhere) for one in pods], wraps=("WHY", "ASKS"))
-    yield text(f"{count(len(pods), 'pod')}. Node by node: kubectl lading why POD", "dim")
-
-
-def _row(one: WaitingPod, *, everywhere: bool) -> list[Cell]:
-    since = age(now() - one.created) if one.created else NONE
-    return [*([one.namespace] if everywhere else []), one.pod, since, str(one.priority), _describe(one), one.asks or NONE]
-
-
-def _describe(one: WaitingPod) -> Text:
-    """Return why the pod waits: the number of nodes by reason. Fitting nodes come first, nodes that can never fit last."""
-    if one.stand is Stand.MALFORMED:  # only `why POD` shows the message
-        return text(one.stand.value, "bad")
-    if one.said:
-        return text(one.said, "warn")
-    if not one.reasons:
-        return text("no node reports devices", "bad")
-    ordered = sorted(one.reasons.items(), key=lambda item: (item[0] != FITS, item[0] in NEVER, -item[1]))
-    return text(", ".join(f"{code}={nodes}" for code, nodes in ordered), "good" if FITS in one.reasons else "")
+        wait = await explain_one(client, flags, own, requested)
+    answer = msgspec.structs.replace(answer, wait=wait)
+    show(answer, flags.output, draw_waiting_pod(answer, wait, wide=flags.output is Output.WIDE))

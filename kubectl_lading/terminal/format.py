@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from central.search.topology import Distance
-from central.view.helps import Ending
-from central.view.model import DeviceCounts, HolderView, Past, Use
+from central.view.model import DeviceCounts, Ending, HolderView, Past, Use
 from central.view.pods import PodView
 from lading.amounts import divide, first_few, format_gib
 

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from central.api.cached_objects import Ident
-from central.api.watch import Reflector, Unreadable
+from central.api.decoded import Unreadable
+from central.api.watch import Reflector
 from central.daemon.lease import Election, KubeLease, LeaseTerms
 from central.request.pod import Pod
 from lading.kube.client import KubeClient

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from central.api.decoded import Unreadable
 from central.api.pod_groups import GANG_KINDS
-from central.api.watch import Unreadable
 from central.controllers import (
     admission_checks,
     events,

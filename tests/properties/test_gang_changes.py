@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from central.api.cached_objects import Ident
 from central.api.pod_groups import GANG_KINDS, PodGroup
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper, GangObjectFeed
 from central.decide.gangs import GangPlanner
 from central.decide.scheduler import Reservation

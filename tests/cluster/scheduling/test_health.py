@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.request.pod import DEVICES_HEALTHY
 from simnode.nvml import GPU_IS_LOST, Failure
 from tests.cluster.pods import Pods

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from central.decide.scheduler import PREDICTION_S, NotBound, Reservation
-from central.decide.why_pod import describe_request, why_pending
+from central.decide.why_pod import why_pending
 from central.ledger.model import Claim
+from central.request.describe import describe_request
 from central.request.pod import Pod
 from central.search.placement import Missing
 from lading.vocabulary import ASSIGNMENT, GpuUuid
@@ -285,4 +286,4 @@ def test_why_names_the_card_the_node_and_the_pods_of_the_group(world: World) -> 
     assert card in details["n1"][1]
     assert details["n2"][0] == Missing.GROUP_ELSEWHERE.value
     assert all(word in details["n2"][1] for word in ("x", card, "n1", "default/a"))
-    assert all(word in describe_request(world.pending_pod("b")) for word in ("share-affinity x", "share-exclusion y"))
+    assert all(word in describe_request(world.pending_pod("b").request) for word in ("share-affinity x", "share-exclusion y"))

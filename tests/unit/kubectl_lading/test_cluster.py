@@ -11,7 +11,8 @@ from central.ledger.model import Claim
 from central.request.model import Policy
 from kubectl_lading.access import connect
 from kubectl_lading.central import Central
-from kubectl_lading.cluster import Cluster, read_cluster, read_deciding
+from kubectl_lading.cluster import Cluster, read_cluster
+from kubectl_lading.deciding import read_deciding
 from kubectl_lading.flags import Flags
 from kubectl_lading.lists import NotInstalledError
 from lading.errors import LadingError

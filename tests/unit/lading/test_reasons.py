@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.request.reasons import OfBinding, OfPod
 from central.search.placement import Missing
 from lading.http2.messages import GrpcStatus

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from central.api.cached_objects import Ident
-from central.api.watch import ABSENT_S, Reflector, Unreadable
+from central.api.decoded import Unreadable
+from central.api.watch import ABSENT_S, Reflector
 from central.request.pod import Pod
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access

@@ -7,7 +7,7 @@ import pytest
 
 from central.assignment.model import Part, Taken
 from central.controllers.conditions import Conditions, HealthChange, concerns, decide_health_changes
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.ledger.capacity import card_capacities, inventory_of, vf_capacities
 from central.ledger.model import Claim, Held, Holder, NodeCapacity
 from central.ledger.usage import Usage

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from central.controllers.device_health import AT_ONCE, QUIET_S, SCAN_S
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.controllers.informer import PodFeed
 from central.request.pod import DEVICES_HEALTHY
 from lading.log import Event

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.controllers.evict import SPARED_S
 from central.daemon.keys import Signer
 from central.decide.preempt import Plan, plans

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from central.api.cached_objects import Ident
-from central.api.watch import Unreadable
+from central.api.decoded import Unreadable
 from central.decide.scheduler import Reservation
 from central.ledger.model import Claim
 from central.request.pod import DEVICES_HEALTHY, Pod

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.controllers.evict import SPARED_S
 from central.controllers.share_bypass import QUIET_S, Bypassed
 from tests.fakes.kube_objects import devices_path, gpu_uuid, share

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.controllers.take_back import SCAN_S
 from central.quota.model import LABEL_PREEMPTIBLE, LABEL_QUOTA
 from lading.log import Event

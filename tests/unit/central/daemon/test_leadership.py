@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.loop import slices
 from central.request.model import Policy
 from lading.log import Event

@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import generate_latest
 
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.daemon.metrics import MOST_QUOTAS, Metrics
 from central.quota.model import LABEL_QUOTA
 from central.request.reasons import OfPod

@@ -3,7 +3,8 @@
 import pytest
 
 from central.decide.scheduler import Reservation
-from central.decide.why_pod import Why, describe_request, why_pending
+from central.decide.why_pod import Why, why_pending
+from central.request.describe import describe_request
 from central.search.placement import Missing
 from lading.amounts import format_mib
 from lading.vocabulary import REQUEST_ANNOTATIONS
@@ -68,7 +69,7 @@ def test_a_pod_that_is_being_bound() -> None:
 def test_an_ask_in_words(limits: dict[str, str], words: list[str]) -> None:
     made = World()
     made.show("a", limits)
-    text = describe_request(made.pending_pod("a"))
+    text = describe_request(made.pending_pod("a").request)
     assert text.startswith("main: ")
     assert all(word in text for word in words)
     assert "None" not in text
@@ -98,7 +99,7 @@ def test_an_ask_in_words(limits: dict[str, str], words: list[str]) -> None:
 def test_requests_by_annotation_are_described(limits: dict[str, str], annotations: dict[str, str], words: list[str]) -> None:
     made = World()
     made.show("a", limits, annotations={f"lading.dev/{key}": value for key, value in annotations.items()})
-    text = describe_request(made.pending_pod("a"))
+    text = describe_request(made.pending_pod("a").request)
     assert [word for word in words if word not in text] == []
 
 
@@ -120,7 +121,7 @@ def test_every_annotation_that_refines_an_ask_is_in_its_words() -> None:
     for limits, some in ((WHOLE | vfs(1), values), (share("1Gi"), sharing)):
         for key, value in some.items():
             made.show(key, limits, annotations={f"lading.dev/{key}": value})
-            text.append(describe_request(made.pending_pod(key)))
+            text.append(describe_request(made.pending_pod(key).request))
         made.show("plain", limits)
-        text.append(describe_request(made.pending_pod("plain")))
+        text.append(describe_request(made.pending_pod("plain").request))
     assert len(set(text)) == len(text)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.led import Led
 from tests.unit.central.gang.members import bound, end_evicted, put_gang, reasons

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from central.controllers import make_room
-from central.controllers.events import EventReason
+from central.controllers.event_reasons import EventReason
 from central.controllers.gangs import BARRIER_S
 from central.decide.gang_room import Made, evicting
 from central.decide.gangs import GangPlanner

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from central.api.cached_objects import Ident
-from central.api.watch import Unreadable
+from central.api.decoded import Unreadable
 from central.controllers.informer import BudgetFeed
 from central.ledger.model import PodRecord
 from central.state.budgets import Budget, Budgets

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubectl_lading.cluster import compute
+from kubectl_lading.deciding import compute_deciding
 from kubectl_lading.installation.installation import Workload
 from kubectl_lading.installation.workload import summarise
 from kubectl_lading.objects import Node, Pod, Report
@@ -20,7 +20,7 @@ def workload(cluster: InstalledCluster) -> Workload:
     def of(plural: str, kind: Any) -> tuple[list[Any], str]:
         return [msgspec.convert(one, kind) for path, one in cluster.objects.items() if f"/{plural}/" in path], "9999"
 
-    return summarise(compute(of("nodedevices", Report), of("nodes", Node), of("pods", Pod)), NOW)
+    return summarise(compute_deciding(of("nodedevices", Report), of("nodes", Node), of("pods", Pod)), NOW)
 
 
 def running(cluster: InstalledCluster, name: str, *, since_s: float, phase: str = "Running", **status: Any) -> None:

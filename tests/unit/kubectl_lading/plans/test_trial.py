@@ -6,25 +6,25 @@ import msgspec
 
 from central.request.reasons import OfPod
 from central.search.placement import Missing
-from kubectl_lading.cluster import Cluster, compute
+from kubectl_lading.deciding import DecidingCluster, compute_deciding
 from kubectl_lading.objects import Node, Report
 from kubectl_lading.plans.manifests import parse_manifest
 from kubectl_lading.plans.trial import Trial, Trials
 from tests.fakes.kube_objects import devices, node
 
 
-def cluster(*sizes: int, cpu: str = "64") -> Cluster:
+def cluster(*sizes: int, cpu: str = "64") -> DecidingCluster:
     """Return a cluster, given the number of cards and VFs of each node."""
     reports = [msgspec.convert(devices(f"n{n}", size, size, version=n + 1), Report) for n, size in enumerate(sizes)]
     nodes = [msgspec.convert(node(f"n{n}", allocatable={"cpu": cpu, "memory": "64Gi"}), Node) for n, _ in enumerate(sizes)]
-    return compute((reports, "9"), (nodes, "9"), ([], "9"))
+    return compute_deciding((reports, "9"), (nodes, "9"), ([], "9"))
 
 
 def run(trials: Trials, *texts: str) -> list[Trial]:
     return list(trials.run([draft.pod for text in texts for draft in parse_manifest(text, "x", namespace="team").pods]))
 
 
-def tried(where: Cluster, limits: str, *, replicas: int = 1, scheduler: str = "lading") -> list[Trial]:
+def tried(where: DecidingCluster, limits: str, *, replicas: int = 1, scheduler: str = "lading") -> list[Trial]:
     text = f"""
 kind: Deployment
 metadata: {{name: x}}
@@ -132,11 +132,11 @@ def test_members_beyond_the_minimum_start_where_there_is_room() -> None:
     assert sorted(trial.node for trial in trials) == ["", "n0", "n0", "n0"]
 
 
-def nodes(*nodes: dict[str, object]) -> Cluster:
+def nodes(*nodes: dict[str, object]) -> DecidingCluster:
     """Return nodes with one card each."""
     listed = [msgspec.convert(one, Node) for one in nodes]
     reports = [msgspec.convert(devices(one.metadata.name, 1, 1, version=3), Report) for one in listed]
-    return compute((reports, "9"), (listed, "9"), ([], "9"))
+    return compute_deciding((reports, "9"), (listed, "9"), ([], "9"))
 
 
 def test_a_node_that_kubernetes_keeps_the_pod_from_is_not_taken() -> None:

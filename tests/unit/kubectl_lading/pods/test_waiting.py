@@ -10,7 +10,7 @@ from central.request.node_rules import traits_of
 from central.search.placement import Missing
 from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from central.state.nodes import Nodes
-from kubectl_lading.cluster import NOT_ALLOWED
+from kubectl_lading.deciding import NOT_ALLOWED
 from kubectl_lading.pods.waiting import Wait, explain_wait
 from tests.fakes.cluster_of import cluster_of
 from tests.fakes.kube_objects import WHOLE, budget, share

@@ -37,7 +37,7 @@ def central_says(monkeypatch: pytest.MonkeyPatch, text: Why | Unread | None) -> 
         requested.append(f"{namespace}/{name}")
         return text
 
-    monkeypatch.setattr("kubectl_lading.pods.why.Central.why", why)
+    monkeypatch.setattr("kubectl_lading.pods.explain.Central.why", why)
     return requested
 
 
