@@ -24,7 +24,7 @@ from hooks.daemon.handler_command import install_handler, remove_handler
 from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.proxy_command import install_proxy
 from hooks.daemon.registration import render_registration
-from hooks.daemon.settings import CONFIG, REGISTRATION, Settings, check, ledger_path, read_arguments, read_trust
+from hooks.daemon.settings import CONFIG, GROUPS, REGISTRATION, Settings, check, ledger_path, read_arguments, read_trust
 from hooks.forms.annotations import prefixes
 from hooks.grant.decide import Rules, View
 from hooks.host.attributes import read_boot_id
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     command = _COMMANDS.get(args[0]) if args else None
     try:
         if command:
-            command(args[1:])
+            command[0](args[1:])
         else:
             serve(args)
     except LadingError as e:
@@ -57,16 +57,19 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def serve(argv: Sequence[str]) -> None:
+    width = max(map(len, _COMMANDS))
+    commands = "\n".join(f"  {name:{width}}  {line}" for name, (_, line) in _COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="lading-hooks",
-        description="The hook server: knows this node's GPUs and RDMA VFs and their holders, and tells the CRI proxy what "
-        "a container gets.",
-        epilog=f"other commands: lading-hooks {' | '.join(_COMMANDS)} (each has --help).  lading-doctor   checks this node.  "
-        "journalctl -t lading-hooks LADING_EVENT=grant.refused   shows what was refused and why",
+        usage="lading-hooks COMMAND [FLAG ...]\n       lading-hooks [FLAG ...]",
+        description="The hook server: knows this node's GPUs and RDMA VFs and their holders, and tells the CRI proxy or the "
+        f"runtime\nwhat a container gets. Without a command it is the daemon.\n\ncommands (each has --help):\n{commands}",
+        epilog="lading-doctor checks this node. journalctl -t lading-hooks LADING_EVENT=grant.refused shows what was refused, "
+        "and why.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"lading-hooks {__version__}")
-    add_flags(parser, Settings, config=CONFIG)
+    add_flags(parser, Settings, config=CONFIG, groups=GROUPS)
     settings = parse_args(Settings, parser.parse_args(argv), check)
     faulthandler.enable()  # prints the stack of a hanging loop when systemd's watchdog ends this process
     asyncio.run(run(settings, open_log("lading-hooks", settings.log_level)))
@@ -155,23 +158,23 @@ async def _rebuild(settings: Settings) -> None:
     print(f"{path}: {len(actions.adopt)} grants{kept}")
 
 
-_COMMANDS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
-    "audit": ledger_commands.show_history,
-    "cdi-specs": cdi_specs,
-    "nri-guard": guard,
-    "install-guard": install_guard,
-    "remove-guard": remove_guard,
-    "install-handler": install_handler,
-    "remove-handler": remove_handler,
-    "ledger": ledger_commands.list_ledger,
-    "release": ledger_commands.release,
-    "render": _render,
-    "registration": _registration,
-    "rebuild-ledger": _rebuild_ledger,
-    "set-guids": set_guids,
-    "copy-libraries": copy_libraries,
-    "remove-state": remove_state,
-    "install-proxy": install_proxy,
+_COMMANDS: Final[dict[str, tuple[Callable[[Sequence[str]], None], str]]] = {
+    "ledger": (ledger_commands.list_ledger, "show which pod holds which device now, and why a device is not free"),
+    "audit": (ledger_commands.show_history, "show who held which device, and when"),
+    "render": (_render, "show what the containers of a pod would get, without starting it"),
+    "release": (ledger_commands.release, "release the device of a pod that is gone"),
+    "rebuild-ledger": (_rebuild_ledger, "write a new ledger from the runtime's containers"),
+    "cdi-specs": (cdi_specs, "print or remove the CDI specs of this node"),
+    "set-guids": (set_guids, "give InfiniBand VFs without a GUID one each"),
+    "registration": (_registration, "print or write the registration with the CRI proxy"),
+    "nri-guard": (guard, "run the guard beside lading-hooks, on a node with NRI"),
+    "install-guard": (install_guard, "have the runtime launch the guard"),
+    "remove-guard": (remove_guard, "take the guard from the runtime's plugins"),
+    "install-handler": (install_handler, "install the program of the runtime handler"),
+    "remove-handler": (remove_handler, "remove the program of the runtime handler"),
+    "copy-libraries": (copy_libraries, "copy the libraries of shares to a folder of the host"),
+    "install-proxy": (install_proxy, "install the CRI proxy on the node, from a container"),
+    "remove-state": (remove_state, "remove what lading-hooks keeps on this node"),
 }
 
 if __name__ == "__main__":

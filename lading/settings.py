@@ -12,12 +12,12 @@ import difflib
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -25,6 +25,8 @@ from lading.errors import ConfigError
 from lading.log import printable
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+NO_GROUPS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,11 @@ def declared(schema: type[msgspec.Struct]) -> list[tuple[str, Any, Setting, Any]
     return out
 
 
-def add_flags(parser: argparse.ArgumentParser, schema: type[msgspec.Struct], *, config: Path) -> None:
-    """Add `--config`, `--check-config`, `--print-config` and one flag for each setting."""
+def add_flags(
+    parser: argparse.ArgumentParser, schema: type[msgspec.Struct], *, config: Path, groups: Mapping[str, str] = NO_GROUPS
+) -> None:
+    """Add `--config`, `--check-config`, `--print-config` and one flag for each setting. `groups`: titles in the help, by the
+    first setting of each group."""
     parser.add_argument("--config", type=Path, default=None, metavar="FILE", help=f"TOML file [{config}]")
     parser.add_argument("--check-config", action="store_true", help="check the configuration, print what is wrong, exit")
     parser.add_argument(
@@ -55,16 +60,19 @@ def add_flags(parser: argparse.ArgumentParser, schema: type[msgspec.Struct], *, 
         help="print the configuration in force as TOML, exit; errors go to stderr",
     )
     parser.set_defaults(default_config=config)
+    group: argparse._ActionsContainer = parser
     for key, kind, setting, default in declared(schema):
+        if key in groups:
+            group = parser.add_argument_group(groups[key])
         if not setting.flag:
             continue
         name = "--" + key.replace("_", "-")
         shown = setting.help if default is msgspec.NODEFAULT else f"{setting.help} [{_toml(default)}]"
         shown = shown.replace("%", "%%")
         if kind is bool or kind == bool | None:
-            parser.add_argument(name, dest=f"set_{key}", action=argparse.BooleanOptionalAction, default=None, help=shown)
+            group.add_argument(name, dest=f"set_{key}", action=argparse.BooleanOptionalAction, default=None, help=shown)
         else:
-            parser.add_argument(name, dest=f"set_{key}", default=None, metavar=key.upper(), help=shown)
+            group.add_argument(name, dest=f"set_{key}", default=None, metavar=key.upper(), help=shown)
 
 
 def load(schema: type[S], args: argparse.Namespace) -> S:

@@ -41,6 +41,18 @@ from lading.vocabulary import GpuUuid, PciAddress
 CONFIG: Final = Path("/etc/lading/hooks.toml")
 REGISTRATION: Final = Path("/etc/lading/hooks.d/50-lading.json")
 
+GROUPS: Final = {  # titles in the help, by the first setting of each group
+    "gpu_mode": "GPUs and the driver",
+    "front_end": "the runtime, sockets and folders",
+    "node_name": "assignments",
+    "shares_per_gpu": "shares of a card",
+    "hide_unassigned": "which containers get devices",
+    "rdma_resource": "RDMA VFs",
+    "unhealthy": "unhealthy and dirty devices",
+    "inventory_interval": "readings and records",
+    "report": "reports to the API server",
+    "metrics": "metrics, traces and the log",
+}
 _SOME_UUID: Final = GpuUuid(f"GPU-{UUID(int=0)}")  # stands for any card's UUID, because all have the same length
 
 # Keys in [vf], which apply to every VF. A MAC, an address and a route belong to one VF, so the VF's assignment has them.
