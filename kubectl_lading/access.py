@@ -17,6 +17,9 @@ from lading.kube.config import KubectlRules, open_access_as_kubectl, read_namesp
 from lading.kube.errors import ForbiddenError, TimedOutError, UnauthorizedError, UnreachableError
 from lading.kube.resource import PAGE_TIMEOUT_S, TIMEOUT_S
 
+# kubectl's names of the two kinds. A namespace with such a name is meant by -n only.
+_PODS: Final = frozenset({"pod", "pods", "po"})
+_NODES: Final = frozenset({"node", "nodes", "no"})
 USER_AGENT: Final = f"kubectl-lading/{__version__}"
 
 
@@ -47,15 +50,23 @@ def find_scope(flags: Flags) -> str:
 
 
 def find_pod(flags: Flags, word: str) -> tuple[str, str]:
-    """Return namespace and name of the pod that the user names: NAME, or NAMESPACE/NAME."""
+    """Return namespace and name of the pod that the user names: NAME, pod/NAME, or NAMESPACE/NAME."""
     namespace, _, name = word.rpartition("/")
     if not name:
-        raise ConfigError(f"cannot tell which pod {word!r} is: it has no name", hint="write NAME, or NAMESPACE/NAME")
+        raise ConfigError(f"cannot tell which pod {word!r} is: it has no name", hint="write NAME, pod/NAME or NAMESPACE/NAME")
+    if namespace in _PODS:
+        namespace = ""
     return namespace or find_namespace(flags), name
 
 
+def find_node_name(word: str) -> str:
+    """Return the name of the node that the user names: NAME, or node/NAME as kubectl prints it."""
+    kind, _, name = word.rpartition("/")
+    return name if kind in _NODES else word
+
+
 def _rules(flags: Flags) -> KubectlRules:
-    return KubectlRules(kubeconfig=flags.kubeconfig, context=flags.context)
+    return KubectlRules(kubeconfig=flags.kubeconfig, context=flags.context, as_user=flags.as_user)
 
 
 @contextlib.contextmanager
@@ -63,7 +74,10 @@ def _hinted() -> Iterator[None]:
     """Add a hint to an error of the API server: how the user can solve the problem."""
     try:
         yield
-    except (ForbiddenError, UnauthorizedError) as e:
+    except UnauthorizedError as e:
+        hint = "you are not logged in, or your credentials have expired: log in again; kubectl auth whoami has to work"
+        raise LadingError(e.message, hint=hint) from e
+    except ForbiddenError as e:
         raise LadingError(e.message, hint="ClusterRole lading-reader (deploy/rbac/reader.yaml) has the rights to look") from e
     except TimedOutError as e:
         hint = "kubectl get --raw /readyz, with the same --context, has to work; --request-timeout gives a busy server longer"

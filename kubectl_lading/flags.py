@@ -58,6 +58,9 @@ class Flags:
     namespace: str = ""  # namespace of pods; empty: that of the context
     all_namespaces: bool = False
     output: Output = Output.TABLE
+    no_headers: bool = False
+    selector: str = ""  # label selector of the listed pods or nodes; empty: all
+    as_user: str = ""  # user whose rights count, in place of the kubeconfig's
     central: str = ""  # URL of lading-central; empty: reach it through the API server
     lading_namespace: str = SYSTEM_NAMESPACE
     request_timeout_s: float | None = None  # seconds for one request to the API server; None: the client's default
@@ -68,11 +71,14 @@ OPTIONS: Final = (
         ["--kubeconfig"], metavar="FILE", help="Kubeconfig file. Default: $KUBECONFIG, then ~/.kube/config, as kubectl."
     ),
     click.Option(["--context"], metavar="NAME", help="Context of the kubeconfig. Default: its current one."),
+    click.Option(["--as", "as_user"], metavar="USER", help="Act as this user, whose rights count, as with kubectl."),
     click.Option(["-n", "--namespace"], metavar="NAME", help="Namespace of pods. Default: the context's."),
     click.Option(["-A", "--all-namespaces"], is_flag=True, default=None, help="Pods of all namespaces."),
+    click.Option(["-l", "--selector"], metavar="LABELS", help="Only those with these labels: a=b,c, as with kubectl."),
     click.Option(
         ["-o", "--output"], type=Choice(Output), help="wide: more columns; json, yaml: for programs, keys are only added."
     ),
+    click.Option(["--no-headers"], is_flag=True, default=None, help="Tables without headers, for scripts."),
     click.Option(["--central"], metavar="URL", help="URL of lading-central. Default: through the API server."),
     click.Option(["--lading-namespace"], metavar="NAME", help=f"Namespace of Lading. Default: {SYSTEM_NAMESPACE}."),
     click.Option(
@@ -103,23 +109,38 @@ def flags_of(ctx: click.Context) -> Flags:
     return Flags(**{name: text[name] for text in (before, ctx.params) for name in NAMES if text.get(name) is not None})
 
 
-def refuse(flags: Flags, scope: Scope) -> None:
-    """Raise UsageError for a flag that has no effect on a command with this scope."""
+def refuse(flags: Flags, scope: Scope, *, selects: bool = False) -> None:
+    """Raise UsageError for a flag that has no effect on a command with this scope. `selects`: the command lists objects."""
     for name in sorted(scope.refuses):
         if getattr(flags, name):
             raise click.UsageError(f"cannot use {_OF_PODS[name]}: this is about {scope}", click.get_current_context())
+    if flags.selector and not selects:
+        raise click.UsageError("cannot use -l: this lists no pods or nodes by their labels", click.get_current_context())
 
 
 class Sectioned(click.Command):
-    """Show a help page with the global flags after the command's own."""
+    """Show a help page in kubectl's order: text, examples, commands or columns, flags, usage."""
 
     hidden_names: frozenset[str] = frozenset()  # names of flags that the command refuses and its help omits
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_help_text(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+        self.format_options(ctx, formatter)
+        formatter.write_paragraph()
+        self.format_usage(ctx, formatter)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the usage as of a plugin of kubectl, under whatever name the program was started."""
+        path = ctx.command_path.removeprefix(ctx.find_root().info_name or "")
+        formatter.write_usage(f"kubectl lading{path}", " ".join(self.collect_usage_pieces(ctx)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own: list[tuple[str, str]] = []
         everywhere: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
-            if param.name not in self.hidden_names and (record := param.get_help_record(ctx)):
+            shown = isinstance(param, click.Option) and param.name not in self.hidden_names
+            if shown and (record := param.get_help_record(ctx)):
                 (everywhere if param.name in NAMES else own).append(record)
         for title, records in (("Options", own), ("Global options", everywhere)):
             if records:
@@ -139,6 +160,5 @@ class Group(Sectioned, click.Group):
         ctx.obj, ctx.params = ctx.params, own
         return super().invoke(ctx)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_options(ctx, formatter)
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_commands(ctx, formatter)

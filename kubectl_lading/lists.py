@@ -6,6 +6,7 @@ Tests: tests/unit/kubectl_lading/test_cluster.py
 import contextlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -14,6 +15,7 @@ from kubectl_lading.terminal.output import warn
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
 from lading.kube.errors import ForbiddenError, KubeError, NotFoundError
+from lading.kube.objects import Object
 from lading.kube.resource import NODE_DEVICES, Resource
 
 T = TypeVar("T")
@@ -27,20 +29,23 @@ class NotInstalledError(KubeError):
 
     def __init__(self) -> None:
         name = f"{NODE_DEVICES.plural}.{NODE_DEVICES.group}"
-        super().__init__(
-            f"cannot list {name}: this cluster has no such resource: "
-            f"its CustomResourceDefinition ({NODE_DEVICES.version}) is not installed"
-        )
-        self.hint = (
-            "kubectl apply --server-side -k deploy/crds installs it, and docs/deploy.md says what else Lading needs; "
-            "or is another cluster meant? (--context)"
-        )
+        super().__init__(f"cannot list {name}: this cluster has no such resource: Lading is not installed here")
+        self.hint = "kubectl lading install installs it; or is another cluster meant? (--context)"
 
 
 async def read_all(client: KubeClient, path: str, kind: type[T]) -> list[T]:
     """Return all objects of a list, decoded as `kind`. Raises KubeError."""
     objects, _ = await _read(client, path, msgspec.json.Decoder(kind).decode)
     return objects
+
+
+async def read_selected(client: KubeClient, path: str, selector: str) -> frozenset[str] | None:
+    """Return the uids of the objects whose labels match, by the API server's own rules; None without a selector. Raises
+    KubeError."""
+    if not selector:
+        return None
+    selected = await read_all(client, f"{path}?labelSelector={quote(selector, safe='')}", Object)
+    return frozenset(one.metadata.uid for one in selected)
 
 
 async def read_permitted(client: KubeClient, path: str, kind: type[T], without: str) -> list[T] | None:

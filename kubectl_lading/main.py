@@ -15,37 +15,48 @@ from kubectl_lading.completion import print_candidates
 from kubectl_lading.flags import Group
 from lading import __version__
 
-COMMANDS: Final = {  # the module of each command, and the first line of its help
-    "completion": ("completion", "Print the script that completes this command line in a shell."),
-    "cordon": ("where.cordon", "Keep new pods from devices. No pod is evicted."),
-    "defrag": (
-        "plans.defrag",
-        "Find running pods that would have to move so that waiting pods fit. Advice: nothing is changed.",
-    ),
-    "gpu": ("where.gpu", "Show the pods on a card now, what is free of it, and the pods that held it before."),
-    "install": ("install.install", "Install Lading in the cluster, upgrade it, or remove it, without kustomize or Helm."),
-    "node": ("where.node", "Show the topology of NODE, and which pods hold its devices."),
-    "nodes": ("where.nodes", "List what each node has, how much of it is held, and how much is used."),
-    "pod": ("pods.pod", "Show what POD requests, what it was given, and its Events."),
-    "pods": ("pods.pods", "List pods that wait for devices, or hold some."),
-    "preflight": (
-        "installation.preflight",
-        "Check before an upgrade which versions run and work together, and what must not be in progress.",
-    ),
-    "quota": ("where.quota", "Show quotas of teams: what each is guaranteed, uses, borrows, lends and waits for."),
-    "simulate": (
-        "plans.simulate",
-        "Show where the pods of a manifest would go now, and with which devices, without creating them.",
-    ),
-    "status": ("installation.status", "Show the whole installation on one screen: is it healthy, and if not, what to do."),
-    "sysdump": (
-        "dump.sysdump",
-        "Collect what a maintainer needs: objects, logs, metrics and status, redacted, in a folder and a .tar.gz beside it.",
-    ),
-    "top": ("pods.top", "Show what pods, namespaces or nodes hold, how much of it they use, and what is idle."),
-    "uncordon": ("where.cordon", "Let devices get pods again."),
-    "why": ("pods.why", "Show why a pod does not run, and what would help; without POD: why each waiting pod waits."),
+SECTIONS: Final = {  # commands in the order of the help; of each, the module and the first line of its own help
+    "Which devices there are, and who has them": {
+        "nodes": ("where.nodes", "List what each node has, how much of it is held, and how much is used."),
+        "pods": ("pods.pods", "List pods that wait for devices, or hold some."),
+        "top": ("pods.top", "Show what pods, namespaces or nodes hold, how much of it they use, and what is idle."),
+        "node": ("where.node", "Show the topology of NODE, and which pods hold its devices."),
+        "gpu": ("where.gpu", "Show the pods on a card now, what is free of it, and the pods that held it before."),
+        "pod": ("pods.pod", "Show what POD requests, what it was given, and its Events."),
+        "quota": ("where.quota", "Show quotas of teams: what each is guaranteed, uses, borrows, lends and waits for."),
+    },
+    "Why a pod waits, and what would help": {
+        "why": ("pods.why", "Show why a pod does not run, and what would help; without POD: why each waiting pod waits."),
+        "simulate": (
+            "plans.simulate",
+            "Show where the pods of a manifest would go now, and with which devices, without creating them.",
+        ),
+        "defrag": (
+            "plans.defrag",
+            "Find running pods that would have to move so that waiting pods fit. Advice: nothing is changed.",
+        ),
+    },
+    "Keep new pods from devices": {
+        "cordon": ("where.cordon", "Keep new pods from devices. No pod is evicted."),
+        "uncordon": ("where.cordon", "Let devices get pods again."),
+    },
+    "Install and operate Lading": {
+        "install": ("install.install", "Install Lading in the cluster, upgrade it, or remove it, without kustomize or Helm."),
+        "status": ("installation.status", "Show the whole installation on one screen: is it healthy, and if not, what to do."),
+        "preflight": (
+            "installation.preflight",
+            "Check before an upgrade which versions run and work together, and what must not be in progress.",
+        ),
+        "sysdump": (
+            "dump.sysdump",
+            "Collect what a maintainer needs: objects, logs, metrics and status, redacted, in a folder and a .tar.gz.",
+        ),
+    },
+    "Other": {
+        "completion": ("completion", "Print the script that completes this command line in a shell."),
+    },
 }
+COMMANDS: Final = {name: one for commands in SECTIONS.values() for name, one in commands.items()}
 
 
 class Unloaded(click.Command):
@@ -58,6 +69,14 @@ class Unloaded(click.Command):
 
 class Commands(Group):
     """Import the module of a command when the command is given."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)

@@ -26,9 +26,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         die(f"cannot write the answer: {e.strerror or e}")
 
 
-def not_found(kind: str, name: str, names: Sequence[str]) -> LadingError:
-    """Return an error for a missing object, with similar existing names as hint."""
+def not_found(kind: str, name: str, names: Sequence[str], *, where: str = "") -> LadingError:
+    """Return an error for a missing object, with similar existing names as hint. `where`: the place of these, as text."""
+    if not names:
+        return LadingError(f"cannot find {kind} {name}: there is no {kind}{where}")
     near = get_close_matches(name, names, n=3, cutoff=0.5) or [one for one in names if name and name in one][:3]
-    there = first_few(sorted(names), 6, rest=", and {} more") or "none"
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there {'are' if names else 'is'} {there}"
+    there = first_few(sorted(names), 6, rest=", and {} more")
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there {'are' if len(names) > 1 else 'is'} {there}"
     return LadingError(f"cannot find {kind} {name}", hint=hint)

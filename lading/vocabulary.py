@@ -104,6 +104,7 @@ def adds_sys_admin(capabilities: Iterable[str]) -> bool:
 
 
 # An installation has these names in deploy/.
+FRONT_END: Final = "lading.dev/front-end"  # a node's label, by which a DaemonSet of deploy/node runs there
 SYSTEM_NAMESPACE: Final = "lading-system"
 NODES_NAMESPACE: Final = "lading-nodes"
 CENTRAL: Final = "lading-central"  # name of its program, Deployment, Secret, lease and field manager

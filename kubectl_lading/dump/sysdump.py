@@ -56,7 +56,7 @@ class _First(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
-@command("sysdump", formats=False)
+@command("sysdump", formats=False, examples={"sysdump": "A folder and a .tar.gz to attach to an issue."})
 @click.option(
     "-o",
     "--output",
@@ -67,7 +67,7 @@ class _First(msgspec.Struct):
 )
 @click.option("--yes", is_flag=True, help="Do not ask on a large cluster.")
 async def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:
-    """Collect what a maintainer needs: objects, logs, metrics and status, redacted, in a folder and a .tar.gz beside it.
+    """Collect what a maintainer needs: objects, logs, metrics and status, redacted, in a folder and a .tar.gz.
 
     Environment values, command lines, volume sources and other people's annotations are left out, Secrets are not read.
     Folders have mode 0700, files 0600. Look through it before you give it away: its README.md says what is in it."""

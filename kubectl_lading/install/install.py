@@ -91,7 +91,7 @@ async def install(
     async with connect(flags) as client:
         objects = in_order(with_images(render(find_deploy()), dict(images)))
         done, left = await (remove(client, objects, options) if uninstall else bring(client, objects, options))
-    show(done, flags.output, render_done(done))
+    show(done, flags, render_done(done))
     for line in left:
         click.echo(printable(line), err=True)
     if left:

@@ -8,14 +8,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from kubectl_lading.installation.daemonset_checks import FRONT_END, PROXY_REMOVER, REMOVER
+from kubectl_lading.installation.daemonset_checks import PROXY_REMOVER, REMOVER
 from kubectl_lading.lists import NotInstalledError, read_all, read_list
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
 from lading.kube.objects import Object
 from lading.kube.resource import NODE_DEVICES, NODES, PODS
 from lading.nodedevices import NodeDevices
-from lading.vocabulary import NODES_NAMESPACE
+from lading.vocabulary import FRONT_END, NODES_NAMESPACE
 
 _PROXY: Final = ("proxy", "proxy-removed")
 _REMOVERS: Final = {"removed": REMOVER, "proxy-removed": PROXY_REMOVER}

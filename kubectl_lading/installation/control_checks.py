@@ -34,10 +34,10 @@ POLICIES: Final = (
 NAME_LABEL: Final = "app.kubernetes.io/name"
 _HERE: Final = "--lading-namespace, if it is in another namespace"
 _INSTALL: Final = {
-    CENTRAL: f"kubectl apply --server-side -k deploy/central (docs/install.md); {_HERE}; --central URL, if it runs another way",
-    SCHEDULER: f"kubectl apply --server-side -k deploy/scheduler (docs/deploy.md); {_HERE}",
+    CENTRAL: f"kubectl lading install; {_HERE}; --central URL, if it runs another way",
+    SCHEDULER: f"kubectl lading install; {_HERE}",
 }
-_ADMISSION: Final = "kubectl apply --server-side -k deploy/admission"
+_ADMISSION: Final = "kubectl lading install"
 
 # The clock of this machine may differ from central's, so a Lease counts as lost only after twice its duration.
 _TERMS_LATE: Final = 2
@@ -53,7 +53,7 @@ def api_server_version(now: Installation) -> Iterator[Finding]:
 
 
 def resource_served(now: Installation) -> Iterator[Finding]:
-    mend = "kubectl apply --server-side -k deploy/crds"
+    mend = "kubectl lading install"
     match now.crd:
         case Unread(why=message):
             yield unreadable("the CustomResourceDefinition of NodeDevices", message)
@@ -213,7 +213,7 @@ def scheduler_asks_central(now: Installation) -> Iterator[Finding]:
         yield degraded(
             f"kube-scheduler does not ask central about {listed(missing)}",
             reason="no extender with a filter and a bind manages them: such a pod is bound without devices, or never",
-            mend="kubectl apply --server-side -k deploy/scheduler",
+            mend="kubectl lading install",
         )
 
 

@@ -15,14 +15,13 @@ from kubectl_lading.objects import DaemonSet, Unread
 from kubectl_lading.terminal.format import age, listed
 from lading.checks.model import Finding, degraded, note
 from lading.versions import go_together
-from lading.vocabulary import NODES_NAMESPACE, NOT_READY
+from lading.vocabulary import FRONT_END, NODES_NAMESPACE, NOT_READY
 
 HOOKS: Final = "lading-node"
 GUARD: Final = "lading-guard"
 REMOVER: Final = "lading-remove"
 PROXY: Final = "lading-proxy"
 PROXY_REMOVER: Final = "lading-proxy-remove"
-FRONT_END: Final = "lading.dev/front-end"
 _ITS_LABEL: Final = {HOOKS: "nri", GUARD: "nri", REMOVER: "removed", PROXY: "proxy", PROXY_REMOVER: "proxy-removed"}
 DAEMONSETS: Final = tuple(_ITS_LABEL)
 _WHY: Final = {
@@ -32,7 +31,7 @@ _WHY: Final = {
     PROXY: "the proxy of this version is not installed there; an earlier one goes on",
     PROXY_REMOVER: "the proxy is still there",
 }
-_INSTALL: Final = "kubectl apply --server-side -k deploy/node (docs/nodes.md)"
+_INSTALL: Final = "kubectl lading install (docs/nodes.md)"
 
 
 def daemonsets_deployed(now: Installation) -> Iterator[Finding]:

@@ -19,13 +19,15 @@ from kubectl_lading.terminal.format import count, listed
 from lading.checks.model import Finding, degraded, note
 from lading.nodedevices import is_other_boot
 from lading.versions import go_together
+from lading.vocabulary import FRONT_END
 
 _DOCTOR: Final = "lading-doctor, on the node"
 
 
 def nodes_report(now: Installation) -> Iterator[Finding]:
     if not now.reports:
-        mend = "docs/operations.md: install lading-hooks on a node, and set report"
+        chosen = any(FRONT_END in one.metadata.labels for one in now.nodes.values())
+        mend = _DOCTOR if chosen else f"kubectl label node NODE {FRONT_END}=nri, after kubectl lading install (docs/nodes.md)"
         yield degraded("no node reports devices: no pod can get devices", mend=mend)
     yield from several(
         now.workload.unreported,

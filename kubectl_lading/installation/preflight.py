@@ -65,6 +65,7 @@ class Target(click.ParamType[str]):
 
 @command(
     "preflight",
+    examples={"preflight --to 0.2.0": "What is in the way of that version."},
     columns=(
         ("PART", "What runs. The proxy's version is known on its node only: lading-doctor."),
         ("COUNT", "Replicas, pods of DaemonSets, or nodes that report."),
@@ -87,7 +88,7 @@ async def preflight(flags: Flags, target: str) -> None:
         view = await read_view(client, flags, lambda now: view_preflight(now, target))
     if isinstance(view, Unread):
         end_untold(view)
-    show(view, flags.output, render_preflight(view))
+    show(view, flags, render_preflight(view))
     raise SystemExit(EXIT.get(view.state, 0))
 
 

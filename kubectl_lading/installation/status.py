@@ -39,6 +39,10 @@ V = TypeVar("V")
 
 @command(
     "status",
+    examples={
+        "status": "What is wrong, and what to do.",
+        "status --wait --timeout 10m": "Wait until all is well, as in a script.",
+    },
     columns=(
         ("PART", "Part of the installation; each needs those above it."),
         ("STATE", "ok; note: worth knowing; unknown: could not be read; degraded: what to do stands below the table."),
@@ -60,7 +64,7 @@ async def status(flags: Flags, wait: bool, timeout_s: float) -> None:
         )
     if isinstance(observed, Unread):
         end_untold(observed)
-    show(observed, flags.output, render_status(observed), *([render_nodes(observed)] if flags.output is Output.WIDE else []))
+    show(observed, flags, render_status(observed), *([render_nodes(observed)] if flags.output is Output.WIDE else []))
     raise SystemExit(EXIT.get(observed.state, 0))
 
 

@@ -25,6 +25,7 @@ from kubectl_lading.central import Central
 from kubectl_lading.command import command
 from kubectl_lading.deciding import DecidingCluster, read_budgets, read_deciding
 from kubectl_lading.flags import Flags, Scope
+from kubectl_lading.next_step import next_step
 from kubectl_lading.objects import FullPod
 from kubectl_lading.terminal.format import count, listed
 from kubectl_lading.terminal.output import pairs, show, text
@@ -74,7 +75,14 @@ class Advice(msgspec.Struct, frozen=True, omit_defaults=True):
     budgets_read: bool = True
 
 
-@command("defrag", scope=Scope.PODS)
+@command(
+    "defrag",
+    scope=Scope.PODS,
+    examples={
+        "defrag": "What would have to move for the pods that wait.",
+        "defrag -n team-a": "Only for the pods of one namespace.",
+    },
+)
 async def defrag(flags: Flags) -> None:
     """Find running pods that would have to move so that waiting pods fit. Advice: nothing is changed.
 
@@ -85,7 +93,7 @@ async def defrag(flags: Flags) -> None:
         everybody = flags.all_namespaces or not flags.namespace
         waiting = [pod for pod in cluster.pending if everybody or pod.namespace == flags.namespace]
         advice = await _advise(client, cluster, waiting)
-    show(advice, flags.output, draw(advice))
+    show(advice, flags, draw(advice), *map(text, next_step(cluster)))
 
 
 async def _advise(client: KubeClient, cluster: DecidingCluster, waiting: Sequence[Pending]) -> Advice:

@@ -23,6 +23,7 @@ from kubectl_lading.command import command
 from kubectl_lading.deciding import NOT_ALLOWED, read_deciding
 from kubectl_lading.flags import Flags, Output, Scope
 from kubectl_lading.lists import read_permitted
+from kubectl_lading.next_step import next_step
 from kubectl_lading.plans.gang_objects import add_objects, read_gang_objects
 from kubectl_lading.plans.manifests import PriorityClass, admit, parse_manifest
 from kubectl_lading.plans.trial import Trial, Trials, Verdict
@@ -51,7 +52,14 @@ class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
     passed_over: tuple[str, ...] = ()  # skipped objects of the manifests, as kind/name
 
 
-@command("simulate", scope=Scope.POD)
+@command(
+    "simulate",
+    scope=Scope.POD,
+    examples={
+        "simulate -f job.yaml": "Where the pods of a manifest would go.",
+        "simulate -f - -n team-a -o wide": "The same from stdin, with why each node does not fit.",
+    },
+)
 @click.option(
     "-f", "--filename", "files", metavar="FILE", multiple=True, required=True, help="Manifest; - is stdin. May be repeated."
 )
@@ -84,7 +92,7 @@ async def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None
         warn("there is no pod in it")
     passed_over = tuple(one for manifest in manifests for one in manifest.passed_over)
     simulation = Simulation(pods=tuple(made), verdicts=trials.verdicts, passed_over=passed_over)
-    show(simulation, flags.output, draw(simulation, wide=flags.output is Output.WIDE))
+    show(simulation, flags, draw(simulation, wide=flags.output is Output.WIDE), *map(text, next_step(cluster)))
 
 
 def _read(file: str) -> str:

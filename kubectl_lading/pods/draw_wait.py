@@ -60,7 +60,7 @@ def _state(wait: Wait) -> Iterator[tuple[str, Text]]:
 def _nodes_by_reason(wait: Wait, wide: bool) -> Iterator[RenderableType]:
     if not wait.why.nodes:
         yield text("")
-        yield text("No node reports devices: lading-hooks with report = true writes them (docs/central.md).", "warn")
+        yield text(wait.next_step or "No node reports devices.", "warn")
     for reason in _in_order(wait):
         of_it = [node for node in wait.why.nodes if node.reason == reason]
         yield text("")

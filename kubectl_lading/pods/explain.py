@@ -25,6 +25,8 @@ from kubectl_lading.access import connect, find_scope
 from kubectl_lading.central import Central
 from kubectl_lading.deciding import DecidingCluster, read_budgets, read_deciding
 from kubectl_lading.flags import Flags, Output
+from kubectl_lading.lists import read_selected
+from kubectl_lading.next_step import next_step
 from kubectl_lading.objects import FullPod, Pod, Unread
 from kubectl_lading.pods.listed import waits
 from kubectl_lading.pods.situation import SCHEDULER, Stand
@@ -33,6 +35,7 @@ from kubectl_lading.terminal.format import NONE, age, count
 from kubectl_lading.terminal.output import Cell, now, show, table, text, warn
 from kubectl_lading.terminal.progress import collect
 from lading.kube.client import KubeClient
+from lading.kube.resource import PODS
 
 SEARCHED_NODES: Final = 20  # maximum nodes for which pods whose end would help are searched
 SEARCHED_NODES_WIDE: Final = 1000  # the same maximum with -o wide, json or yaml
@@ -63,10 +66,13 @@ async def explain_one(client: KubeClient, flags: Flags, own: FullPod, requested:
 async def explain_all(flags: Flags) -> None:
     namespace = find_scope(flags)
     async with connect(flags) as client:
+        selected = await read_selected(client, PODS.path(namespace), flags.selector)
         cluster = await read_deciding(client, Central(client, flags))
         result = await collect("looking at all nodes", "pods", explain_waiting(cluster, namespace))
     warn(*cluster.problems)
-    show(WaitingView(tuple(result)), flags.output, *draw_waiting(result, everywhere=not namespace))
+    result = [one for one in result if selected is None or one.uid in selected]
+    lines = (*draw_waiting(result, everywhere=not namespace), *map(text, next_step(cluster)))
+    show(WaitingView(tuple(result)), flags, *lines)
 
 
 class WaitingPod(msgspec.Struct, frozen=True, kw_only=True):

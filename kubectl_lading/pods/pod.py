@@ -34,7 +34,12 @@ COLUMNS: Final = (
 )
 
 
-@command("pod", columns=COLUMNS, scope=Scope.POD)
+@command(
+    "pod",
+    columns=COLUMNS,
+    scope=Scope.POD,
+    examples={"pod train-0": "The devices of a pod, and its Events.", "pod team-a/train-0 -o json": "The same for a program."},
+)
 @click.option(
     "--public-key",
     "keys",
@@ -46,7 +51,7 @@ COLUMNS: Final = (
 async def pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
     """Show what POD requests, what it was given, and its Events.
 
-    POD is a name, or NAMESPACE/NAME. Why one does not run: kubectl lading why POD."""
+    POD is a name, pod/NAME or NAMESPACE/NAME. Why one does not run: kubectl lading why POD."""
     known = load_public_keys(dict(map(_read_key, keys)))
     namespace, name = find_pod(flags, name)
     async with connect(flags) as client:
@@ -54,7 +59,7 @@ async def pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
         devices = await _read_report(client, result.spec.node_name) if result.spec.node_name else None
         events = await read_events(client, result)
     report = report_pod(result, devices, events, known)
-    show(report, flags.output, *draw_pod(report, wide=flags.output is Output.WIDE))
+    show(report, flags, *draw_pod(report, wide=flags.output is Output.WIDE))
 
 
 def _read_key(given: str) -> tuple[str, bytes]:

@@ -16,11 +16,15 @@ from kubectl_lading.access import connect, find_scope
 from kubectl_lading.cluster import Cluster, follow, read_cluster
 from kubectl_lading.command import command
 from kubectl_lading.flags import Choice, Flags, Output, Scope
+from kubectl_lading.lists import read_selected
+from kubectl_lading.next_step import next_step
 from kubectl_lading.pods.listed import list_pods
 from kubectl_lading.terminal.format import NONE, age, count, use_as_text
 from kubectl_lading.terminal.output import Cell, Rows, now, show, table, text, warn
 from kubectl_lading.where.nodes import view_nodes
 from lading.errors import ConfigError
+from lading.kube.client import KubeClient
+from lading.kube.resource import PODS
 
 COLUMNS: Final = (
     (
@@ -38,6 +42,11 @@ WIDE: Final = (
     ("HELD", "(wide) Memory and percent of compute that it was given; 100% is one card."),
     ("USED", "(wide) Memory in use and how busy its cards are, without cards that it shares: use is reported by card."),
 )
+EXAMPLES: Final = {
+    "pods -A": "All pods that wait for devices or hold some.",
+    "pods --state idle -A": "Pods that hold cards and use none of them.",
+    "pods -l app=train -w": "The pods with a label, and another row whenever one changes.",
+}
 _DELETED: Final = "gone"
 _STYLES: Final = {PodState.WAITING: "warn", PodState.STARTING: "warn", PodState.HOLDING: "good", PodState.IDLE: "warn"}
 
@@ -47,7 +56,13 @@ class PodsView(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
-@command("pods", columns=(("POD", "Its name; with -A also its namespace."), *COLUMNS, *WIDE), scope=Scope.PODS)
+@command(
+    "pods",
+    columns=(("POD", "Its name; with -A also its namespace."), *COLUMNS, *WIDE),
+    scope=Scope.PODS,
+    selects=True,
+    examples=EXAMPLES,
+)
 @click.option("--state", "states", type=Choice(PodState), multiple=True, help="Only pods in this state. May be repeated.")
 @click.option("-w", "--watch", is_flag=True, help="Watch: print a row whenever a pod comes, changes or goes.")
 async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
@@ -58,22 +73,23 @@ async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
         raise ConfigError(f"cannot watch as {flags.output}", hint="leave -w or -o out")
     namespace = find_scope(flags)
 
-    def read_pods(cluster: Cluster) -> list[PodView]:
+    async def read_pods(client: KubeClient, cluster: Cluster) -> list[PodView]:
+        selected = await read_selected(client, PODS.path(namespace), flags.selector)
         listed = list_pods(cluster, view_nodes(cluster), namespace)
-        return [one for one in listed if not states or one.state in states]
+        return [one for one in listed if (not states or one.state in states) and (selected is None or one.uid in selected)]
 
     async with connect(flags) as client:
         cluster = await read_cluster(client)
         warn(*cluster.problems)
-        listed = read_pods(cluster)
-        rows = Rows(_heads(flags), [_row(one, flags) for one in listed])
+        listed = await read_pods(client, cluster)
+        rows = Rows(_heads(flags), [_row(one, flags) for one in listed], headers=not flags.no_headers)
         if not watch:
-            show(PodsView(tuple(listed), tuple(cluster.problems)), flags.output, draw(listed, flags))
+            show(PodsView(tuple(listed), tuple(cluster.problems)), flags, draw(listed, cluster, flags))
             return
         rows.print_all()
         last = {one.uid: one for one in listed}
         async for later in follow(client):
-            last = print_changes(last, read_pods(later), lambda one, state: rows.print(_row(one, flags, state)))
+            last = print_changes(last, await read_pods(client, later), lambda one, state: rows.print(_row(one, flags, state)))
 
 
 def print_changes(
@@ -89,10 +105,10 @@ def print_changes(
     return present
 
 
-def draw(listed: Sequence[PodView], flags: Flags) -> RenderableType:
+def draw(listed: Sequence[PodView], cluster: Cluster, flags: Flags) -> RenderableType:
     if not listed:
         where = "" if flags.all_namespaces else " in this namespace (-A: all)"
-        return text(f"No pod{where} waits for devices or holds some.")
+        return text(" ".join((f"No pod{where} waits for devices or holds some.", *next_step(cluster))))
     return table(_heads(flags), [_row(one, flags) for one in listed])
 
 

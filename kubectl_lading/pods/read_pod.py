@@ -71,7 +71,7 @@ async def read_pod(client: KubeClient, namespace: str, name: str) -> FullPod:
         full = f"{namespace}/{name}"
         if elsewhere := await _called(client, name):
             raise LadingError(f"cannot find pod {full}", hint=f"did you mean {' or '.join(elsewhere[:3])}?") from e
-        raise not_found("pod", full, await _names(client, PODS.path(namespace))) from e
+        raise not_found("pod", full, await _names(client, PODS.path(namespace)), where=f" in namespace {namespace}") from e
 
 
 async def _called(client: KubeClient, name: str) -> list[str]:

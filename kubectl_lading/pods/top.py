@@ -21,6 +21,7 @@ from kubectl_lading.access import connect, find_scope
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.command import command
 from kubectl_lading.flags import Choice, Flags, Scope, refuse
+from kubectl_lading.next_step import next_step
 from kubectl_lading.pods.listed import list_pods
 from kubectl_lading.pods.pods import held_as_text, idle_as_text, used_as_text
 from kubectl_lading.terminal.format import NONE, pod_name
@@ -36,6 +37,11 @@ COLUMNS: Final = (
     ("USED", "Memory in use, and how busy these cards are in the mean; of cards that others share only their own memory."),
     ("IDLE", "Cards that are held and that the driver saw unused / held ones whose use the node reports."),
 )
+EXAMPLES: Final = {
+    "top": "The nodes, the fullest first.",
+    "top namespaces --sort idle": "Namespaces by their idle cards.",
+    "top pods -A": "All pods that hold devices.",
+}
 _ALL: Final = "TOTAL"
 
 
@@ -64,7 +70,9 @@ class TopView(msgspec.Struct, frozen=True, kw_only=True):
     total: TopRow
 
 
-@command("top", columns=(("NAMESPACE", "Or POD, or NODE: what the row is about."), *COLUMNS), scope=Scope.PODS)
+@command(
+    "top", columns=(("NAMESPACE", "Or POD, or NODE: what the row is about."), *COLUMNS), scope=Scope.PODS, examples=EXAMPLES
+)
 @click.argument("of", type=Choice(Of), default=Of.NODES.value)
 @click.option("--sort", type=Choice(Sort), default=Sort.HELD.value, show_default=True)
 async def top(flags: Flags, of: Of, sort: Sort) -> None:
@@ -79,7 +87,7 @@ async def top(flags: Flags, of: Of, sort: Sort) -> None:
         cluster = await read_cluster(client)
     warn(*cluster.problems)
     view = view_top(cluster, of, sort, namespace)
-    show(view, flags.output, draw(view))
+    show(view, flags, draw(view), *map(text, next_step(cluster)))
 
 
 def view_top(cluster: Cluster, of: Of, sort: Sort, namespace: str = "") -> TopView:

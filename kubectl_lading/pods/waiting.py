@@ -25,6 +25,7 @@ from central.state.pending import Pending
 from central.view.helps import NodeHelp, find_helps
 from central.view.model import Ending
 from kubectl_lading.deciding import NOT_ALLOWED, DecidingCluster
+from kubectl_lading.next_step import next_step
 from kubectl_lading.pods.situation import FIXES
 from kubectl_lading.terminal.format import pod_name
 from lading.amounts import format_mib
@@ -94,6 +95,7 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
     scattered: tuple[Scattered, ...] = ()
     preemption: Preemption | None = None
     fixes: Mapping[str, str] = {}  # advice to the user, by reason
+    next_step: str = ""  # what the cluster lacks, if no node reports devices
 
     def help_on(self, node: str) -> NodeHelp | None:
         return next((one for one in self.helps if one.node == node), None)
@@ -137,6 +139,7 @@ def explain_wait(
         scattered=tuple(_scattered(scheduler, pod, reason.nodes, demand)),
         preemption=preemption,
         fixes=dict(_fixes(scheduler, pod, reason, silent=silent)),
+        next_step=" ".join(next_step(cluster)),
     )
 
 

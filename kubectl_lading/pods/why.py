@@ -33,15 +33,25 @@ COLUMNS: Final = (
 )
 
 
-@command("why", columns=COLUMNS, scope=Scope.PODS)
+@command(
+    "why",
+    columns=COLUMNS,
+    scope=Scope.PODS,
+    selects=True,
+    examples={
+        "why train-0": "Why that pod does not run, and what would help.",
+        "why pod/train-0 -n team-a -o wide": "The same, with all nodes.",
+        "why -A": "Why each waiting pod waits.",
+    },
+)
 @click.argument("pod", shell_complete=complete_pods, default="")
 async def why(flags: Flags, pod: str) -> None:
     """Show why a pod does not run, and what would help; without POD: why each waiting pod waits.
 
     Of a pod that waits: what each node lacks, the nearest misses first, and whose end would make room. Of one that a node
-    refuses: the refusal, and what to do. POD is a name, or NAMESPACE/NAME. -o wide names all nodes."""
+    refuses: the refusal, and what to do. POD is a name, pod/NAME or NAMESPACE/NAME. -o wide names all nodes."""
     if pod:
-        refuse(flags, Scope.POD)
+        refuse(flags, Scope.POD)  # without -l too: one pod is named
         await _why(flags, pod)
     else:
         from kubectl_lading.pods.explain import explain_all  # noqa: PLC0415  see _why
@@ -64,7 +74,7 @@ async def _why(flags: Flags, pod: str) -> None:
             devices=given_to(own),
         )
         if situation.stand is not Stand.WAITING or not isinstance(requested, DeviceRequest):
-            show(answer, flags.output, draw(answer))
+            show(answer, flags, draw(answer))
             return
         # Importing the scheduler takes most of a second, and only a pod that waits for devices needs it.
         from kubectl_lading.pods.draw_wait import draw_waiting_pod  # noqa: PLC0415
@@ -72,4 +82,4 @@ async def _why(flags: Flags, pod: str) -> None:
 
         wait = await explain_one(client, flags, own, requested)
     answer = msgspec.structs.replace(answer, wait=wait)
-    show(answer, flags.output, draw_waiting_pod(answer, wait, wide=flags.output is Output.WIDE))
+    show(answer, flags, draw_waiting_pod(answer, wait, wide=flags.output is Output.WIDE))

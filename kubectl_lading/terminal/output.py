@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kubectl_lading.flags import Output
+from kubectl_lading.flags import Flags, Output
 from kubectl_lading.terminal.format import counts_as_text, listed
 from lading.log import printable
 
@@ -69,9 +69,9 @@ def text(message: str, style: str = "") -> Text:
     return Text(printable(message), style=STYLES.get(style, ""))
 
 
-def show(value: object, output: Output, *tables: RenderableType) -> None:
+def show(value: object, flags: Flags, *tables: RenderableType) -> None:
     """Print `value` for programs, `tables` for people."""
-    match output:
+    match flags.output:
         case Output.JSON:
             click.echo(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2))
         case Output.YAML:
@@ -79,9 +79,17 @@ def show(value: object, output: Output, *tables: RenderableType) -> None:
         case Output.TABLE | Output.WIDE:
             out = console()
             with out.capture() as message:
-                for one in tables:
+                for one in without_headers(tables) if flags.no_headers else tables:
                     out.print(one, crop=False)
             click.echo("\n".join(line.rstrip(" ") for line in message.get().splitlines()), color=out.is_terminal)
+
+
+def without_headers(tables: Sequence[RenderableType]) -> Sequence[RenderableType]:
+    """Return the tables without headers and without the lines that explain them; anything else unchanged."""
+    real = [one for one in tables if isinstance(one, Table)]
+    for one in real:
+        one.show_header = False
+    return real or tables
 
 
 def plain(value: object) -> Any:
@@ -111,9 +119,10 @@ def warn(*messages: str) -> None:
 class Rows:
     """Print a table row by row. Later rows use the column widths of the first rows, as `kubectl get -w` does."""
 
-    def __init__(self, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-        self._first = [[text(head, "head") for head in heads], *rows]
-        cells = [[safe(cell).cell_len for cell in row] for row in self._first]
+    def __init__(self, heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, headers: bool = True) -> None:
+        titles = [text(head, "head") for head in heads]
+        self._first = [titles, *rows] if headers else rows
+        cells = [[safe(cell).cell_len for cell in row] for row in (titles, *rows)]
         self._widths = [max(column) for column in zip(*cells, strict=True)]
 
     def print_all(self) -> None:

@@ -19,11 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from central.view.model import Ending
-from kubectl_lading.access import connect
+from kubectl_lading.access import connect, find_node_name
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.command import command
 from kubectl_lading.complete_names import complete_nodes
 from kubectl_lading.flags import Flags
+from kubectl_lading.next_step import expect_reports
 from kubectl_lading.run import not_found
 from kubectl_lading.terminal.format import pod_name
 from kubectl_lading.terminal.output import show, table, text
@@ -68,7 +69,14 @@ _all = click.option("--all", "everything", is_flag=True, help="Every device of -
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 
 
-@command("cordon", columns=COLUMNS)
+@command(
+    "cordon",
+    columns=COLUMNS,
+    examples={
+        "cordon h100-1/3 --dry-run": "Which pods hold that card, and would keep it.",
+        "cordon --all --node h100-1": "Every device of a node.",
+    },
+)
 @_devices
 @_node
 @_all
@@ -81,7 +89,7 @@ async def cordon(flags: Flags, devices: tuple[str, ...], node: str, everything: 
     await _edit(flags, devices, node, everything=everything, dry_run=dry_run, cordons=True)
 
 
-@command("uncordon", columns=COLUMNS)
+@command("uncordon", columns=COLUMNS, examples={"uncordon h100-1/3": "Let that card get pods again."})
 @_devices
 @_node
 @_all
@@ -98,6 +106,8 @@ async def _edit(flags: Flags, args: Sequence[str], node: str, *, everything: boo
         raise ConfigError("cannot tell which devices are meant", hint="name some, or all of a node: --all --node NAME")
     async with connect(flags) as client:
         cluster = await read_cluster(client)
+        node = find_node_name(node)
+        expect_reports(cluster, " ".join(args) or f"devices of node {node}")
         if everything:
             if node not in cluster.reports:
                 raise not_found("node", node, list(cluster.reports))
@@ -109,7 +119,7 @@ async def _edit(flags: Flags, args: Sequence[str], node: str, *, everything: boo
             of_node = list(some)
             before = await _patch(client, name, of_node, everything=everything, dry_run=dry_run, cordons=cordons)
             changes += [_change(cluster, one, before, cordoned=cordons, dry_run=dry_run) for one in of_node]
-    show(changes, flags.output, draw(changes))
+    show(changes, flags, draw(changes))
 
 
 async def _patch(

@@ -16,6 +16,7 @@ from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.command import command
 from kubectl_lading.flags import Flags
+from kubectl_lading.next_step import expect_reports
 from kubectl_lading.terminal.format import DISTANCES, NONE, age, gib, pod_name, use_of
 from kubectl_lading.terminal.output import facts, now, show, table, text
 from kubectl_lading.where.device_names import find_card
@@ -46,7 +47,11 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     past: tuple[Past, ...] = ()  # earlier grants of the card and of its MIG instances, the newest first
 
 
-@command("gpu", columns=COLUMNS)
+@command(
+    "gpu",
+    columns=COLUMNS,
+    examples={"gpu h100-1/3": "The card of index 3 on node h100-1.", "gpu GPU-5c1e": "The card whose UUID begins so."},
+)
 @click.argument("card", metavar="CARD")
 async def gpu(flags: Flags, card: str) -> None:
     """Show the pods on a card now, what is free of it, and the pods that held it before.
@@ -55,8 +60,9 @@ async def gpu(flags: Flags, card: str) -> None:
     nodes have that one."""
     async with connect(flags) as client:
         cluster = await read_cluster(client)
+    expect_reports(cluster, f"GPU {card}")
     result = find_gpu(cluster, card)
-    show(result, flags.output, *draw_gpu(result))
+    show(result, flags, *draw_gpu(result))
 
 
 def find_gpu(cluster: Cluster, word: str) -> GpuReport:

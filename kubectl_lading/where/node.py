@@ -10,11 +10,12 @@ from rich.text import Text
 
 from central.view.build import node_view, totals
 from central.view.model import DeviceCounts, NodeState, NodeView
-from kubectl_lading.access import connect
+from kubectl_lading.access import connect, find_node_name
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.command import command
 from kubectl_lading.complete_names import complete_nodes
 from kubectl_lading.flags import Flags, Output
+from kubectl_lading.next_step import next_step
 from kubectl_lading.run import not_found
 from kubectl_lading.terminal.format import age, count
 from kubectl_lading.terminal.output import console, now, show, text
@@ -32,6 +33,7 @@ COLUMNS: Final = (
     ),
     ("HELD BY", "Pods; with ! why no new pod gets the device. -o wide: whole UUIDs, and which VFs."),
 )
+EXAMPLES: Final = {"node n1": "The devices of node n1, and their pods.", "node node/n1 -o wide": "With whole UUIDs and VFs."}
 _STATES: Final = {
     NodeState.READY: ("ready", "good"),
     NodeState.UNREACHABLE: ("not reachable: devices that pods hold there stay held, and no others are assigned", "bad"),
@@ -41,18 +43,19 @@ _STATES: Final = {
     ),
     NodeState.REBOOTED: ("has booted since its last report: no devices are assigned until lading-hooks reports again", "bad"),
     NodeState.NOT_RECONCILED: ("does not know yet which pods hold its devices: none is given until it does", "bad"),
-    NodeState.NO_REPORT: ("reports no devices: lading-hooks with report = true writes them", "bad"),
+    NodeState.NO_REPORT: ("reports no devices", "bad"),
 }
 
 
-@command("node", columns=COLUMNS)
+@command("node", columns=COLUMNS, examples=EXAMPLES)
 @click.argument("name", metavar="NODE", shell_complete=complete_nodes)
 async def node(flags: Flags, name: str) -> None:
     """Show the topology of NODE, and which pods hold its devices."""
     async with connect(flags) as client:
         cluster = await read_cluster(client)
-    view = find_node(cluster, name)
-    show(view, flags.output, Lines(*draw_node(view, console().width, wide=flags.output is Output.WIDE)))
+    view = find_node(cluster, find_node_name(name))
+    lines = draw_node(view, console().width, wide=flags.output is Output.WIDE)
+    show(view, flags, Lines(*lines, *map(text, next_step(cluster))))
 
 
 def find_node(cluster: Cluster, name: str) -> NodeView:

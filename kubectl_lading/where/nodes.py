@@ -19,8 +19,11 @@ from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.command import command
 from kubectl_lading.flags import Flags, Output
+from kubectl_lading.lists import read_selected
+from kubectl_lading.next_step import next_step
 from kubectl_lading.terminal.format import NONE, age, count, counts, counts_as_text, of_gib, percent, use_as_text
 from kubectl_lading.terminal.output import COUNTS, Cell, now, show, table, text, warn
+from lading.kube.resource import NODES
 
 COLUMNS: Final = (
     ("GPUS", f"Cards: {counts_as_text()}. Held is in whole or in part; a node that assigns nothing now has no free ones."),
@@ -37,6 +40,11 @@ WIDE: Final = (
     ("HOST MEMORY", "(wide) Requested by pods / allocatable."),
     ("SEEN", "(wide) How long ago the driver was asked for what is USED."),
 )
+EXAMPLES: Final = {
+    "nodes": "What each node has, and how full it is.",
+    "nodes -o wide -l nvidia.com/gpu.product=H200": "Nodes with a label, with models, driver and versions.",
+    "nodes -o json": "The same for a program.",
+}
 _ALL: Final = "TOTAL"
 
 
@@ -48,17 +56,21 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-@command("nodes", columns=(("NODE", "Its name; the last row is of all."), *COLUMNS, *WIDE))
+@command("nodes", columns=(("NODE", "Its name; the last row is of all."), *COLUMNS, *WIDE), selects=True, examples=EXAMPLES)
 async def nodes(flags: Flags) -> None:
     """List what each node has, how much of it is held, and how much is used.
 
     HELD is what pods were given, USED is what the driver saw: a card that is held may idle. They are never the same number."""
     async with connect(flags) as client:
         cluster = await read_cluster(client)
+        selected = await read_selected(client, NODES.path(), flags.selector)
     views = view_nodes(cluster)
+    if selected is not None:
+        names = {name for name, one in cluster.nodes.items() if one.metadata.uid in selected}
+        views = [view for view in views if view.name in names]
     warn(*cluster.problems)
     view = ClusterView(totals=totals(views), nodes=tuple(views), problems=tuple(cluster.problems))
-    show(view, flags.output, draw_nodes(views, cluster, wide=flags.output is Output.WIDE), *([COUNTS] if views else []))
+    show(view, flags, draw_nodes(views, cluster, wide=flags.output is Output.WIDE), *([COUNTS] if views else []))
 
 
 def view_nodes(cluster: Cluster) -> list[NodeView]:
@@ -70,7 +82,7 @@ def view_nodes(cluster: Cluster) -> list[NodeView]:
 
 def draw_nodes(views: Sequence[NodeView], cluster: Cluster, *, wide: bool) -> Table | Text:
     if not views:
-        return text("No node reports devices: lading-hooks with report = true writes them (docs/central.md).")
+        return text(" ".join(next_step(cluster)) or "No node with these labels reports devices.")
     heads = ("NODE", *(head for head, _ in (*COLUMNS, *(WIDE if wide else ()))))
     rows = [[*_row(view.name, [view]), _health(view), *(_wide(view, cluster) if wide else ())] for view in views]
     rows.append([*_row(_ALL, views), _health_of_all(views), *([""] * len(WIDE) if wide else ())])

@@ -47,7 +47,12 @@ _BAR: Final = 24  # length of a bar, in columns
 _NO_LIMIT: Final = 1e12  # a max of this amount or more means no limit
 
 
-@command("quota", columns=(("QUOTA", "Its name, below its parent."), *COLUMNS), scope=Scope.CLUSTER)
+@command(
+    "quota",
+    columns=(("QUOTA", "Its name, below its parent."), *COLUMNS),
+    scope=Scope.CLUSTER,
+    examples={"quota": "The tree of quotas.", "quota team-a -o wide": "One quota and those below it, with cpu and memory."},
+)
 @click.argument("name", default="")
 async def quota(flags: Flags, name: str) -> None:
     """Show quotas of teams: what each is guaranteed, uses, borrows, lends and waits for.
@@ -63,7 +68,7 @@ async def quota(flags: Flags, name: str) -> None:
         QuotaFeed(quotas, dialect).replaced(*listed)
     exhaust(quotas.scan())
     view = _only(view_quotas(quotas), name)
-    show(view, flags.output, *draw(view, wide=flags.output is Output.WIDE))
+    show(view, flags, *draw(view, wide=flags.output is Output.WIDE))
 
 
 async def read_quotas(client: KubeClient, resource: Resource) -> Listed[ElasticQuota]:

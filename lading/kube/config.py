@@ -20,7 +20,7 @@ import ssl
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -104,6 +104,7 @@ class KubectlRules:
 
     kubeconfig: str = ""  # the value of --kubeconfig
     context: str = ""  # the value of --context
+    as_user: str = ""  # the value of --as
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def find_files(self) -> tuple[Path, ...]:
@@ -130,7 +131,9 @@ def open_access_as_kubectl(rules: KubectlRules) -> ApiAccess:
         files = rules.find_files()
         chosen = choose_entries(files, rules.context, explicit=bool(rules.kubeconfig))
         if not chosen.current and _in_pod():
-            return _load_service_account(rules.environment)
+            return _load_service_account(rules.environment, as_user=rules.as_user)
+        if rules.as_user:
+            chosen = replace(chosen, user=msgspec.structs.replace(chosen.user or User(), as_=rules.as_user))
         return load_chosen(chosen, environment=rules.environment, insecure=True)
 
     return ApiAccess(load)
@@ -196,7 +199,7 @@ def _in_pod() -> bool:
     )
 
 
-def _load_service_account(environment: Mapping[str, str]) -> Callable[[], Credentials]:
+def _load_service_account(environment: Mapping[str, str], *, as_user: str = "") -> Callable[[], Credentials]:
     source = "the pod's service account"
     hint = "outside a pod, name a kubeconfig"
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
@@ -210,7 +213,7 @@ def _load_service_account(environment: Mapping[str, str]) -> Callable[[], Creden
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         certificate_authority=str(_ACCOUNT / "ca.crt"),
     )
-    user = User(token_file=str(_ACCOUNT / "token"))
+    user = User(token_file=str(_ACCOUNT / "token"), as_=as_user)
     return load_chosen(Chosen(source=source, cluster=cluster, user=user), environment=environment)
 
 
