@@ -8,7 +8,7 @@ Tests: tests/unit/kubectl_lading/install/test_install.py
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -22,6 +22,9 @@ from lading.kube.resource import Resource
 
 MANAGER: Final = "kubectl-lading"
 AGAIN_S: Final = 2.0  # seconds between two checks of a rollout
+# Source: Helm, "Labels and Annotations"; helm.sh/helm pkg/action/validate.go.
+_RELEASE: Final = "meta.helm.sh/release-name"
+_NAMESPACE: Final = "meta.helm.sh/release-namespace"
 _FIRST: Final = ("Namespace", "CustomResourceDefinition")
 Announce = Callable[[str, int], None]
 
@@ -35,12 +38,14 @@ class What(StrEnum):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Hold the change of one object, or the change that --dry-run announces."""
+    """Hold the change of one object, or with `dry_run` the change that would be."""
 
     kind: str
     namespace: str
     name: str
     what: What
+    fields: tuple[str, ...] = ()  # paths of the fields that change, such as spec.replicas; a list without its indexes
+    dry_run: bool = False
 
 
 def path_of(one: Manifest) -> str:
@@ -73,7 +78,8 @@ async def apply(
     done = []
     for one in objects:
         live = await read(client, path_of(one))
-        what = What.CREATED if live is None else What.UNCHANGED if is_within(one, live) else What.CHANGED
+        fields = () if live is None else tuple(dict.fromkeys(find_differences(one, live)))
+        what = What.CREATED if live is None else What.CHANGED if fields else What.UNCHANGED
         if not dry_run:
             try:
                 await client.apply(path_of(one), one, manager=MANAGER, force=force)
@@ -81,7 +87,7 @@ async def apply(
                 raise LadingError(e.message, hint="--force overwrites it; kustomize or the chart keeps changes of yours") from e
             except ForbiddenError as e:
                 raise LadingError(e.message, hint="installing needs the rights of cluster-admin") from e
-        done.append(_done(one, what))
+        done.append(_done(one, what, fields=fields, dry_run=dry_run))
         announce("objects", len(done))
     return done
 
@@ -96,23 +102,41 @@ async def delete(client: KubeClient, objects: Sequence[Manifest], *, dry_run: bo
                 await client.delete(path_of(one))
             except NotFoundError:
                 there = False
-        done.append(_done(one, What.DELETED if there else What.ABSENT))
+        done.append(_done(one, What.DELETED if there else What.ABSENT, dry_run=dry_run))
         announce("objects", len(done))
     return done
 
 
-def is_within(wanted: Any, live: Any) -> bool:
-    """Return whether the live object has all wanted fields and values. Further fields, which the API server adds, are not
-    compared."""
-    if isinstance(wanted, dict):
-        return isinstance(live, dict) and all(key in live and is_within(value, live[key]) for key, value in wanted.items())
-    if isinstance(wanted, list):
-        return isinstance(live, list) and len(wanted) == len(live) and all(map(is_within, wanted, live))
-    return bool(wanted == live)
+def find_differences(wanted: Any, live: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of wanted fields that the live object lacks or has with another value. Further fields, which the API
+    server adds, are not compared."""
+    if isinstance(wanted, dict) and isinstance(live, dict):
+        for key, value in wanted.items():
+            yield from find_differences(value, live.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(wanted, list) and isinstance(live, list) and len(wanted) == len(live):
+        for one, other in zip(wanted, live, strict=True):
+            yield from find_differences(one, other, path)
+    elif wanted != live:
+        yield path
 
 
-def _done(one: Manifest, what: What) -> Done:
-    return Done(kind=one["kind"], namespace=one["metadata"].get("namespace", ""), name=one["metadata"]["name"], what=what)
+def _done(one: Manifest, what: What, *, fields: tuple[str, ...] = (), dry_run: bool) -> Done:
+    metadata = one["metadata"]
+    return Done(
+        kind=one["kind"],
+        namespace=metadata.get("namespace", ""),
+        name=metadata["name"],
+        what=what,
+        fields=fields,
+        dry_run=dry_run,
+    )
+
+
+async def find_releases(client: KubeClient, objects: Sequence[Manifest]) -> list[str]:
+    """Return the Helm releases that own some of the objects, as NAMESPACE/NAME. Raise KubeError."""
+    there = [live for live in await asyncio.gather(*(read(client, path_of(one)) for one in objects)) if live is not None]
+    annotations = [live["metadata"].get("annotations", {}) for live in there]
+    return sorted({f"{one.get(_NAMESPACE, '')}/{one[_RELEASE]}" for one in annotations if _RELEASE in one})
 
 
 def find_lack(live: Any) -> str:

@@ -1,29 +1,48 @@
-"""Run `kubectl lading install`: apply the objects of deploy/ without kustomize or Helm, with their keys and certificates."""
+"""Run `kubectl lading install`: apply the objects of deploy/ without kustomize or Helm, with their keys and certificates.
 
+The images that `--image` names are recorded in an annotation of central's Deployment, so that the next installation uses them
+too. Objects that a Helm release owns are left to Helm.
+"""
+
+import json
 import tomllib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 from rich.table import Table
 
 from kubectl_lading.access import connect
 from kubectl_lading.command import command
 from kubectl_lading.flags import Duration, Flags
-from kubectl_lading.install.apply import Done, What, apply, await_ready, delete, in_order
+from kubectl_lading.install.apply import Done, What, apply, await_ready, delete, find_releases, in_order, read
 from kubectl_lading.install.credentials import find_missing
 from kubectl_lading.install.manifests import Manifest, find_deploy, pod_spec, render
 from kubectl_lading.install.nodes import clean, find_chosen, find_holders, label
+from kubectl_lading.terminal.format import count
 from kubectl_lading.terminal.output import show, table, text
 from kubectl_lading.terminal.progress import Progress
 from lading.amounts import first_few
 from lading.errors import ConfigError, LadingError
 from lading.kube.client import KubeClient
+from lading.kube.resource import Resource
 from lading.log import printable
+from lading.vocabulary import CENTRAL, FRONT_END, SYSTEM_NAMESPACE
 
 _STYLES: Final = {What.CREATED: "good", What.CHANGED: "warn", What.DELETED: "warn", What.UNCHANGED: "dim", What.ABSENT: "dim"}
 _NAMED: Final = 5
+IMAGES: Final = "lading.dev/images"  # annotation of central's Deployment: the images of --image, by name, as JSON
+_DEPLOYMENT: Final = Resource("apps", "v1", "deployments").path(SYSTEM_NAMESPACE, CENTRAL)
+_WOULD: Final = {
+    What.CREATED: "would be created",
+    What.CHANGED: "would be changed",
+    What.DELETED: "would be deleted",
+    What.UNCHANGED: "unchanged",
+    What.ABSENT: "absent",
+}
 
 
 class Image(click.ParamType[tuple[str, str]]):
@@ -52,8 +71,15 @@ class Options:
     "install",
     columns=(
         ("KIND, NAMESPACE, NAME", "Each object of deploy/, and what it needs."),
-        ("WHAT", "created, changed, unchanged, deleted, absent; with --dry-run, what would be."),
+        ("WHAT", "created, changed, unchanged, deleted, absent; with --dry-run: would be created, changed or deleted."),
+        ("FIELDS", "The fields that change."),
     ),
+    examples={
+        "install --dry-run": "What would change in this cluster.",
+        "install --wait": "Install or upgrade, and wait until all pods are ready.",
+        "install --image lading-node=registry.example/lading-node": "Images of another registry, also for later installations.",
+        "install --uninstall": "Clean the nodes, and remove all objects.",
+    },
 )
 @click.option(
     "--image",
@@ -61,7 +87,7 @@ class Options:
     type=Image(),
     multiple=True,
     metavar="NAME=IMAGE",
-    help="Image to use in place of the default; may be repeated.",
+    help="Image to use in place of the default, here and in later installations. May be repeated.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 @click.option("--wait", is_flag=True, help="Wait until all pods of Lading are ready.")
@@ -89,9 +115,17 @@ async def install(
     lading.dev/front-end=nri. Exit status: 0 done, 1 not, or not all is ready."""
     options = Options(dry_run=dry_run, wait=wait, force=force, timeout_s=timeout_s)
     async with connect(flags) as client:
-        objects = in_order(with_images(render(find_deploy()), dict(images)))
+        objects = render(find_deploy())
+        if not uninstall:
+            objects = with_images(objects, dict(images), recorded=await read_images(client))
+        objects = in_order(objects)
+        if not force and (releases := await find_releases(client, objects)):
+            raise _owned(releases, "uninstall" if uninstall else "install")
         done, left = await (remove(client, objects, options) if uninstall else bring(client, objects, options))
-    show(done, flags, render_done(done))
+        lines = [summarise(done)] if dry_run else []
+        if not (uninstall or await find_chosen(client)):
+            lines.append(f"Next, for each node with devices: kubectl label node NODE {FRONT_END}=nri")
+    show(done, flags, render_done(done), *map(text, lines))
     for line in left:
         click.echo(printable(line), err=True)
     if left:
@@ -135,9 +169,25 @@ async def remove(client: KubeClient, objects: list[Manifest], options: Options) 
     return done, [f"stays on {node}: /var/lib/lading, /run/lading: {reason}" for node, reason in left.items()]
 
 
-def with_images(objects: list[Manifest], images: dict[str, str]) -> list[Manifest]:
-    """Return the objects with other images, by name in deploy/. Without a tag, the old tag stays. Raise ConfigError."""
+def _owned(releases: list[str], verb: str) -> LadingError:
+    namespace, _, name = releases[0].partition("/")
+    return LadingError(
+        f"cannot {verb}: Helm owns objects of Lading here, by release {first_few(releases, _NAMED)}",
+        hint=f"helm {'uninstall' if verb == 'uninstall' else 'upgrade'} {name} -n {namespace}; --force does it all the same",
+    )
+
+
+async def read_images(client: KubeClient) -> dict[str, str]:
+    """Return the images that earlier installations were given, by name. Raise KubeError."""
+    live = await read(client, _DEPLOYMENT)
+    return msgspec.json.decode(live["metadata"].get("annotations", {}).get(IMAGES, "{}"), type=dict[str, str]) if live else {}
+
+
+def with_images(objects: list[Manifest], images: dict[str, str], *, recorded: dict[str, str]) -> list[Manifest]:
+    """Return the objects with other images, by name in deploy/, and record these. Without a tag, the old tag stays. `recorded`:
+    images of the last installation. Raise ConfigError."""
     unused = set(images)
+    images = recorded | images
     names = set()
     for spec in map(pod_spec, objects):
         for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
@@ -150,6 +200,9 @@ def with_images(objects: list[Manifest], images: dict[str, str]) -> list[Manifes
         raise ConfigError(
             f"--image: there is no image {', '.join(sorted(unused))}", hint=f"there are {', '.join(sorted(names))}"
         )
+    if images := {name: image for name, image in images.items() if name in names}:
+        (central,) = (one for one in objects if one["kind"] == "Deployment" and one["metadata"]["name"] == CENTRAL)
+        central["metadata"].setdefault("annotations", {})[IMAGES] = json.dumps(images, sort_keys=True)
     return objects
 
 
@@ -158,8 +211,26 @@ def read_key_id(deploy: Path) -> str:
 
 
 def render_done(done: list[Done]) -> Table:
-    rows = [(one.kind, one.namespace or "-", one.name, text(one.what, _STYLES[one.what])) for one in done]
-    return table(("KIND", "NAMESPACE", "NAME", "WHAT"), rows)
+    """Return a table of the changes. A dry run lists only what would change, because all else is as it is."""
+    shown = [one for one in done if not one.dry_run or one.what not in (What.UNCHANGED, What.ABSENT)]
+    rows = [
+        (
+            one.kind,
+            one.namespace or "-",
+            one.name,
+            text(_WOULD[one.what] if one.dry_run else one.what, _STYLES[one.what]),
+            ", ".join(one.fields) or "-",
+        )
+        for one in shown
+    ]
+    return table(("KIND", "NAMESPACE", "NAME", "WHAT", "FIELDS"), rows)
+
+
+def summarise(done: list[Done]) -> str:
+    counts = Counter(one.what for one in done)
+    return f"Nothing was changed. {count(len(done), 'object')}: " + ", ".join(
+        f"{number} {_WOULD[what]}" for what, number in counts.items()
+    )
 
 
 def _print(message: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from kubectl_lading.install.apply import find_lack, is_within
+from kubectl_lading.install.apply import find_differences, find_lack
 from kubectl_lading.install.manifests import find_deploy, render
 from lading.errors import HostError
 from simnode.api_store import Store
@@ -91,6 +91,49 @@ def test_an_image_has_the_tag_of_the_release_unless_another_is_named(cli: Cli, s
     assert cli.run("install", "--image", "lading-node").exit_code == 2
 
 
+def test_a_second_install_keeps_the_images_of_the_first(cli: Cli, server: FakeKubeServer) -> None:
+    run(cli, "--image", "lading-node=registry.test/n", "--image", "kube-scheduler=registry.test/s:v1.35.0")
+    assert set(run(cli).values()) == {"unchanged"}
+    run(cli, "--image", "lading-node=other.test/n")
+    containers = server.objects[NODE]["spec"]["template"]["spec"]["containers"]
+    assert {one["image"] for one in containers} == {"other.test/n:0.1.0"}
+    scheduler = server.objects["/apis/apps/v1/namespaces/lading-system/deployments/lading-scheduler"]
+    assert [one["image"] for one in scheduler["spec"]["template"]["spec"]["containers"]] == ["registry.test/s:v1.35.0"]
+
+
+def test_the_table_of_a_dry_run_names_what_would_change_and_no_more(cli: Cli) -> None:
+    empty = cli.run("install", "--dry-run").stdout.splitlines()
+    assert all("  would be created  " in line for line in empty[1:-1])
+    assert "would be created" in empty[-1]
+    run(cli)
+    head, *changed, summary = cli.run("install", "--dry-run", "--image", "lading-central=x.test/y").stdout.splitlines()
+    assert head.split()[-1] == "FIELDS"
+    assert [line.split()[2] for line in changed] == ["lading-central"]
+    assert "spec.template.spec.containers.image" in changed[0]
+    assert "1 would be changed" in summary
+
+
+def test_the_next_step_after_an_installation_is_a_label(cli: Cli, server: FakeKubeServer) -> None:
+    assert "kubectl label node" not in cli.run("install").stdout
+    server.store.put("/api/v1/nodes/n1", {"metadata": {"name": "n1"}})
+    assert "kubectl label node NODE lading.dev/front-end=nri" in cli.run("install").stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--uninstall",)])
+def test_objects_of_a_helm_release_are_left_to_helm(cli: Cli, server: FakeKubeServer, words: tuple[str, ...]) -> None:
+    run(cli)
+    annotations = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "infra"}
+    node = server.objects[NODE]
+    node["metadata"]["annotations"] = annotations
+    server.objects[NODE] = node
+    before = dict(server.objects)
+    done = cli.run("install", *words)
+    assert (done.exit_code, dict(server.objects)) == (1, before)
+    assert "release infra/gpus" in done.stderr
+    assert f"helm {'uninstall' if '--uninstall' in words else 'upgrade'} gpus -n infra" in done.stderr
+    assert cli.run("install", "--dry-run", "--force").exit_code == 0
+
+
 def test_wait_says_what_is_not_ready_and_fails_at_the_timeout(cli: Cli) -> None:
     done = cli.run("install", "--wait", "--timeout", "0s")
     assert done.exit_code == 1
@@ -161,9 +204,9 @@ def test_a_node_that_cannot_be_cleaned_goes_on_as_before(cli: Cli, server: FakeK
 
 
 def test_fields_that_the_api_server_added_are_no_change() -> None:
-    assert is_within({"a": [{"b": 1}]}, {"a": [{"b": 1, "default": 2}], "status": {}})
-    assert not is_within({"a": [{"b": 1}]}, {"a": [{"b": 1}, {"b": 2}]})
-    assert not is_within({"a": 1}, {})
+    assert [*find_differences({"a": [{"b": 1}]}, {"a": [{"b": 1, "default": 2}], "status": {}})] == []
+    assert [*find_differences({"a": [{"b": 1}]}, {"a": [{"b": 1}, {"b": 2}]})] == ["a"]
+    assert [*find_differences({"a": 1, "b": {"c": [{"d": 1}]}}, {"b": {"c": [{"d": 2}]}})] == ["a", "b.c.d"]
 
 
 def test_a_field_of_a_kustomization_without_a_meaning_here_is_refused(tmp_path: Path) -> None:
