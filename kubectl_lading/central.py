@@ -22,11 +22,10 @@ from central.decide.why_pod import Why
 from kubectl_lading.flags import Flags
 from kubectl_lading.objects import FullPod, Lease, Unread
 from lading.errors import ConfigError, LadingError
-from lading.health import NO_SUCH_PAGE
-from lading.kube.client import KubeClient
+from lading.kube.client import KubeClient, describe_failure
 from lading.kube.errors import ForbiddenError, KubeError, NotFoundError, RefusedError, UnclearError, parse_failure
 from lading.kube.resource import LEASES, PODS
-from lading.vocabulary import CENTRAL
+from lading.vocabulary import CENTRAL, NO_SUCH_PAGE
 
 TIMEOUT_S: Final = 2.0  # seconds for each request; a central with a certificate needs two requests
 PORT: Final = "page"  # name of the port in central's pod
@@ -115,7 +114,8 @@ class Central:
                     raise self._failure(call, answer.status, body)
                 return body
         except (TimeoutError, aiohttp.ClientError, OSError) as e:
-            raise UnclearError(f"cannot {call}: {str(e) or 'it takes too long'}") from e
+            reason = "it takes too long" if isinstance(e, TimeoutError) else describe_failure(e)
+            raise UnclearError(f"cannot {call}: {reason}") from e
 
     def _failure(self, call: str, status: int, body: bytes) -> LadingError:
         if status == 503 and body == _STANDBY:

@@ -10,6 +10,8 @@ from typing import Final
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
+from kubectl_lading.flags import Sectioned
+
 PROGRAM: Final = "kubectl-lading"
 _VARIABLE: Final = "_KUBECTL_LADING_COMPLETE"
 _SHELLS: Final = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
@@ -17,7 +19,7 @@ _NO_FILES: Final = 4
 _DEFAULT: Final = 0
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:

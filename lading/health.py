@@ -21,12 +21,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, disable_cr
 
 from lading.errors import ConfigError
 from lading.log import Event, Log, printable
+from lading.vocabulary import NO_SUCH_PAGE
 
 MAX_HEAD: Final = 8 << 10
 MAX_CONNECTIONS: Final = 16  # a few scrapers, a kubelet probe, a person
 REQUEST_TIMEOUT_S: Final = 5.0
 BIND_RETRY_S: Final = 10.0
-NO_SUCH_PAGE: Final = b"/metrics /healthz /readyz\n"  # the available paths, which show a client that it has the wrong port
 
 # Each counter would have a second series by default, which Prometheus does not read.
 disable_created_metrics()  # type: ignore[no-untyped-call]

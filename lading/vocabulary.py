@@ -104,6 +104,8 @@ def adds_sys_admin(capabilities: Iterable[str]) -> bool:
 
 
 # An installation has these names in deploy/.
+# Answer of a metrics port to any other path: the available paths, which show a client that it has the wrong port.
+NO_SUCH_PAGE: Final = b"/metrics /healthz /readyz\n"
 FRONT_END: Final = "lading.dev/front-end"  # a node's label, by which a DaemonSet of deploy/node runs there
 SYSTEM_NAMESPACE: Final = "lading-system"
 NODES_NAMESPACE: Final = "lading-nodes"

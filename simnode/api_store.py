@@ -313,7 +313,7 @@ class Store:
         token = call.query.get("continue", "")
         if token and token not in self._pages:
             raise RefusedError(410, "Expired")
-        version, rest = self._pages.pop(token) if token else (self.last, self.objects.within(collection))
+        version, rest = self._pages.pop(token) if token else (self.last, self._selected(collection, call))
         limit = int(call.query.get("limit", "0")) or len(rest)
         page, rest = rest[:limit], rest[limit:]
         token = f"from-{version}-{len(rest)}" if rest else ""
@@ -323,6 +323,19 @@ class Store:
         metadata |= {"remainingItemCount": len(rest)} if rest else {}
         head = _encode({"metadata": metadata})
         return head[:-1] + b',"items":[' + b",".join(page) + b"]}"
+
+    def _selected(self, collection: str, call: Call) -> list[bytes]:
+        """Return the objects with the labels of `labelSelector`. Refuse all but equality, which the real server knows too."""
+        objects = self.objects.within(collection)
+        terms = [term.partition("=") for term in call.query.get("labelSelector", "").split(",") if term]
+        if any(not equals or not key.strip() or set("!()= ") & set(key + value) for key, equals, value in terms):
+            raise RefusedError(400, "BadRequest", "unable to parse requirement")
+        wanted = {key: value for key, _, value in terms}
+        return (
+            [one for one in objects if wanted.items() <= msgspec.json.decode(one)["metadata"].get("labels", {}).items()]
+            if wanted
+            else objects
+        )
 
     def _keep(self, path: str, obj: Object, type_: str) -> Object:
         self.last += 1

@@ -33,6 +33,7 @@ from simnode.terminal import Terminal
 
 PROFILE = "demo-8gpu"
 GRANTED = {"ok", "ENXIO", "ENODEV"}  # ENODEV is what the kernel's misc devices (rdma_cm) return for ENXIO
+REFUSED = 3  # exit status of `try` for a pod that is refused, as of `lading-hooks render`
 _NVIDIA_MAJOR = 195  # fixed: NV_MAJOR_DEVICE_NUMBER
 _NO_CARD = 200  # a minor number that no card of the simulated node has
 _LIST_DEVICES = "ls -l /dev/nvidia* /dev/nvidia-caps/* /dev/infiniband/* 2>/dev/null | grep ^c || true"
@@ -279,7 +280,8 @@ def print_next_steps(out: Terminal, folder: Path, lading: LadingNode) -> None:
     )
 
 
-def try_annotations(out: Terminal, folder: Path, pairs: Sequence[str]) -> None:
+def try_annotations(out: Terminal, folder: Path, pairs: Sequence[str]) -> bool:
+    """Show one more pod, and return whether it was started; False if it was refused."""
     _find_demo(folder)
     annotations = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     if len(annotations) != len(pairs):
@@ -294,6 +296,8 @@ def try_annotations(out: Terminal, folder: Path, pairs: Sequence[str]) -> None:
         except CriError as refusal:
             out.shown(f"{refusal.method} was refused", [f"{refusal.code.name}: {refusal.details}"])
             out.shown("log", logs.new_lines())
+            return False
+    return True
 
 
 def _find_demo(folder: Path) -> None:
@@ -328,7 +332,8 @@ def main() -> None:
     try:
         match args.command:
             case "try":
-                try_annotations(out, args.folder, args.annotations)
+                if not try_annotations(out, args.folder, args.annotations):
+                    raise SystemExit(REFUSED)
                 return
             case "stop":
                 stop(args.folder)

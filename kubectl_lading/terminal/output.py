@@ -7,12 +7,13 @@ characters in texts of the cluster (names, annotations, messages) are escaped.
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import click
 import msgspec
 import yaml
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -44,20 +45,29 @@ def console() -> Console:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, wraps: Sequence[str] = ()) -> Table:
     """Return a table without borders. On a narrow terminal, cells of the columns `wraps` (default: the last column) continue on
-    the next line. If the table is still too wide, it keeps its width, and the terminal breaks the lines."""
+    the next line; if that is not enough, those of the widest other columns too, such as names. If the table is still too wide,
+    it keeps its width, and the terminal breaks the lines."""
     made = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_edge=False, header_style=STYLES["head"])
     cells = [[safe(cell) for cell in row] for row in rows]
-    least = -_GAP
-    for head, *column in zip(map(Text, heads), *cells, strict=True):
-        folds = head.plain in (wraps or heads[-1:])
-        made.add_column(head, overflow="fold", no_wrap=not folds)
-        widest = max(cell.cell_len for cell in (head, *column))
-        least += (min(widest, _NARROW) if folds else widest) + _GAP
+    widths = {
+        head: max(map(cell_len, (head, *(cell.plain for cell in column)))) for head, *column in zip(heads, *cells, strict=True)
+    }
+    folds, width = set(wraps or heads[-1:]), console().width
+    for head in sorted(widths, key=lambda head: -widths[head]):
+        if _least_width(widths, folds) > width:
+            folds.add(head)
+    for head in heads:
+        made.add_column(Text(head), overflow="fold", no_wrap=head not in folds)
     for row in cells:
         made.add_row(*row)
-    if least > console().width:
-        made.width = least
+    if _least_width(widths, folds) > width:
+        made.width = _least_width(widths, folds)
     return made
+
+
+def _least_width(widths: Mapping[str, int], folds: Collection[str]) -> int:
+    columns = [min(width, _NARROW) if head in folds else width for head, width in widths.items()]
+    return sum(columns) + _GAP * (len(columns) - 1)
 
 
 def safe(cell: Cell) -> Text:

@@ -17,8 +17,10 @@ k8s.io/api core/v1 Binding, policy/v1 Eviction, metav1.DeleteOptions.
 
 import asyncio
 import contextlib
+import os
 import random
 import socket
+import ssl
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -331,19 +333,32 @@ class KubeClient:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as e:
             if isinstance(e, aiohttp.ClientSSLError):
                 self._access.refused(credentials)  # the authority may have been replaced
-            raise (UnclearError if resent else UnreachableError)(f"cannot {call}: {_describe(e)}") from e
+            raise (UnclearError if resent else UnreachableError)(f"cannot {call}: {describe_failure(e)}") from e
         except TimeoutError as e:
             given = f" within {round(limit.total, 1):g} s" if limit.total else ""
             raise TimedOutError(f"cannot {call}: {credentials.server} did not answer{given}") from e
         except (aiohttp.ClientError, OSError) as e:
-            raise UnclearError(f"cannot {call}: {type(e).__name__}: {e}") from e
+            raise UnclearError(f"cannot {call}: {describe_failure(e)}") from e
 
 
-def _describe(error: Exception) -> str:
-    """Return the error's text. That of aiohttp names the TLS context by its address in memory."""
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return f"no connection to {error.host}:{error.port}: {error.os_error}"
-    return str(error)
+def describe_failure(error: Exception) -> str:
+    """Return what went wrong, in words. The texts of aiohttp and ssl name Python's objects, such as the TLS context."""
+    match error:
+        case aiohttp.ClientConnectorError():
+            return f"no connection to {error.host}:{error.port}: {describe_failure(error.os_error)}"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not trusted: {error.verify_message}"
+        case ssl.SSLError() if error.reason:
+            return f"TLS: {error.reason.replace('_', ' ').lower()}"
+        case aiohttp.ServerDisconnectedError():
+            return "the connection was closed before an answer came"
+        case aiohttp.ClientPayloadError():
+            return "the connection was closed in the middle of the answer"
+        case aiohttp.ClientHttpProxyError():
+            return f"the proxy refused the connection: {error.status} {error.message}"
+        case OSError() if error.errno and not isinstance(error, socket.gaierror):
+            return os.strerror(error.errno)
+    return str(error) or type(error).__name__
 
 
 async def _parse_list(body: bytes, path: str) -> _List:

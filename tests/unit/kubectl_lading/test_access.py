@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_lading.access import connect, find_namespace, find_pod
+from kubectl_lading.access import connect, find_namespace, find_node_name, find_pod
 from kubectl_lading.flags import Flags
 from lading.errors import ConfigError, LadingError
 from lading.kube.config import KubectlRules
@@ -75,6 +75,19 @@ def test_a_pod_is_named_with_its_namespace_or_without(config: Path) -> None:
     flags = Flags(kubeconfig=str(config))
     assert find_pod(flags, "p") == ("team", "p")
     assert find_pod(flags, "other/p") == ("other", "p")
+    assert find_pod(flags, "pod/p") == ("team", "p")
+    assert find_pod(Flags(kubeconfig=str(config), namespace="pod"), "p") == ("pod", "p")
+
+
+def test_a_node_is_named_as_kubectl_prints_it_or_by_its_name() -> None:
+    assert [find_node_name(word) for word in ("n1", "node/n1", "nodes/n1", "team/n1")] == ["n1", "n1", "n1", "team/n1"]
+
+
+async def test_as_sends_the_user_whose_rights_count(tmp_path: Path) -> None:
+    async with FakeKubeServer() as server:
+        flags = Flags(kubeconfig=str(server.write_kubeconfig(tmp_path / "config")), as_user="jane")
+        await get(flags)
+        assert server.requests[-1].headers["Impersonate-User"] == "jane"
 
 
 @pytest.mark.parametrize("word", ["", "/", "team/"])
@@ -94,8 +107,8 @@ async def list_pages(flags: Flags) -> None:
             pass
 
 
-@pytest.mark.parametrize(("status", "hint"), [(403, "lading-reader"), (401, "lading-reader")])
-async def test_a_refusal_names_the_role_that_is_needed(tmp_path: Path, status: int, hint: str) -> None:
+@pytest.mark.parametrize(("status", "hint"), [(403, "lading-reader"), (401, "log in again")])
+async def test_a_refusal_says_what_is_missing_a_right_or_a_login(tmp_path: Path, status: int, hint: str) -> None:
     async with FakeKubeServer() as server:
         server.fail(Fault(status=status, reason="No"))
         with pytest.raises(LadingError) as caught:

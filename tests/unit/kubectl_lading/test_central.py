@@ -15,7 +15,7 @@ from kubectl_lading.central import DEFAULT_PORT, Central
 from kubectl_lading.flags import Flags
 from kubectl_lading.objects import Unread
 from lading.errors import ConfigError
-from lading.health import NO_SUCH_PAGE
+from lading.vocabulary import NO_SUCH_PAGE
 from simnode.api_server import failure, write_kubeconfig
 
 WHY = {"namespace": "team", "name": "p", "uid": "u", "state": "pending", "asks": "main: 1 whole GPU", "refused_s": 7.0}

@@ -63,7 +63,7 @@ async def test_a_deeply_nested_pod_is_read_like_any_other(api: FakeKubeServer, t
 @pytest.mark.parametrize(
     ("resource", "error", "named", "hint"),
     [
-        (NODE_DEVICES, NotInstalledError, "nodedevices.devices.lading.dev", "deploy/crds"),
+        (NODE_DEVICES, NotInstalledError, "nodedevices.devices.lading.dev", "kubectl lading install"),
         (NODES, NotFoundError, NODES.path(), ""),  # another server than an API server, by a wrong path in the kubeconfig
     ],
     ids=["a cluster without NodeDevices", "another server than an API server"],

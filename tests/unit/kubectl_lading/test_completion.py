@@ -27,7 +27,7 @@ def test_kubectl_is_given_commands_with_what_they_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     *result, directive = _complete(monkeypatch, capsys, "no")
-    assert [one.partition("\t")[0] for one in result] == ["node", "nodes"]
+    assert [one.partition("\t")[0] for one in result] == ["nodes", "node"]
     assert all(one.partition("\t")[2] for one in result)
     assert directive == ":4"
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from kubectl_lading.main import COMMANDS, load
+from kubectl_lading.command import Command
+from kubectl_lading.main import COMMANDS, load, main
 from tests.fakes.kubectl_lading import Cli, served
 from tests.fakes.small_cluster import SmallCluster
 
@@ -70,6 +72,61 @@ def test_the_line_about_a_command_is_the_first_of_its_own_help(name: str) -> Non
     own = load(name).help
     assert own is not None
     assert " ".join(own.partition("\n\n")[0].split()) == COMMANDS[name][1]
+
+
+# Modules that take long to import: an HTTP client, a library of vectors, metrics, and central's scheduler, which ranks nodes.
+HEAVY = frozenset({"aiohttp", "central.decide.scheduler", "numpy", "prometheus_client"})
+# What a command needs of them. The client calls the API server; what central would decide needs its scheduler, and vectors.
+LIGHT = frozenset({"aiohttp"})
+DECIDES = LIGHT | {"central.decide.scheduler", "numpy"}
+IMPORTED = {
+    **dict.fromkeys(("cordon", "gpu", "node", "nodes", "pod", "pods", "quota", "top", "uncordon", "why"), LIGHT),
+    **dict.fromkeys(("defrag", "simulate"), DECIDES),
+    "completion": frozenset[str](),
+}
+
+
+@pytest.mark.parametrize("name", IMPORTED)
+def test_a_command_imports_no_heavy_module_that_it_does_not_need(name: str) -> None:
+    code = f"import sys; from kubectl_lading.main import load; load({name!r}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert HEAVY & set(done.stdout.split()) == IMPORTED[name]
+
+
+def test_the_answer_about_a_pod_that_does_not_wait_needs_no_scheduler(cli: Cli) -> None:
+    """Run the whole command, because `why` imports the scheduler only when the pod waits for devices."""
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); from kubectl_lading.main import main; main()"
+    env = {**os.environ, "KUBECONFIG": str(cli.kubeconfig)}
+    imports = {}
+    for pod in ("train-0", "next-run"):  # one runs, one waits
+        argv = [sys.executable, "-c", code, "why", pod, "-n", "team-a"]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=60)
+        imports[pod] = HEAVY & set(done.stdout.split())
+    assert imports["train-0"] == LIGHT
+    assert imports["next-run"] >= DECIDES
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_in_the_order_of_kubectl_with_examples_that_can_be_run(name: str) -> None:
+    command = load(name)
+    output = CliRunner().invoke(main, [name, "--help"]).output
+    assert output.splitlines()[-1].startswith(f"Usage: kubectl lading {name} ")
+    if isinstance(command, Command):
+        assert output.index("Examples:") < output.index("Options:") < output.index("Global options:")
+        assert command.examples
+        for line in command.examples:
+            first, *words = line.split()
+            assert first == name
+            command.make_context(name, words)
+    assert "…" not in output
+    assert "..." not in output.partition("Usage:")[0]
+
+
+def test_the_help_names_every_command_by_what_it_is_for() -> None:
+    output = CliRunner().invoke(main, ["--help"]).output
+    assert [line.split()[0] for line in output.splitlines() if line.startswith("  ") and line.split()[0] in COMMANDS] == [
+        *COMMANDS
+    ]
 
 
 @pytest.mark.parametrize("text", ["['--version']", "['--help']", "['pods', '--no-such-flag']"])

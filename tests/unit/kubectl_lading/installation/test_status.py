@@ -17,8 +17,8 @@ from kubectl_lading.installation.status import AGAIN_S, wait_until_well
 from kubectl_lading.installation.status_view import StatusView, view_status
 from kubectl_lading.objects import Unread
 from lading.checks.model import Verdict
-from lading.health import NO_SUCH_PAGE
 from lading.kube.resource import NODE_DEVICES, PODS
+from lading.vocabulary import NO_SUCH_PAGE
 from simnode.api_server import write_kubeconfig
 from tests.fakes.installed_cluster import BOOT, LEADER, NAMESPACE, STANDBY, InstalledCluster, served_installation
 from tests.fakes.kubectl_lading import Cli
@@ -89,7 +89,7 @@ def test_a_missing_resource_is_found_by_its_list_if_the_definition_may_not_be_re
     cluster.pages[NODE_DEVICES.path()] = 404
     _, view = seen(cli)
     (result,) = [one for one in view.findings if one.check == "resource-served"]
-    assert (result.verdict, "deploy/crds" in result.mend) == (Verdict.DEGRADED, True)
+    assert (result.verdict, "kubectl lading install" in result.mend) == (Verdict.DEGRADED, True)
 
 
 @contextmanager

@@ -1,7 +1,9 @@
-"""Test `pods -w`: a row whenever a pod changes."""
+"""Test `pods -w`, a row whenever a pod changes, and the flags of lists that kubectl has too."""
 
 import contextlib
 from pathlib import Path
+
+import pytest
 
 from central.view.pods import PodState, PodView, ShareView
 from kubectl_lading.access import connect
@@ -10,8 +12,10 @@ from kubectl_lading.flags import Flags
 from kubectl_lading.pods.listed import list_pods
 from kubectl_lading.pods.pods import print_changes
 from kubectl_lading.where.nodes import view_nodes
-from lading.kube.resource import PODS
+from lading.kube.resource import NODES, PODS
 from simnode.api_server import ApiServer, write_kubeconfig
+from tests.fakes.kube_server import FakeKubeServer
+from tests.fakes.kubectl_lading import Cli
 from tests.fakes.small_cluster import SmallCluster
 
 
@@ -42,3 +46,40 @@ async def test_a_deleted_pod_is_missing_in_the_next_states(tmp_path: Path) -> No
             while after == before:
                 after = states(await anext(clusters))
     assert before.items() - after.items() == {("next-run", PodState.WAITING)}
+
+
+def names(cli: Cli, *words: str) -> set[str]:
+    return {line.split()[0] for line in cli.run(*words, "--no-headers").stdout.splitlines()}
+
+
+def test_a_selector_limits_lists_to_objects_with_these_labels(cli: Cli, server: FakeKubeServer) -> None:
+    pod = server.objects[PODS.path("team-a", "next-run")]
+    pod["metadata"]["labels"] = {"app": "next"}
+    server.objects[PODS.path("team-a", "next-run")] = pod
+    assert names(cli, "pods", "-n", "team-a", "-l", "app=next") == {"next-run"}
+    assert names(cli, "why", "-n", "team-a", "-l", "app=next") == {"next-run"}
+    assert "too-many" in names(cli, "pods", "-n", "team-a")
+    node = server.objects[NODES.path(name="h100-2")]
+    node["metadata"]["labels"] = {"rack": "7"}
+    server.objects[NODES.path(name="h100-2")] = node
+    assert names(cli, "nodes", "-l", "rack=7") == {"h100-2", "TOTAL"}
+
+
+def test_a_selector_that_the_api_server_refuses_is_an_error(cli: Cli) -> None:
+    done = cli.run("pods", "-l", "a==b==c")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "400" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("gpu", "h100-1/0"), ("why", "train-0"), ("quota",)])
+def test_a_selector_without_effect_is_refused(cli: Cli, words: tuple[str, ...]) -> None:
+    assert cli.run(*words, "-l", "app=x").exit_code == 2
+
+
+@pytest.mark.parametrize("words", [("nodes",), ("pods", "-A"), ("top", "namespaces"), ("why", "-A")])
+def test_without_headers_each_line_is_a_row(cli: Cli, words: tuple[str, ...]) -> None:
+    head, *rows = cli.run(*words).stdout.splitlines()
+    bare = cli.run(*words, "--no-headers").stdout.splitlines()
+    assert head.split()[0].isupper()
+    assert [line.split() for line in bare] == [line.split() for line in rows[: len(bare)]]
+    assert len(bare) in (len(rows), len(rows) - 1)  # one line less where a legend is left out

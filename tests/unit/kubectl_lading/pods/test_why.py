@@ -112,7 +112,7 @@ def test_a_pod_of_another_namespace_is_named(server: FakeKubeServer, cli: Cli) -
     assert (done.exit_code, done.stdout) == (1, "")
     assert "team-a/eight" in done.stderr
     server.fail(Fault(status=403, reason="Forbidden"), when=lambda request: "metadata.name" in str(request.query))
-    assert "none" in cli.run("why", "eight").stderr
+    assert "hint" not in cli.run("why", "eight").stderr
 
 
 def test_devices_of_a_pod_that_has_some(cli: Cli) -> None:

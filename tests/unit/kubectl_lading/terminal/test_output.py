@@ -25,6 +25,21 @@ def test_where_there_is_room_a_line_is_as_wide_as_the_terminal_at_most(monkeypat
     assert table(("NODE", "GPUS", "HELD", "HEALTH"), ROWS).width is None
 
 
+def test_long_names_are_broken_where_the_line_would_be_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    name, node = "training-7d9c8b6f5d-x2k4q-worker-12", "gke-cluster-pool-of-accelerators-0f3a9c1b-x7zq"
+    pods = table(
+        ("NAMESPACE", "POD", "STATE", "NODE", "AGE", "ASKS"), [("team-a", name, "holding", node, "120m", "main: 1 GPU")]
+    )
+    out = Console(width=80, color_system=None)
+    with out.capture() as text:
+        out.print(pods, crop=False)
+    lines = [line.rstrip() for line in text.get().splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert "holding" in lines[1]
+
+
 MANY = [f"n{number}" for number in range(MOST_NAMES + 3)]
 
 
