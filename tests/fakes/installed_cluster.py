@@ -15,7 +15,7 @@ from aiohttp import web
 
 from kubectl_lading.installation.control_checks import SCHEDULER
 from kubectl_lading.installation.daemonset_checks import DAEMONSETS as NAMES
-from kubectl_lading.installation.daemonset_checks import FRONT_END, GUARD, HOOKS
+from kubectl_lading.installation.daemonset_checks import GUARD, HOOKS
 from kubectl_lading.installation.read_installation import (
     CONFIG_MAPS,
     CRDS,
@@ -26,7 +26,7 @@ from kubectl_lading.installation.read_installation import (
 )
 from lading import __version__
 from lading.kube.resource import LEASES, PODS, Resource
-from lading.vocabulary import CENTRAL, NODES_NAMESPACE
+from lading.vocabulary import CENTRAL, FRONT_END, NODES_NAMESPACE
 from simnode.api_server import ApiServer
 from simnode.api_store import Call
 from tests.fakes.kubectl_lading import Cli, served

@@ -8,7 +8,7 @@ import msgspec
 
 from central.request.parse import managed_resources
 from kubectl_lading.installation.control_checks import NAME_LABEL, POLICIES, SCHEDULER
-from kubectl_lading.installation.daemonset_checks import FRONT_END, GUARD, HOOKS, REMOVER
+from kubectl_lading.installation.daemonset_checks import GUARD, HOOKS, REMOVER
 from kubectl_lading.installation.installation import Installation, Replica, SchedulerConfig
 from kubectl_lading.objects import (
     Crd,
@@ -23,7 +23,7 @@ from kubectl_lading.objects import (
     Report,
 )
 from lading.nodedevices import VERSION
-from lading.vocabulary import CENTRAL
+from lading.vocabulary import CENTRAL, FRONT_END
 
 NOW: Final = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 BOOT: Final = "11111111-2222-3333-4444-555555555555"

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from lading.kube.errors import (
 )
 from lading.kube.resource import NODES, PODS
 from simnode.api_server import write_kubeconfig
+from simnode.pki import Authority
 from tests.fakes.kube_objects import deep_fields
 from tests.fakes.kube_server import FakeKubeServer, Fault
 
@@ -189,6 +191,31 @@ async def test_a_server_that_is_not_there_is_named_without_its_tls_context(tmp_p
             await client.get(POD)
     assert "127.0.0.1:1" in str(failed.value)
     assert " object at 0x" not in str(failed.value)
+
+
+async def test_an_untrusted_certificate_and_a_closed_connection_are_named_in_words(tmp_path: Path) -> None:
+    """A server whose authority the kubeconfig does not name, then one that closes each connection."""
+
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    pair = Authority(tmp_path / "pki").sign("server", "server", addresses=["127.0.0.1"])
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(pair.certificate, pair.key)
+    messages = []
+    for scheme, context in (("https", tls), ("http", None)):
+        server = await asyncio.start_server(close, "127.0.0.1", 0, ssl=context)
+        async with server:
+            url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            access = open_access(write_kubeconfig(tmp_path / scheme, url, token=TOKEN))
+            async with KubeClient(access, user_agent="lading-test") as client:
+                with pytest.raises(KubeError) as failed:
+                    await client.get(POD)
+        messages.append(failed.value.message)
+    assert "its certificate is not trusted: " in messages[0]
+    assert "closed before an answer" in messages[1]
+    assert not any("_ssl.c" in one or "Error" in one or " object at " in one for one in messages)
 
 
 async def test_a_full_pool_sends_nothing(monkeypatch: pytest.MonkeyPatch, server: FakeKubeServer, client: KubeClient) -> None:
