@@ -95,7 +95,7 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
     scattered: tuple[Scattered, ...] = ()
     preemption: Preemption | None = None
     fixes: Mapping[str, str] = {}  # advice to the user, by reason
-    next_step: str = ""  # what the cluster lacks, if no node reports devices
+    next_step: str = ""  # command to run next if no node reports devices
 
     def help_on(self, node: str) -> NodeHelp | None:
         return next((one for one in self.helps if one.node == node), None)

@@ -43,6 +43,17 @@ def test_install_creates_what_kubectl_would_apply_and_a_second_run_changes_nothi
     assert whats(run(empty, "--dry-run")) == {"unchanged"}
 
 
+def test_labels_and_as_are_the_api_servers_own(empty: ControlPlane) -> None:
+    def ask(*text: str) -> Result:
+        return CliRunner().invoke(main, text, env={"KUBECONFIG": str(empty.admin_conf)})
+
+    labelled = ask("pods", "-A", "-l", "app in (a, b),!c")
+    assert (labelled.exit_code, "kubectl label node NODE" in labelled.stdout) == (0, True), labelled.output
+    assert ask("pods", "-l", "app in (").exit_code == 1
+    refused = ask("nodes", "--as", "jane")
+    assert (refused.exit_code, "lading-reader" in refused.stderr) == (1, True), refused.output
+
+
 def test_a_field_of_another_client_is_overwritten_by_force_only(empty: ControlPlane) -> None:
     scaled = empty.kubectl("scale", "-n", "lading-system", "deployment/lading-central", "--replicas=3")
     assert scaled.returncode == 0, scaled.stderr

@@ -76,7 +76,7 @@ def test_the_line_about_a_command_is_the_first_of_its_own_help(name: str) -> Non
 
 # Modules that take long to import: an HTTP client, a library of vectors, metrics, and central's scheduler, which ranks nodes.
 HEAVY = frozenset({"aiohttp", "central.decide.scheduler", "numpy", "prometheus_client"})
-# What a command needs of them. The client calls the API server; what central would decide needs its scheduler, and vectors.
+# A command needs these of them. The client calls the API server; what central would decide needs its scheduler, and vectors.
 LIGHT = frozenset({"aiohttp"})
 DECIDES = LIGHT | {"central.decide.scheduler", "numpy"}
 IMPORTED = {
