@@ -72,7 +72,7 @@ class Options:
     columns=(
         ("KIND, NAMESPACE, NAME", "Each object of deploy/, and what it needs."),
         ("WHAT", "created, changed, unchanged, deleted, absent; with --dry-run: would be created, changed or deleted."),
-        ("FIELDS", "The fields that change."),
+        ("FIELDS", "The fields that change; left out if no object changes."),
     ),
     examples={
         "install --dry-run": "What would change in this cluster.",
@@ -123,7 +123,7 @@ async def install(
             raise _owned(releases, "uninstall" if uninstall else "install")
         done, left = await (remove(client, objects, options) if uninstall else bring(client, objects, options))
         lines = [summarise(done)] if dry_run else []
-        if not (uninstall or await find_chosen(client)):
+        if not (uninstall or dry_run or await find_chosen(client)):
             lines.append(f"Next, for each node with devices: kubectl label node NODE {FRONT_END}=nri")
     show(done, flags, render_done(done), *map(text, lines))
     for line in left:
@@ -213,17 +213,18 @@ def read_key_id(deploy: Path) -> str:
 def render_done(done: list[Done]) -> Table:
     """Return a table of the changes. A dry run lists only what would change, because all else is as it is."""
     shown = [one for one in done if not one.dry_run or one.what not in (What.UNCHANGED, What.ABSENT)]
+    changed = any(one.fields for one in shown)
     rows = [
         (
             one.kind,
             one.namespace or "-",
             one.name,
             text(_WOULD[one.what] if one.dry_run else one.what, _STYLES[one.what]),
-            ", ".join(one.fields) or "-",
+            *([", ".join(one.fields) or "-"] if changed else []),
         )
         for one in shown
     ]
-    return table(("KIND", "NAMESPACE", "NAME", "WHAT", "FIELDS"), rows)
+    return table(("KIND", "NAMESPACE", "NAME", "WHAT", *(["FIELDS"] if changed else [])), rows)
 
 
 def summarise(done: list[Done]) -> str:
