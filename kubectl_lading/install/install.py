@@ -23,7 +23,7 @@ from kubectl_lading.install.credentials import find_missing
 from kubectl_lading.install.manifests import Manifest, find_deploy, pod_spec, render
 from kubectl_lading.install.nodes import clean, find_chosen, find_holders, label
 from kubectl_lading.terminal.format import count
-from kubectl_lading.terminal.output import show, table, text
+from kubectl_lading.terminal.output import Cell, show, table, text
 from kubectl_lading.terminal.progress import Progress
 from lading.amounts import first_few
 from lading.errors import ConfigError, LadingError
@@ -214,14 +214,14 @@ def render_done(done: list[Done]) -> Table:
     """Return a table of the changes. A dry run lists only what would change, because all else is as it is."""
     shown = [one for one in done if not one.dry_run or one.what not in (What.UNCHANGED, What.ABSENT)]
     changed = any(one.fields for one in shown)
-    rows = [
-        (
+    rows: list[list[Cell]] = [
+        [
             one.kind,
             one.namespace or "-",
             one.name,
             text(_WOULD[one.what] if one.dry_run else one.what, _STYLES[one.what]),
             *([", ".join(one.fields) or "-"] if changed else []),
-        )
+        ]
         for one in shown
     ]
     return table(("KIND", "NAMESPACE", "NAME", "WHAT", *(["FIELDS"] if changed else [])), rows)
