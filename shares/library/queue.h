@@ -17,6 +17,7 @@ enum {
 struct segment {
   int launches;
   int unknown;      /* the last one is of a kind that was not measured yet */
+  int after_rest;   /* a mark was put before the first one, which follows a time without launches: another is put behind it */
   int shared;       /* the device may have worked for others meanwhile, so that the launches may take less than the time of all */
   int64_t expected; /* time of all, in ns */
   int64_t began;    /* when the first one was made */
@@ -56,9 +57,9 @@ void queue_forget(struct queue *, CUcontext);
 void queue_begin(struct queue *, CUstream, Record);
 /* Return the expected time of a launch. */
 int64_t queue_length(const struct queue *, uint16_t kind);
-/* Count a launch, by the thread that made it. `shared`: the device may work for others meanwhile. Return whether more work than
- * `most` is queued, so that queue_wait should follow. */
-int queue_add(struct queue *, CUstream, Record, uint16_t kind, int shared, int64_t most);
+/* Count a launch, by the thread that made it. `began`: when the driver was called. `shared`: the device may work for others meanwhile.
+ * Return whether more work than `most` is queued, so that queue_wait should follow. */
+int queue_add(struct queue *, CUstream, Record, uint16_t kind, int64_t began, int shared, int64_t most);
 /* Wait until no more work than this is queued; no more than a second for one mark. */
 void queue_wait(struct queue *, int64_t most);
 /* Return whether the device has done all work. Does not wait. */
