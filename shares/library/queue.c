@@ -209,13 +209,14 @@ void queue_forget(struct queue *queue, CUcontext context) {
 }
 
 void queue_begin(struct queue *queue, CUstream stream, Record record) {
+  int64_t marked = atomic_load(&queue->marked);
+  if (now_ns() - marked < MARK_NS) return; /* the last mark serves as well */
   pthread_mutex_lock(&queue->lock);
   struct calls calls = begin_calls();
-  int64_t marked = queue->marked;
   take_done(queue);
   if (calls.relaxed && queue->first == queue->next) {
     put_mark(queue, calls.before, stream, record);
-    queue->tail.after_rest = queue->marked - marked > MARK_NS;
+    queue->tail.after_rest = atomic_load(&queue->marked) != marked;
   }
   end_calls(&calls);
   pthread_mutex_unlock(&queue->lock);

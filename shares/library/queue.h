@@ -34,7 +34,7 @@ struct queue {
   } marks[MARKS];
   unsigned first, next;   /* marks that are not known to be done */
   struct segment tail;    /* launches since the last mark */
-  int64_t marked;         /* when the last mark was put */
+  _Atomic int64_t marked; /* when the last mark was put */
   CUevent late;           /* event of a mark for which nobody waits any longer; NULL: there is none */
   CUcontext late_context;
   int64_t late_from;      /* since when its launches are not waited for */
@@ -53,7 +53,7 @@ static inline uint16_t kind_of(const void *work, uint64_t blocks) {
 void queue_reset(struct queue *);
 /* Forget the marks of a context that has ended, with its work. */
 void queue_forget(struct queue *, CUcontext);
-/* Put a mark before the first launch of a turn, by the thread that is about to launch on the stream, so that the launch is measured. */
+/* Put a mark before a launch that follows a pause, by the thread that is about to launch on the stream, so that it is measured. */
 void queue_begin(struct queue *, CUstream, Record);
 /* Return the expected time of a launch. */
 int64_t queue_length(const struct queue *, uint16_t kind);
