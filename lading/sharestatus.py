@@ -26,6 +26,7 @@ class ShareUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     request_percent: int
     limit_percent: int
     held_s: float  # seconds of the card's time, since the container's grant or the server's start
+    waited_s: float = 0.0  # seconds since then for which its launches waited for a turn
     has_turn: bool
     waiters: int  # other containers that want the card
     turns: bool = True  # False: an MPS server runs kernels at any time

@@ -39,7 +39,7 @@ class Token(Generic[P]):
     until_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PageUpdate:
     """Write what a container's processes see without a frame into the container's page."""
 
@@ -58,10 +58,11 @@ class _Container(Generic[P]):
     wanting: dict[P, int] = field(default_factory=dict)  # processes that want the card, and the time that they estimate
     holding: dict[P, None] = field(default_factory=dict)  # processes that have a token
     held_ns: int = 0  # charged time since the container joined
+    waited_ns: int = 0  # time since then for which it wanted the card and did not have the turn
     beside_ns: int = 0  # device time of other containers during its turns, by which its next time is charged less
     heard_ns: int | None = None  # time of the last frame
     ended_ns: int = 0  # end of the last turn
-    shown: PageUpdate | None = None
+    shown: tuple[int, int, bool, int] | None = None  # the last PageUpdate, without the container
 
 
 @dataclass(slots=True)
@@ -83,6 +84,7 @@ class Card(Generic[P]):
         self._holder = ""
         self._until_ns = 0
         self._counted_ns = 0  # time up to which the turn is charged
+        self._settled_ns = 0  # time up to which waiting is counted
         self._turns: deque[_Turn] = deque(maxlen=RECENT_TURNS)  # the last RECENT_TURNS turns, the present one included
         self._began_ns = 0
         self._wake_ns = NO_END
@@ -99,6 +101,10 @@ class Card(Generic[P]):
         its = self._containers[container]
         running = max(0, now_ns - self._counted_ns - its.beside_ns) if container == self._holder else 0
         return its.held_ns + running
+
+    def waited_ns(self, container: str, now_ns: int) -> int:
+        """Return for how long this container has waited for turns since it joined, also by its limit."""
+        return self._containers[container].waited_ns + (now_ns - self._settled_ns if container in self._waiting() else 0)
 
     def count_waiters(self, container: str) -> int:
         """Return how many other containers want the card and do not have the turn."""
@@ -186,7 +192,7 @@ class Card(Generic[P]):
     def stalled(self, now_ns: int) -> Effects[P]:
         """Start the turn anew, uncharged, after a time in which the server did not run: no process could renew or release."""
         self._policy.forgive(now_ns)
-        self._began_ns = self._counted_ns = now_ns
+        self._began_ns = self._counted_ns = self._settled_ns = now_ns
         self._until_ns = NO_END if self._holder else 0
         return self.look(now_ns)
 
@@ -257,7 +263,11 @@ class Card(Generic[P]):
         self._holder, self._until_ns = "", 0
 
     def _settle(self, now_ns: int) -> None:
-        """Charge the turn up to now, less the device time that others had meanwhile."""
+        """Charge the turn up to now, less the device time that others had meanwhile, and count the time for which others
+        waited."""
+        for name in self._waiting() if now_ns > self._settled_ns else ():
+            self._containers[name].waited_ns += now_ns - self._settled_ns
+        self._settled_ns = now_ns
         if self._holder and now_ns > self._counted_ns:
             its, length_ns = self._containers[self._holder], now_ns - self._counted_ns
             beside_ns = min(its.beside_ns, length_ns)
@@ -272,22 +282,23 @@ class Card(Generic[P]):
         return [name for name, its in self._containers.items() if its.wanting and name != self._holder]
 
     def _pages(self, now_ns: int) -> Effects[P]:
-        waiting, changed = self._waiting(), Effects[P]()
+        waiting = self._waiting()
         active = {
             name
             for name, its in self._containers.items()
             if its.holding or its.wanting or (its.heard_ns is not None and now_ns - its.heard_ns < NEIGHBOUR_NS)
         }
-        for name, its in self._containers.items():
+        waiters, neighbours = len(waiting), len(active)
+        changed: Effects[P] = []
+        for name, its in self._containers.items():  # at each frame, for each container: compare first, and make few objects
             holds = name == self._holder
-            page = PageUpdate(
-                container=name,
-                until_ns=self._until_ns if holds else its.ended_ns,
-                waiters=len(waiting) - (name in waiting),
-                neighbours=bool(active - {name}),
-                pause=self._pauses if holds and self._pause else 0,
+            shown = (
+                self._until_ns if holds else its.ended_ns,
+                waiters - (name in waiting),
+                neighbours > (name in active),
+                self._pauses if holds and self._pause else 0,
             )
-            if page != its.shown:
-                its.shown = page
-                changed.append(page)
+            if shown != its.shown:
+                its.shown = shown
+                changed.append(PageUpdate(name, *shown))
         return changed

@@ -78,6 +78,7 @@ class Usage:
     grant: ShareGrant
     uuid: GpuUuid
     held_ns: int  # time of the card that the container had, also beside turns of others, since its grant or this server's start
+    waited_ns: int = 0  # time since then for which it wanted the card and did not have the turn
     used_bytes: int
     limit_bytes: int
     context_bytes: int = 0  # memory that a context of the card takes, as far as the driver has said
@@ -433,6 +434,7 @@ class _Container:
                     grant=self.grant,
                     uuid=gpu.uuid,
                     held_ns=card.card.held_ns(self.name, now_ns),
+                    waited_ns=card.card.waited_ns(self.name, now_ns),
                     used_bytes=memory.used_bytes,
                     limit_bytes=memory.limit_bytes,
                     context_bytes=memory.context_bytes,

@@ -35,6 +35,7 @@ def _use(one: Usage) -> ShareUse:
         request_percent=gpu.request_percent,
         limit_percent=gpu.limit_percent,
         held_s=round(one.held_ns / 1e9, 3),
+        waited_s=round(one.waited_ns / 1e9, 3),
         has_turn=one.has_turn,
         waiters=one.waiters,
         turns=gpu.turns,
@@ -101,9 +102,15 @@ def _read(usage: Sequence[Usage], refused: int) -> Iterator[Metric]:
         "Seconds for which a container had its card, since its grant or the server's start.",
         labels=_LABELS,
     )
+    waited = CounterMetricFamily(
+        "lading_share_waited_seconds",
+        "Seconds for which a container waited for its turn of the card, since its grant or the server's start.",
+        labels=_LABELS,
+    )
     used = GaugeMetricFamily("lading_share_memory_bytes", "Memory of its card that a container uses.", labels=_LABELS)
     for one in usage:
         labels = [one.grant.namespace, one.grant.pod_name, one.grant.container, one.uuid]
         held.add_metric(labels, one.held_ns / 1e9)
+        waited.add_metric(labels, one.waited_ns / 1e9)
         used.add_metric(labels, one.used_bytes)
-    yield from (held, used)
+    yield from (held, waited, used)

@@ -24,6 +24,7 @@
  *   FAKE_CUDA_ASKED          a file: a line for each function that cuGetProcAddress is asked for, name and flags [none]
  *   FAKE_CUDA_FREE_US        for so long a call that frees goes on after the memory is free [0]
  *   FAKE_CUDA_LAUNCH_US      for so long a launch goes on before its work reaches the card [0]
+ *   FAKE_CUDA_RETURN_US      for so long a launch goes on after that, as that of a process which waits for a CPU [0]
  *   FAKE_CUDA_LAUNCHES       a file: when the work of each launch reached the card, as int64 nanoseconds of CLOCK_MONOTONIC [none]
  *
  * What the state of a card counts, `fake_cuda_counts` returns: launches, and bytes that are allocated by this process.
@@ -201,7 +202,7 @@ static struct handle *handles;
 static struct mapping *mappings, *tiles;
 static struct reservation *reservations;
 static struct export *exports;
-static int64_t free_ns, launch_ns;
+static int64_t free_ns, launch_ns, return_ns;
 static int launch_log = -1;
 static int forked; /* a child of a process that used CUDA: it never can (seen) */
 static CUdeviceptr next_address = 0x7f0000000000;
@@ -385,7 +386,7 @@ API CUresult cuInit(unsigned flags) {
       return joined;
     }
     const char *names = getenv("NVIDIA_VISIBLE_DEVICES"), *mib = getenv("FAKE_CUDA_MIB"), *us = getenv("FAKE_CUDA_FREE_US");
-    const char *delay = getenv("FAKE_CUDA_LAUNCH_US"), *log = getenv("FAKE_CUDA_LAUNCHES");
+    const char *delay = getenv("FAKE_CUDA_LAUNCH_US"), *log = getenv("FAKE_CUDA_LAUNCHES"), *late = getenv("FAKE_CUDA_RETURN_US");
     char *list = strdup(names ? names : ""), *rest = list, *name;
     while ((name = strsep(&rest, ","))) add_card(name);
     const char *context = getenv("FAKE_CUDA_CONTEXT_MIB");
@@ -394,6 +395,7 @@ API CUresult cuInit(unsigned flags) {
     if (!count) add_cards_of_dev();
     free_ns = us ? atoll(us) * 1000 : 0;
     launch_ns = delay ? atoll(delay) * 1000 : 0;
+    return_ns = late ? atoll(late) * 1000 : 0;
     if (log) launch_log = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     total = (size_t)(mib ? atoll(mib) : 81008) << 20;
     for (int i = 0; i < count && context_bytes; i++) atomic_store(&slots[i][own_slot[i]], INITIAL);
@@ -1328,6 +1330,7 @@ static CUresult enqueue(struct CUstream_st *stream, CUfunction f, int64_t us, vo
     atomic_store(&fault.work, &context->work);
   }
   atomic_fetch_add(&cards[context->card]->launches, 1);
+  if (return_ns) sleep_until(now() + return_ns);
   if (launch_log >= 0 && write(launch_log, &t, sizeof t) != sizeof t) return INVALID_CONTEXT;
   return CUDA_SUCCESS;
 }

@@ -278,19 +278,22 @@ struct launch {
   struct device *device; /* NULL: it needs no turn. It is captured, a node of a graph, or the device takes none */
   enum mode mode;
   uint16_t kind;
+  int64_t began; /* before the call: afterwards the device may have been at work for a while */
 };
 
 /* Return the launch when it may be made. */
 static struct launch begin_launch(CUstream stream, int captured, Record record, uint16_t kind) {
-  struct launch launch = {captured ? NULL : device_with_turns(), IN_TURN, kind};
+  struct launch launch = {captured ? NULL : device_with_turns(), IN_TURN, kind, 0};
   if (!launch.device) return launch;
   struct launches *on = launches_on(launch.device);
   note_pause(on);
   int64_t length = queue_length(&on->queue, kind);
-  if (LIKELY(in_turn(launch.device, length) && !is_paused(launch.device))) return launch;
-  if (is_paused(launch.device)) wait_out_pause(launch.device);
-  if (!in_turn(launch.device, length)) launch.mode = wait_for_device(launch.device, length);
-  queue_begin(&on->queue, stream, record);
+  if (!LIKELY(in_turn(launch.device, length) && !is_paused(launch.device))) {
+    if (is_paused(launch.device)) wait_out_pause(launch.device);
+    if (!in_turn(launch.device, length)) launch.mode = wait_for_device(launch.device, length);
+    queue_begin(&on->queue, stream, record);
+  }
+  launch.began = now_ns();
   return launch;
 }
 
@@ -305,7 +308,7 @@ static void end_launch(struct launch launch, CUstream stream, Record record) {
   struct launches *on = launches_on(launch.device);
   int neighbours = has_neighbours(launch.device);
   int64_t length = queue_length(&on->queue, launch.kind), most = most_queued(launch.device, length);
-  int full = queue_add(&on->queue, stream, record, launch.kind, launch.mode == GUEST && neighbours, most);
+  int full = queue_add(&on->queue, stream, record, launch.kind, launch.began, launch.mode == GUEST && neighbours, most);
   int64_t now = now_ns();
   atomic_store(&on->last_launch, now);
   if (launch.mode != FIXED) account_launch(&on->account, now, length, launch.mode == IN_TURN, neighbours);

@@ -42,15 +42,18 @@ static int64_t bounded(int64_t unit) {
   return unit < LEAST_UNIT_NS ? LEAST_UNIT_NS : unit > LONGEST_UNIT_NS ? LONGEST_UNIT_NS : unit;
 }
 
-/* Learn from the time that the launches of a segment took together. */
-static void learn(struct queue *queue, const struct segment *segment, int64_t took) {
+/* Learn from the time that the launches of a segment took together, or at most. What was expected of them when they were made does not
+ * matter: other segments may have changed that since. */
+static void learn(struct queue *queue, const struct segment *segment, int64_t took, int is_most) {
   if (segment->unknown) { /* a mark follows a launch of a new kind at once, so that it is the last */
     int32_t *unit = &queue->units[segment->kinds[segment->launches - 1]];
     if (!*unit) *unit = (int32_t)bounded(took - (segment->expected - FIRST_UNIT_NS));
     return;
   }
-  if (segment->shared && took > segment->expected) return;
-  double by = segment->expected ? ((double)took / (double)segment->expected + 1) / 2 : 1; /* half-way to what was measured */
+  int64_t expected = 0;
+  for (int i = 0; i < segment->launches; i++) expected += queue->units[segment->kinds[i]];
+  if (!expected || ((segment->shared || is_most) && took > expected)) return;
+  double by = ((double)took / (double)expected + 1) / 2; /* half-way to what was measured */
   for (int i = 0; i < segment->launches; i++) {
     int32_t *unit = &queue->units[segment->kinds[i]];
     int seen = 0;
@@ -59,19 +62,29 @@ static void learn(struct queue *queue, const struct segment *segment, int64_t to
   }
 }
 
-/* Take the first mark, which is done. */
-static void take_first(struct queue *queue) {
-  unsigned at = queue->first % MARKS, before = (queue->first + MARKS - 1) % MARKS;
-  struct segment *segment = &queue->marks[at].segment;
+/* Return the time between a mark, which is done, and the one before it; -1 if it is not known. */
+static int64_t time_before(const struct queue *queue, unsigned at) {
+  unsigned before = (at + MARKS - 1) % MARKS;
   float ms;
+  if (!queue->marks[before].event || queue->marks[before].context != queue->marks[at].context) return -1;
+  return real.cuEventElapsedTime(&ms, queue->marks[before].event, queue->marks[at].event) ? -1 : (int64_t)(ms * 1e6);
+}
+
+/* Take the first mark, which is done. Of launches that found the device at rest, only the most that they can have taken is known:
+ * they were neither begun before the program made them nor before the mark before. */
+static void take_first(struct queue *queue) {
+  unsigned at = queue->first % MARKS;
+  const struct segment *segment = &queue->marks[at].segment;
+  int follows = queue->marks[at].follows;
   if (segment->launches) {
-    int64_t most = now_ns() - segment->began; /* all that is known of a launch that found the device at rest */
-    if (queue->marks[at].follows && !real.cuEventElapsedTime(&ms, queue->marks[before].event, queue->marks[at].event)) {
-      int64_t took = (int64_t)(ms * 1e6);
+    int64_t most = now_ns() - segment->began;
+    /* Launches without a pause between them have filled the segment: the two times are the same. */
+    int64_t took = follows || segment->launches < MOST_UNMARKED ? time_before(queue, at) : -1;
+    if (took >= 0 && follows) {
       if (took > 2 * segment->expected + MUCH_NS) atomic_fetch_add(&queue->more, took - segment->expected);
-      learn(queue, segment, took);
-    } else if (segment->unknown || most < segment->expected) {
-      learn(queue, segment, most);
+      learn(queue, segment, took, 0);
+    } else {
+      learn(queue, segment, took >= 0 && took < most ? took : most, 1);
     }
   }
   queue->first++;
@@ -196,27 +209,33 @@ void queue_forget(struct queue *queue, CUcontext context) {
 }
 
 void queue_begin(struct queue *queue, CUstream stream, Record record) {
+  int64_t marked = atomic_load(&queue->marked);
+  if (now_ns() - marked < MARK_NS) return; /* the last mark serves as well */
   pthread_mutex_lock(&queue->lock);
   struct calls calls = begin_calls();
-  if (calls.relaxed && queue->first == queue->next) put_mark(queue, calls.before, stream, record);
+  take_done(queue);
+  if (calls.relaxed && queue->first == queue->next) {
+    put_mark(queue, calls.before, stream, record);
+    queue->tail.after_rest = atomic_load(&queue->marked) != marked;
+  }
   end_calls(&calls);
   pthread_mutex_unlock(&queue->lock);
 }
 
 int64_t queue_length(const struct queue *queue, uint16_t kind) { return queue->units[kind] ? queue->units[kind] : FIRST_UNIT_NS; }
 
-int queue_add(struct queue *queue, CUstream stream, Record record, uint16_t kind, int shared, int64_t most) {
+int queue_add(struct queue *queue, CUstream stream, Record record, uint16_t kind, int64_t began, int shared, int64_t most) {
   int full = 0;
   pthread_mutex_lock(&queue->lock);
   struct segment *tail = &queue->tail;
-  int64_t now = now_ns();
-  if (!tail->launches) tail->began = now;
+  if (!tail->launches) tail->began = began;
   int64_t between = most / 2 < MARK_NS ? most / 2 : MARK_NS;
   tail->unknown = !queue->units[kind];
   tail->shared |= shared;
   tail->kinds[tail->launches++] = kind;
   tail->expected += queue_length(queue, kind);
-  if (tail->unknown || tail->expected >= between || tail->launches == MOST_UNMARKED || now - queue->marked > MARK_NS) {
+  int is_due = tail->unknown || tail->after_rest || tail->expected >= between || began - queue->marked > MARK_NS;
+  if (is_due || tail->launches == MOST_UNMARKED) {
     struct calls calls = begin_calls();
     put_mark(queue, calls.before, stream, record);
     end_calls(&calls);

@@ -17,6 +17,7 @@ enum {
 struct segment {
   int launches;
   int unknown;      /* the last one is of a kind that was not measured yet */
+  int after_rest;   /* a mark was put before the first one, which follows a time without launches: another is put behind it */
   int shared;       /* the device may have worked for others meanwhile, so that the launches may take less than the time of all */
   int64_t expected; /* time of all, in ns */
   int64_t began;    /* when the first one was made */
@@ -33,7 +34,7 @@ struct queue {
   } marks[MARKS];
   unsigned first, next;   /* marks that are not known to be done */
   struct segment tail;    /* launches since the last mark */
-  int64_t marked;         /* when the last mark was put */
+  _Atomic int64_t marked; /* when the last mark was put */
   CUevent late;           /* event of a mark for which nobody waits any longer; NULL: there is none */
   CUcontext late_context;
   int64_t late_from;      /* since when its launches are not waited for */
@@ -52,13 +53,13 @@ static inline uint16_t kind_of(const void *work, uint64_t blocks) {
 void queue_reset(struct queue *);
 /* Forget the marks of a context that has ended, with its work. */
 void queue_forget(struct queue *, CUcontext);
-/* Put a mark before the first launch of a turn, by the thread that is about to launch on the stream, so that the launch is measured. */
+/* Put a mark before a launch that follows a pause, by the thread that is about to launch on the stream, so that it is measured. */
 void queue_begin(struct queue *, CUstream, Record);
 /* Return the expected time of a launch. */
 int64_t queue_length(const struct queue *, uint16_t kind);
-/* Count a launch, by the thread that made it. `shared`: the device may work for others meanwhile. Return whether more work than
- * `most` is queued, so that queue_wait should follow. */
-int queue_add(struct queue *, CUstream, Record, uint16_t kind, int shared, int64_t most);
+/* Count a launch, by the thread that made it. `began`: when the driver was called. `shared`: the device may work for others meanwhile.
+ * Return whether more work than `most` is queued, so that queue_wait should follow. */
+int queue_add(struct queue *, CUstream, Record, uint16_t kind, int64_t began, int shared, int64_t most);
 /* Wait until no more work than this is queued; no more than a second for one mark. */
 void queue_wait(struct queue *, int64_t most);
 /* Return whether the device has done all work. Does not wait. */

@@ -87,8 +87,9 @@ def test_memory_beyond_a_share_is_refused_and_nvml_shows_the_share(node: GpuNode
 def test_two_shares_get_their_requests(node: GpuNode) -> None:
     with running(node, "seventy", share(70)) as seventy, running(node, "thirty", share(30)) as thirty:
         with ThreadPoolExecutor() as both:
-            most, least = both.map(work, (seventy, thirty))
-        assert 0.6 < most / (most + least) < 0.8
+            assert min(both.map(work, (seventy, thirty))) > 0
+        for use in node.uses():  # a program that waits for a CPU does not want the card meanwhile
+            assert use["heldS"] / (use["heldS"] + use["waitedS"]) > use["requestPercent"] / 100 - 0.06
 
 
 def test_a_share_goes_on_while_the_servers_are_killed(node: GpuNode) -> None:

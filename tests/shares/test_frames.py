@@ -31,13 +31,15 @@ class CountingServer(Block):
         self._path = path
         self.frames: Counter[Kind] = Counter()
         self.turns: list[Kind] = []  # frames about turns, in their order
+        self.outside_ns = 0  # time of the device outside turns, as the process reported it
+        self.turn_ns = NO_END  # length of a turn
         self.used = 0
         self.takes_use = 1  # 0: no process works outside a turn
         self.waiters = 0  # so many other containers want the card during each turn
         self._ending = threading.Event()
 
     def _begin(self) -> None:
-        shown = DeviceShare(CARD, request_ppm=500_000, limit_ppm=1_000_000, limit_bytes=LIMIT_MIB * MIB)
+        shown = DeviceShare(CARD, request_ppm=1_000_000, limit_ppm=1_000_000, limit_bytes=LIMIT_MIB * MIB)
         self.page = self._ends.enter_context(SharedPage([shown]))
         self._path.unlink(missing_ok=True)
         listening = self._ends.enter_context(socket.socket(socket.AF_UNIX))
@@ -72,9 +74,12 @@ class CountingServer(Block):
         self.frames[frame.kind] += 1
         if frame.kind in {Kind.WANT, Kind.RELEASE}:
             self.turns.append(frame.kind)
+        if frame.kind in {Kind.WANT, Kind.RELEASE, Kind.USE}:
+            self.outside_ns += frame.c
         if frame.kind is Kind.WANT:
-            self.page.show_turn(0, NO_END, self.waiters, neighbours=True, pause=0)
-            accepted.send(pack(Frame(Kind.TOKEN, a=NO_END, c=NO_END)))
+            until_ns = NO_END if self.turn_ns == NO_END else time.monotonic_ns() + self.turn_ns
+            self.page.show_turn(0, until_ns, self.waiters, neighbours=True, pause=0)
+            accepted.send(pack(Frame(Kind.TOKEN, a=self.turn_ns, c=until_ns)))
         self.used += {Kind.ADD: frame.a, Kind.SUB: -frame.a}.get(frame.kind, 0)
         self.page.show_used(0, self.used)
         if not frame.b and frame.kind in {Kind.ADD, Kind.CONTEXT}:
@@ -184,3 +189,49 @@ def test_a_program_that_pauses_keeps_its_turn_while_no_other_wants_the_card(
     cycle: list[Call] = [["launch", MS], ["sync"], SLEEP]
     process.do(*(5 * cycle))
     assert server.turns == [Kind.WANT]
+
+
+def learn_lengths(process: Process, server: CountingServer, microseconds: int) -> None:
+    """Launch kernels within a turn, so that the library knows their length, and wait until the turn is over."""
+    assert process.do(["launch_many", microseconds, 2], ["sync"]) == [0, 0]
+    eventually(lambda: Kind.RELEASE in server.turns)
+
+
+@pytest.mark.fake_card("for how long it has worked for a process")
+@pytest.mark.parametrize(("microseconds", "late_us"), [(200, 0), (MS, 0), (MS, 550)])
+def test_kernels_now_and_then_are_charged_what_the_device_did(
+    container: Container, server: CountingServer, microseconds: int, late_us: int
+) -> None:
+    """Check that neither the pauses between launches count, nor a process that waits for a CPU hides a part of its work."""
+    server.turn_ns = 50_000_000
+    process = container.start(FAKE_CUDA_RETURN_US=str(late_us))
+    learn_lengths(process, server, microseconds)
+    before_ns = process.call("worked_ns")
+    cycle: list[Call] = [["launch", microseconds], ["sync"], SLEEP]
+    process.do(*(50 * cycle))
+    worked_ns = process.call("worked_ns") - before_ns
+    assert server.frames[Kind.WANT] == 1
+    eventually(lambda: server.outside_ns > 0.8 * worked_ns)
+    assert server.outside_ns < 1.3 * worked_ns
+
+
+@pytest.mark.fake_card("for how long it has worked for a process")
+def test_tiny_kernels_are_charged_what_the_device_did_and_not_the_time_between_launches(
+    site: Site, container: Container, server: CountingServer, driver_folder: Path
+) -> None:
+    """A launch by this program takes several times as long as a kernel. Another context uses the card now and then."""
+    server.turn_ns = 50_000_000
+    tiny, other = container.start(), site.container("other").start(LD_LIBRARY_PATH=str(driver_folder))
+    learn_lengths(tiny, server, 2)
+    other.call("begin", MS, 1)
+    for _ in range(20):
+        wanted, reported_ns, before_ns = server.frames[Kind.WANT], server.outside_ns, tiny.call("worked_ns")
+        began = time.monotonic()
+        tiny.call("launch_many", 2, 50_000)
+        took_ns, worked_ns = (time.monotonic() - began) * 1e9, tiny.call("worked_ns") - before_ns
+        if server.frames[Kind.WANT] == wanted:
+            break  # it needed no turn, so that all of its work was reported
+    assert worked_ns < 0.5 * took_ns
+    assert server.frames[Kind.WANT] == wanted
+    eventually(lambda: server.outside_ns - reported_ns > 0.9 * worked_ns)
+    assert server.outside_ns - reported_ns < 1.2 * worked_ns

@@ -19,7 +19,8 @@ PAGES: Final = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "d
 
 
 def test_every_bug_has_a_test_that_exists() -> None:
-    rows = re.findall(r"^\| .* \| ([^|]*) \|$", (ROOT / "docs/bugs.md").read_text(), re.MULTILINE)[1:]
+    cells = re.findall(r"^\| .* \| ([^|]*) \|$", (ROOT / "docs/bugs.md").read_text(), re.MULTILINE)
+    rows = [cell for cell in cells if cell != "test"]  # the other cells are heads of tables
     assert rows
     for row in rows:
         assert "`" in row

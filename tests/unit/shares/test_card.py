@@ -132,6 +132,19 @@ def test_a_container_cannot_give_another_one_the_card_by_its_reports() -> None:
     assert had["b"] / now_ns < 0.45 + 0.1 + 0.05  # no more than the requests of both
 
 
+def test_a_container_waits_while_it_wants_the_card_and_another_one_has_the_turn(card: Card[str]) -> None:
+    both_want(card)
+    turn_ns = card.wake_ns()
+    card.look(turn_ns)
+    assert card.holder == "b"
+    card.want("a", "a", 0, 0, turn_ns + 3 * MS)  # until then, it did not want the card
+    now_ns = turn_ns + 4 * MS
+    assert (card.waited_ns("a", now_ns), card.waited_ns("b", now_ns)) == (MS, turn_ns)
+    assert card.holder == "b"
+    card.stalled(now_ns + 1_000 * MS)
+    assert card.waited_ns("a", now_ns + 1_001 * MS) < 10 * MS
+
+
 def test_a_guest_pauses_the_holder_for_a_moment(card: Card[str]) -> None:
     card.want("a", "a", 0, 0, 0)
     pause = pages(card.use("b", "b", 0, MS, pause=True))["a"].pause

@@ -20,6 +20,7 @@ USE = Usage(
     grant=share("train", shared(request=30, limit=60)),
     uuid=CARD,
     held_ns=1_234_567_890,
+    waited_ns=2_500_000_000,
     used_bytes=700 * MIB + 1,
     limit_bytes=2048 * MIB,
     process_ids=(11, 12),
@@ -48,7 +49,7 @@ async def asked(path: Path, *uses: Usage) -> list[ShareUse]:
 def test_the_answer_is_the_use_of_each_share(path: Path) -> None:
     (use,) = asyncio.run(asked(path, USE))
     assert (use.namespace, use.pod, use.container, use.gpu) == ("ml", "p", "train", CARD)
-    assert (use.request_percent, use.limit_percent, use.held_s) == (30, 60, 1.235)
+    assert (use.request_percent, use.limit_percent, use.held_s, use.waited_s) == (30, 60, 1.235, 2.5)
     assert (use.memory_used_mib, use.memory_limit_mib, use.processes) == (701, 2048, 2)
     assert (use.has_turn, use.waiters) == (True, 1)
     assert render_table([use]) == TABLE
@@ -96,6 +97,7 @@ def test_metrics_are_by_pod_container_and_card() -> None:
     text = generate_latest(Metrics(lambda: [USE], lambda: 3).registry).decode()
     labels = f'{{container="train",gpu="{CARD}",namespace="ml",pod="p"}}'
     assert f"lading_share_held_seconds_total{labels} 1.23456789\n" in text
+    assert f"lading_share_waited_seconds_total{labels} 2.5\n" in text
     assert f"lading_share_memory_bytes{labels} 7.34003201e+08\n" in text
     assert "lading_shares_refused_total 3.0\n" in text
 
