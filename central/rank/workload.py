@@ -13,9 +13,9 @@ from typing import Annotated, Final
 
 import msgspec
 
+from central.request.check import MAX_DEVICES
 from central.request.cpu_memory import MOST
 from central.request.model import NO_CPU_MEMORY, CpuMemory, Shape, at_one_time
-from central.request.own import MAX_DEVICES
 from lading.devices.assignment import MAX_MEMORY_MIB
 
 MASS: Final = 1 << 20
