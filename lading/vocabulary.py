@@ -89,6 +89,7 @@ NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
 # A pod requests devices from central by these names, in resources.limits.
 RESOURCE_GPU: Final = "lading.dev/gpu"  # whole cards
 RESOURCE_GPU_MEMORY: Final = "lading.dev/gpu-memory"  # a share of one card, bytes
+RESOURCE_GPU_MEMORY_PERCENT: Final = "lading.dev/gpu-memory-percent"  # a share of one card's memory, percent
 RESOURCE_GPU_CORE: Final = "lading.dev/gpu-core"  # a share of one card's compute, percent
 RESOURCE_RDMA: Final = "lading.dev/rdma"  # number of VFs
 RESOURCE_GANG_MEMBER: Final = "lading.dev/gang-member"  # 1: a pod without devices that starts with its gang

@@ -21,14 +21,12 @@ from typing import Any, Final
 
 import msgspec
 
+from central.request.networks import DNS_LABEL, UnreadableNetworks, parse_networks
 from lading.errors import ConfigError
-from lading.vocabulary import NETWORKS, PciAddress
+from lading.vocabulary import PciAddress
 
 VF: Final = "{vf}"
 
-_LABEL: Final = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
-_LISTED: Final = re.compile(rf"(?:(?P<namespace>{_LABEL})/)?(?P<name>{_LABEL})(?:@(?P<interface>[^\s/@]{{1,15}}))?")
-_KEYS: Final = frozenset({"name", "namespace"})
 _ADDRESS: Final = PciAddress("10000:00:00.0")  # the longest form of a PCI address
 
 
@@ -48,20 +46,13 @@ class VfNetwork:
         return namespace == self.namespace and re.fullmatch("[-0-9a-f]+".join(parts), name) is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadableNetworks:
-    """Hold the reason why the pod's annotation cannot be read, for the pod's events."""
-
-    why: str
-
-
 def parse_vf_network(text: str) -> VfNetwork | None:
     """Parse a text such as `lading-vfs/vf-{vf}`. Return None if the text is empty. Raise ConfigError if it is invalid."""
     if not text:
         return None
     namespace, _, name = text.partition("/")
     network = VfNetwork(namespace=namespace, name=name)
-    if not re.fullmatch(_LABEL, namespace) or not re.fullmatch(_LABEL, network.of(_ADDRESS)) or name.count(VF) > 1:
+    if not re.fullmatch(DNS_LABEL, namespace) or not re.fullmatch(DNS_LABEL, network.of(_ADDRESS)) or name.count(VF) > 1:
         raise ConfigError(
             f"cni_network: {text!r} is no NetworkAttachmentDefinition",
             hint='cni_network = "lading-vfs/vf-{vf}", a namespace/name',
@@ -74,7 +65,7 @@ def add_networks(
 ) -> str | UnreadableNetworks:
     """Return the new annotation; `own` unchanged if no network is added or removed. `vfs`: each VF with its name in the pod.
     The same arguments give the same text."""
-    there = _parse(own)
+    there = parse_networks(own)
     if isinstance(there, UnreadableNetworks):
         return there
     others = [one for one in there if not network.names(one.get("namespace") or pod_namespace, one["name"])]
@@ -86,36 +77,3 @@ def add_networks(
 
 def _render(vf: PciAddress, interface: str, network: VfNetwork) -> dict[str, Any]:
     return {"name": network.of(vf), "namespace": network.namespace, "interface": interface, "deviceID": vf}
-
-
-def _parse(text: str) -> list[dict[str, Any]] | UnreadableNetworks:
-    """Parse the annotation: as JSON if it has one of the characters `[{"`, else as names separated by commas."""
-    if not text:
-        return []
-    if not set(text) & set('[{"'):
-        return _parse_list(text)
-    try:
-        result = msgspec.json.decode(text, type=list[dict[str, Any]])
-    except (msgspec.MsgspecError, ValueError, RecursionError) as e:  # ValueError: half of a surrogate pair
-        return UnreadableNetworks(why=f"cannot add VFs to the pod's {NETWORKS}: {e}")
-    for i, one in enumerate(result):
-        if not isinstance(one.get("name"), str) or not isinstance(one.get("namespace", ""), str | None):
-            return UnreadableNetworks(why=f"cannot add VFs to the pod's {NETWORKS}: [{i}] has no name")
-        # Go also reads `Name` as `name`, and the last key wins. Such keys are refused, so that all readers see one network.
-        if alike := [key for key in one if key not in _KEYS and key.casefold() in _KEYS]:
-            return UnreadableNetworks(
-                why=f"cannot add VFs to the pod's {NETWORKS}: [{i}] has {alike[0]!r:.80}: write it in lower case"
-            )
-    return result
-
-
-def _parse_list(text: str) -> list[dict[str, Any]] | UnreadableNetworks:
-    result = []
-    for item in text.split(","):
-        match = _LISTED.fullmatch(item.strip())
-        if match is None:
-            return UnreadableNetworks(
-                why=f"cannot add VFs to the pod's {NETWORKS}: {item.strip()!r:.80} is no network as ns/name@eth1"
-            )
-        result.append({key: value for key, value in match.groupdict().items() if value is not None})
-    return result

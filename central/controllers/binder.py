@@ -22,9 +22,10 @@ from typing import Final
 
 import msgspec
 
-from central.assignment.networks import UnreadableNetworks, VfNetwork, add_networks
+from central.assignment.networks import VfNetwork, add_networks
 from central.decide.scheduler import Bound, NotBound, Reservation, Scheduler
 from central.loop.faults import Faults, Work
+from central.request.networks import UnreadableNetworks
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
 from central.state.counts import BindOutcome

@@ -199,4 +199,4 @@ def _of_share(container: ContainerRequest, average_mib: float) -> float:
     if (share := container.share) is None:
         return 0.0
     memory = (share.memory_mib or 0) / average_mib if average_mib else 0.0
-    return share.cards * min(1.0, max(memory, (share.core_percent or 0) / FULL_CORE))
+    return share.cards * min(1.0, max(memory, share.percent / FULL_CORE))

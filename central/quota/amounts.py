@@ -140,7 +140,7 @@ def _on(request: DeviceRequest, usable_mib: int | None) -> int | None:
 
 def _of_container(one: ContainerRequest, profile: str, card_mib: int) -> int:
     if one.share is not None:
-        return one.share.cards * _part(one.share.memory_mib or 0, one.share.core_percent or 0, card_mib)
+        return one.share.cards * _part(one.share.memory_mib or 0, one.share.percent, card_mib)
     return one.gpus * (_of_instance(profile, card_mib) if profile else CARD)
 
 

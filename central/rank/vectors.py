@@ -67,9 +67,11 @@ def wish_of(request: DeviceRequest) -> Wish | None:
     simple = DeviceRequest(
         containers=(plain,), policy=request.policy, gpu_models=request.gpu_models, isolation=request.isolation
     )
-    if one != plain or request != simple or (one.share is not None and one.share.cards > 1):
+    if one != plain or request != simple:
         return None
     if one.share is not None:
+        if one.share.cards > 1 or one.share.memory_percent is not None:
+            return None
         return Wish(request.gpu_models, 0, one.share.memory_mib, one.share.core_percent, request.isolation)
     return Wish(request.gpu_models, one.gpus)
 

@@ -67,11 +67,11 @@ def kind_of(shape: Shape) -> PodKind:
     shares = [one.share for one in containers if one.share is not None]
     if not shares:
         return PodKind(cpu_memory=shape.cpu_memory)
-    largest = max(shares, key=lambda share: (share.memory_mib or 0, share.core_percent or 0))
+    largest = max(shares, key=lambda share: (share.memory_mib or 0, share.percent))
     return PodKind(
         cpu_memory=shape.cpu_memory,
         memory_mib=largest.memory_mib,
-        core_percent=largest.core_percent,
+        core_percent=largest.percent or None,  # a percentage of memory counts as one of compute
         models=shape.request.gpu_models,
     )
 

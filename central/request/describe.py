@@ -54,6 +54,7 @@ def _devices_as_text(container: ContainerRequest, request: DeviceRequest) -> Ite
         yield f"{container.gpus} {kind}"
     if share := container.share:
         amounts = [format_mib(share.memory_mib)] if share.memory_mib else []
+        amounts += [f"{share.memory_percent}% of the memory"] if share.memory_percent else []
         amounts += [f"{share.core_percent}%"] if share.core_percent else []
         limit = f", limited to {share.core_limit_percent}% of the compute" if share.core_limit_percent else ""
         each = f" of each of {share.cards} GPUs" if share.cards > 1 else ""

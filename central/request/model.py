@@ -50,13 +50,19 @@ class PartitionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Request an equal part of each of `cards` cards. If `memory_mib` is None, the share's percentage of memory equals its
-    percentage of compute. Whether a share fits does not depend on the limit."""
+    """Request an equal part of each of `cards` cards. If `memory_mib` and `memory_percent` are None, the share's percentage of
+    memory equals its percentage of compute. Whether a share fits does not depend on the limit."""
 
     memory_mib: int | None = None
+    memory_percent: int | None = None  # percentage of the card's usable memory, in place of MiB
     core_percent: int | None = None
     core_limit_percent: int | None = None  # maximum compute while other shares leave it unused; None: the isolation's default
     cards: int = 1  # number of different cards
+
+    @property
+    def percent(self) -> int:
+        """Return the larger of the percentages of compute and of memory; 0 if there is none."""
+        return max(self.core_percent or 0, self.memory_percent or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +104,12 @@ class DeviceRequest:
     partition: PartitionPolicy | None = None  # None: the cluster's default
     sharing: Sharing | None = None  # labels of the pod's shares; a whole card is never shared
     isolation: IsolationName | None = None  # isolation of the pod's shares; None: the node's default
+    same_card: bool = False  # all shares of the pod are on one card
     _hash: int = field(init=False, repr=False, compare=False)  # cached, because each decision hashes the request eight times
 
     def __post_init__(self) -> None:
         shown = self.containers, self.policy, self.gpu_models, self.mig_profile, self.rdma_policy, self.scope
-        object.__setattr__(self, "_hash", hash((*shown, self.partition, self.sharing, self.isolation)))
+        object.__setattr__(self, "_hash", hash((*shown, self.partition, self.sharing, self.isolation, self.same_card)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -131,6 +138,7 @@ class Shape:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MalformedRequest:
     message: str
+    unread: bool = False  # the request is to another system, whose pods central does not read
 
     @property
     def shown(self) -> str:

@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 from central.request.amounts import MIB, BadRequestError, Resource, list_resources, read_amounts, shown
 from central.request.check import MAX_DEVICES, Keys, check_profile, check_request
+from central.request.dialects.dialect import Claims
 from central.request.model import (
     ContainerRequest,
     DeviceRequest,
@@ -50,6 +51,7 @@ from lading.vocabulary import (
     RESOURCE_GPU,
     RESOURCE_GPU_CORE,
     RESOURCE_GPU_MEMORY,
+    RESOURCE_GPU_MEMORY_PERCENT,
     RESOURCE_RDMA,
     SHARE_AFFINITY,
     SHARE_ANTI_AFFINITY,
@@ -64,6 +66,7 @@ _RESOURCES: Final = {
     RESOURCE_GPU_MEMORY: Resource(
         "an amount of one card's memory with its unit, 1Mi or more: 8Gi, 8138Mi", MAX_MEMORY_MIB, MIB
     ),
+    RESOURCE_GPU_MEMORY_PERCENT: Resource("a whole number of percent of one card's memory, 1 to 100", 100),
     RESOURCE_GPU_CORE: Resource(f"a whole number of percent of one card, 1 to 100; {RESOURCE_GPU} is for whole cards", 100),
     RESOURCE_RDMA: Resource(f"a whole number of VFs, 1 to {MAX_DEVICES}", MAX_DEVICES),
     RESOURCE_GANG_MEMBER: Resource("1, in a pod without devices that starts with its gang", 1),
@@ -89,8 +92,8 @@ _PERCENT: Final = re.compile(r"[1-9][0-9]?|100")
 class Own:
     """Read Lading's own dialect."""
 
-    resources: Final = frozenset(_RESOURCES)
-    prefix: Final = PREFIX
+    name: Final = "lading"
+    claims: Final = Claims(resources=_RESOURCES, prefixes=(PREFIX,))
 
     def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         """Return the pod's device request. Pods of one template get equal requests: of a pod's identity, a request has only the
@@ -107,10 +110,13 @@ class Own:
 
 def _container(container: Container, role: Role) -> ContainerRequest:
     requested = read_amounts(container, _RESOURCES, (PREFIX,))
-    gpus, memory, core, vfs, member = (requested.get(resource, 0) for resource in _RESOURCES)
-    if not memory and not core:
+    gpus, memory, percent, core, vfs, member = (requested.get(resource, 0) for resource in _RESOURCES)
+    if memory and percent:
+        where = f"{RESOURCE_GPU_MEMORY_PERCENT} of container {container.name}"
+        raise BadRequestError(f"cannot use {where}: it has {RESOURCE_GPU_MEMORY} too; keep one of the two")
+    if not memory and not percent and not core:
         return ContainerRequest(name=container.name, role=role, gpus=gpus, vfs=vfs, gang_member=member > 0)
-    share = Share(memory_mib=memory or None, core_percent=core or None, cards=gpus or 1)
+    share = Share(memory_mib=memory or None, memory_percent=percent or None, core_percent=core or None, cards=gpus or 1)
     return ContainerRequest(name=container.name, role=role, share=share, vfs=vfs)
 
 

@@ -1,55 +1,156 @@
-"""Parse a pod's device request in any dialect.
+"""Parse a pod's device request in any dialect: Lading's own, and those of other systems that the cluster's settings enable.
+
+Exactly one dialect reads a pod. A pod that two of them could read is refused with the names of both; only VFs of a pool may
+come beside cards. A pod of a known system that is not enabled is refused by name too: it might start without its card.
 
 Tests: tests/ports/test_central.py
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
 
+from central.request.amounts import BadRequestError, is_zero
+from central.request.check import Keys, check_request
+from central.request.dialects.dialect import Dialect
+from central.request.dialects.gpushare import Gpushare
+from central.request.dialects.kai import Kai
+from central.request.dialects.koordinator import Koordinator
+from central.request.dialects.kubeshare import Kubeshare
+from central.request.dialects.nvidia import NVIDIA_GPU, Nvidia
+from central.request.dialects.options import ANY_SCHEDULER, NO_OPTIONS, DialectName, DialectOptions
+from central.request.dialects.unread import UNREAD, UnreadSystem, switch_off
+from central.request.dialects.vf_pools import VfPools
+from central.request.dialects.vgpu import HAMI, VOLCANO, Vgpu
 from central.request.gang import parse_membership
 from central.request.model import DeviceRequest, MalformedRequest
 from central.request.own import Own
-from central.request.pod import Pod
-from lading.vocabulary import GANG, RESOURCE_GANG_MEMBER
+from central.request.pod import Pod, roles_of
+from lading.errors import ConfigError
+from lading.vocabulary import GANG, RESOURCE_GANG_MEMBER, is_request_annotation
+
+Request = DeviceRequest | MalformedRequest | None
+
+# Every dialect of another system, one line for each.
+DIALECTS: Final[dict[DialectName, Callable[[DialectOptions], Dialect]]] = {
+    DialectName.NVIDIA: Nvidia,
+    DialectName.HAMI: lambda options: Vgpu(HAMI),
+    DialectName.GPUSHARE: Gpushare,
+    DialectName.KOORDINATOR: Koordinator,
+    DialectName.VOLCANO: lambda options: Vgpu(VOLCANO),
+    DialectName.KAI: lambda options: Kai(),
+    DialectName.KUBESHARE: lambda options: Kubeshare(),
+    DialectName.VF_POOLS: VfPools,
+}
+OWN: Final = Own()
 
 
-class Dialect(Protocol):
-    """Represent a dialect: a way to request devices by resources and annotations."""
+class Dialects:
+    """Hold the dialects that a cluster reads, and find the dialect of a pod."""
 
-    @property
-    def resources(self) -> frozenset[str]:
-        """Return the dialect's resources. kube-scheduler calls the extender for pods that request such a resource, and does not
-        count the resource itself: `managedResources` in deploy/scheduler/config.yaml."""
-        ...
+    def __init__(self, options: DialectOptions = NO_OPTIONS) -> None:
+        """Create the dialects. Raise ConfigError if the options contradict one another."""
+        self.options = options
+        made = {name: make(options) for name, make in DIALECTS.items()}
+        self.enabled = tuple(made[name] for name in dict.fromkeys(options.enabled))
+        off = (one for name, one in made.items() if name not in options.enabled)
+        self._unread = (*(switch_off(one) for one in off), *UNREAD)
+        systems: tuple[Dialect | UnreadSystem, ...] = (OWN, *self.enabled, *self._unread)
+        # Resources of pods without any enabled dialect stay those of the cluster's device plugins.
+        self._systems = systems if self.enabled else systems[:1]
+        self._by_name = {name: one for one in reversed(self._systems) for name in one.claims.resources}
+        self._readers = {one.name: one for one in self.enabled if NVIDIA_GPU in one.claims.resources}
+        self._default = options.nvidia_gpu.get(ANY_SCHEDULER, "" if options.nvidia_gpu else next(iter(self._readers), ""))
+        self._check()
+        self.resources = frozenset(name for one in (OWN, *self.enabled) for name in one.claims.resources)
+        self.annotations = tuple(dict.fromkeys(key for one in self.enabled for key in one.claims.annotations))
+        self.by_metadata = any(one.claims.keys or one.claims.keys_of_scheduler for one in self.enabled)
 
-    @property
-    def prefix(self) -> str:
-        """Return the prefix of the dialect's resources. Unknown resources with this prefix belong to the dialect too: a typo
-        must not mean "nothing"."""
-        ...
+    def _check(self) -> None:
+        owners, names = self.options.nvidia_gpu, " or ".join(self._readers)
+        if wrong := next((name for name in owners.values() if name not in self._readers), ""):
+            hint = f"write {names}" if names else f"add {wrong} to enabled"
+            raise ConfigError(
+                f"dialects.nvidia_gpu names {wrong}, which is not enabled or does not read {NVIDIA_GPU}", hint=hint
+            )
+        if not owners and len(self._readers) > 1:
+            raise ConfigError(f"{names} read {NVIDIA_GPU}", hint=f'nvidia_gpu = {{ "*" = "{next(iter(self._readers))}" }}')
+        if DialectName.VF_POOLS in self.options.enabled and not self.options.vf_pools:
+            raise ConfigError("the dialect vf-pools is enabled without pools", hint='vf_pools = ["nvidia.com/sriov_rdma"]')
 
-    def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
-        """Return the pod's request in this dialect; None if the pod requests nothing. Pure."""
-        ...
+    def system_of(self, resource: str, scheduler: str) -> Dialect | UnreadSystem | None:
+        """Return the system that this resource belongs to, in a pod of this schedulerName."""
+        if resource == NVIDIA_GPU and self._readers:
+            return self._readers.get(self.options.nvidia_gpu.get(scheduler, self._default))
+        if resource in self._by_name:
+            return self._by_name[resource]
+        for system in self._systems:
+            if resource.startswith(system.claims.prefixes):
+                return system
+        return None
+
+    def claims(self, pod: Pod) -> dict[Dialect | UnreadSystem, str]:
+        """Return the systems to which the pod has keys, each with one of the keys."""
+        result: dict[Dialect | UnreadSystem, str] = {}
+        for resource in sorted(set(_named(pod, zero=False))):
+            if (system := self.system_of(resource, pod.spec.scheduler_name)) is not None:
+                result.setdefault(system, resource)
+        if refining := min(filter(is_request_annotation, pod.metadata.annotations), default=""):
+            result.setdefault(OWN, refining)
+        readers: tuple[Dialect | UnreadSystem, ...] = (*self.enabled, *self._unread)
+        for one in readers:
+            if key := one.claims.find_key(pod):
+                result.setdefault(one, key)
+        return result
 
 
-# Every dialect, one line for each.
-DIALECTS: Sequence[Dialect] = (Own(),)
+OWN_ONLY: Final = Dialects()
 
 
-def parse_request(pod: Pod) -> DeviceRequest | MalformedRequest | None:
+def parse_request(pod: Pod, dialects: Dialects = OWN_ONLY) -> Request:
     """Return the pod's device request; None if the pod requests no device. A pod with requests in two dialects is refused,
     because they may or may not mean the same devices. A pod with unreadable gang keys is refused too."""
-    result = [(dialect, request) for dialect in DIALECTS if (request := dialect.parse(pod)) is not None]
-    if len(result) > 1:
-        first, second = (min(dialect.resources & _named(pod)) for dialect, _ in result[:2])
+    request = _parse(pod, dialects.claims(pod), is_default=not dialects.enabled)
+    return _with_gang(pod, request) if isinstance(request, DeviceRequest) else request
+
+
+def _parse(pod: Pod, claims: dict[Dialect | UnreadSystem, str], *, is_default: bool) -> Request:
+    readers = {one: key for one, key in claims.items() if not isinstance(one, UnreadSystem)}
+    unread = [one.refuse(key) for one, key in claims.items() if isinstance(one, UnreadSystem)]
+    if unread and not (is_default and readers):
+        return unread[0]
+    pools = next((one for one in readers if isinstance(one, VfPools)), None)
+    cards = [one for one in readers if one is not pools]
+    if len(cards) > 1:
+        first, second = (f"{readers[one]} ({one.name})" for one in cards[:2])
         return MalformedRequest(message=f"cannot use {first} with {second}: two ways to ask for devices; keep one")
-    return _with_gang(pod, result[0][1]) if result else None
-
-
-def _with_gang(pod: Pod, request: DeviceRequest | MalformedRequest) -> DeviceRequest | MalformedRequest:
+    if pools is None:
+        return (cards[0] if cards else OWN).parse(pod)
+    request = cards[0].parse(pod) if cards else None
     if isinstance(request, MalformedRequest):
         return request
+    return _with_vfs(pod, request, pools.parse(pod), readers[pools])
+
+
+def _with_vfs(pod: Pod, cards: DeviceRequest | None, vfs: Request, pool: str) -> Request:
+    """Return the request for cards and for VFs of pools together."""
+    if cards is None or not isinstance(vfs, DeviceRequest):
+        return cards if vfs is None else vfs
+    if any(one.vfs for one in cards.containers):
+        return MalformedRequest(message=f"cannot use {pool}: the pod asks for VFs in another way too; keep one")
+    by_name, amounts = {one.name: one for one in cards.containers}, {one.name: one for one in vfs.containers}
+    named = [name for name, _ in roles_of(pod) if name in by_name or name in amounts]
+    containers = tuple(
+        replace(by_name[name], vfs=amounts[name].vfs if name in amounts else 0) if name in by_name else amounts[name]
+        for name in named
+    )
+    try:
+        return check_request(replace(cards, containers=containers), Keys(gpus=NVIDIA_GPU, vfs=pool))
+    except BadRequestError as e:
+        return MalformedRequest(message=str(e))
+
+
+def _with_gang(pod: Pod, request: DeviceRequest) -> DeviceRequest | MalformedRequest:
     gang = parse_membership(pod)
     if gang is None and not request.containers:
         return MalformedRequest(
@@ -58,16 +159,22 @@ def _with_gang(pod: Pod, request: DeviceRequest | MalformedRequest) -> DeviceReq
     return gang if isinstance(gang, MalformedRequest) else request
 
 
-def managed_resources() -> frozenset[str]:
-    return frozenset().union(*(dialect.resources for dialect in DIALECTS))
+def mentions_devices(pod: Pod, dialects: Dialects = OWN_ONLY) -> bool:
+    """Return whether the pod names a resource or another key of a dialect that is read, valid or not."""
+    scheduler = pod.spec.scheduler_name
+    systems = (dialects.system_of(resource, scheduler) for resource in _named(pod, zero=True))
+    return any(one is not None and not isinstance(one, UnreadSystem) for one in systems) or any(
+        one.claims.find_key(pod) for one in dialects.enabled
+    )
 
 
-def mentions_devices(pod: Pod) -> bool:
-    """Return whether the pod names a resource of a dialect, valid or not."""
-    prefixes = tuple(dialect.prefix for dialect in DIALECTS)
-    return any(resource.startswith(prefixes) for resource in _named(pod))
+def mentions_own(pod: Pod) -> bool:
+    """Return whether the pod names a resource of Lading, valid or not."""
+    return any(resource.startswith(OWN.claims.prefixes) for resource in _named(pod, zero=True))
 
 
-def _named(pod: Pod) -> set[str]:
-    containers = (*pod.spec.containers, *pod.spec.init_containers)
-    return {name for one in containers for name in (*one.resources.limits, *one.resources.requests)}
+def _named(pod: Pod, *, zero: bool) -> Iterator[str]:
+    """Yield the resources of the pod's containers. `zero`: also those with an amount of 0."""
+    for one in (*pod.spec.containers, *pod.spec.init_containers):
+        for amounts in (one.resources.limits, one.resources.requests):
+            yield from (name for name, amount in amounts.items() if zero or not is_zero(amount))

@@ -36,10 +36,19 @@ class Resources(Wire, frozen=True):
     requests: dict[str, Amount] = msgspec.field(default_factory=dict)
 
 
+class SecurityContext(Wire, frozen=True):
+    privileged: bool | None = None
+
+
 class Container(Wire, frozen=True):
     name: str
     resources: Resources = Resources()
     restart_policy: str = ""  # "Always" makes an init container a sidecar
+    security_context: SecurityContext | None = None
+
+    @property
+    def privileged(self) -> bool:
+        return self.security_context is not None and bool(self.security_context.privileged)
 
 
 class SchedulingGroup(Wire, frozen=True):

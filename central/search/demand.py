@@ -41,10 +41,9 @@ DEFAULT_LIMITS: Final = Limits()
 Sizes = TypeVar("Sizes", int, NDArray[np.int64])  # MiB of one card, or of many
 
 
-def mib_of_share(usable_mib: Sizes, memory_mib: int | None, core_percent: int | None) -> Sizes | int:
-    """Return the MiB that a share takes of cards of this size: its amount of memory, or the percentage of its compute, rounded
-    down."""
-    return usable_mib * (core_percent or 0) // 100 if memory_mib is None else memory_mib
+def mib_of_share(usable_mib: Sizes, memory_mib: int | None, percent: int | None) -> Sizes | int:
+    """Return the MiB that a share takes of cards of this size: its amount of memory, or its percentage, rounded down."""
+    return usable_mib * (percent or 0) // 100 if memory_mib is None else memory_mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +55,15 @@ class Wanted:
     mask: int  # the phases as a bit mask
     count: int
     whole: bool  # False for shares; True also without cards
-    memory_mib: int | None = None  # MiB of a share; None: the same percentage of the card's usable memory as of its compute
+    memory_mib: int | None = None  # MiB of a share; None: a percentage of the card's usable memory
+    memory_percent: int | None = None  # without its own percentage of memory, a share takes that of its compute
     core_percent: int | None = None
     core_limit_percent: int | None = None  # copied to the assignment; has no effect on whether a pod fits
     vfs: int = 0  # number of VFs, counted by the pod's RDMA policy
 
     def mib_of(self, usable_mib: int) -> int:
         """Return the MiB that the share takes of a card of this size."""
-        return mib_of_share(usable_mib, self.memory_mib, self.core_percent)
+        return mib_of_share(usable_mib, self.memory_mib, self.memory_percent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,12 @@ def _read_demand(request: DeviceRequest, per_card: int, partition: PartitionPoli
         isolation=request.isolation,
         wanted=tuple(wanted),
         cards=tuple(cards),
-        needs=(*whole, *{(one.memory_mib, one.core_percent, one.count): one for one in cards if not one.whole}.values()),
+        needs=(
+            *whole,
+            *{
+                (one.memory_mib, one.memory_percent, one.core_percent, one.count): one for one in cards if not one.whole
+            }.values(),
+        ),
         whole_peak=whole_peak,
         vfs_peak=max(sum(one.vfs for one in wanted if one.mask >> phase & 1) for phase in range(phases)),
     )
@@ -166,6 +171,7 @@ def _masks(containers: Sequence[ContainerRequest]) -> list[int]:
 def _wanted(container: ContainerRequest, mask: int, per_card: int) -> Wanted:
     share = container.share
     cut = share is None and container.gpus > 0 and per_card > 1
+    core = share.core_percent if share else 100 // per_card if cut else None
     return Wanted(
         container=container.name,
         phases=tuple(phase for phase in range(mask.bit_length()) if mask >> phase & 1),
@@ -173,7 +179,8 @@ def _wanted(container: ContainerRequest, mask: int, per_card: int) -> Wanted:
         count=share.cards if share else container.gpus,
         whole=share is None and not cut,
         memory_mib=share.memory_mib if share else None,
-        core_percent=share.core_percent if share else 100 // per_card if cut else None,
+        memory_percent=share.memory_percent if share and share.memory_percent else core,
+        core_percent=core,
         core_limit_percent=share.core_limit_percent if share else None,
         vfs=container.vfs,
     )
@@ -199,4 +206,4 @@ def _order(wanted: Wanted, last: int, *, bound: bool) -> tuple[bool, bool, float
         hard = (-wanted.vfs, -wanted.count) if bound else (0, 0)
         return False, not wanted.mask & last, *hard, False
     memory_mib = float("inf") if wanted.memory_mib is None else wanted.memory_mib
-    return True, False, -memory_mib, -(wanted.core_percent or 0), not wanted.mask & last
+    return True, False, -memory_mib, -max(wanted.core_percent or 0, wanted.memory_percent or 0), not wanted.mask & last

@@ -179,6 +179,8 @@ def _one_need(need: Wanted, card: CardCapacity | None = None) -> str:
         parts.append(format_mib(need.memory_mib))
     elif card is not None:
         parts.append(format_mib(need.mib_of(card.gpu.usable_mib)))
+    elif need.memory_percent != need.core_percent:
+        parts.append(f"{need.memory_percent}% of the memory")
     if need.core_percent is not None:
         parts.append(f"{need.core_percent}%")
     return " and ".join(parts) + (f" of each of {need.count} GPUs" if need.count > 1 else "")

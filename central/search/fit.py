@@ -64,16 +64,17 @@ class _NodeSearch:
     def run(self, filters: Sequence[CardFilter]) -> Placement | NoFit:
         """Return the placement of shares on cards that all of these filters leave, or the reason for none.
 
-        A pod whose affinity group has no card yet starts the group on one card. If the pod's shares would be on several cards,
-        each card is tried as the only one, in the order of the policy."""
-        if not filters:
+        All shares of the pod may have to be on one card: a pod whose affinity group has no card yet starts the group there. If
+        the shares would be on several cards, each card is tried as the only one, in the order of the policy."""
+        if not filters and not self.request.same_card:
             return self._on(self.capacity)
-        cards = frozenset.intersection(*(one.cards for one in filters))
+        cards = frozenset[GpuUuid](card.gpu.uuid for card in self.capacity.cards).intersection(*(one.cards for one in filters))
         result = self._on(with_shares_on(self.capacity, cards))
         sharing = self.request.sharing
-        if sharing is None or not sharing.affinity or isinstance(result, NoFit):
+        on_one = self.request.same_card or (sharing is not None and sharing.affinity)
+        if not on_one or isinstance(result, NoFit):
             return result
-        return result if sum(bool(part.sharing) for part in result.taken.gpus.values()) <= 1 else self._on_one(cards)
+        return result if sum(not part.whole for part in result.taken.gpus.values()) <= 1 else self._on_one(cards)
 
     def _on_one(self, cards: frozenset[GpuUuid]) -> Placement | NoFit:
         ended = _NO_FIT[Missing.KEPT_OFF]

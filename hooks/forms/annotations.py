@@ -24,7 +24,7 @@ from lading.vocabulary import MAX_KEYS, PREFIX, PodUid, is_manual
 # Singular for plural, another separator before the container, another case: gpu, vf.train, gpus-train, VFs.
 _NEAR_MISS: Final = re.compile(r"(gpu|vf)s?(?:\.(.*))?|(gpu|vf)s[-_](.*)", re.IGNORECASE | re.DOTALL)
 # Names of `resources.limits`, which mean nothing as annotations.
-_LIMITS: Final = frozenset({"lading.dev/gpu-memory", "lading.dev/gpu-core", "lading.dev/rdma"})
+_LIMITS: Final = frozenset({"lading.dev/gpu-memory", "lading.dev/gpu-memory-percent", "lading.dev/gpu-core", "lading.dev/rdma"})
 
 
 # Every dialect, one line for each.

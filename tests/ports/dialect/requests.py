@@ -1,5 +1,6 @@
 """The dialect's other half: `cards.example.com/gpu: N` in resources.limits asks for N cards."""
 
+from central.request.dialects.dialect import Claims
 from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest
 from central.request.pod import Pod, starting_order
 
@@ -7,8 +8,8 @@ RESOURCE = "cards.example.com/gpu"
 
 
 class CardRequests:
-    resources = frozenset({RESOURCE})
-    prefix = "cards.example.com/"
+    name = "cards"
+    claims = Claims(resources=(RESOURCE,), prefixes=("cards.example.com/",))
 
     def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         asks = []

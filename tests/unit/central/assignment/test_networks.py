@@ -3,7 +3,8 @@ from typing import Any, Final
 
 import pytest
 
-from central.assignment.networks import UnreadableNetworks, VfNetwork, add_networks, parse_vf_network
+from central.assignment.networks import VfNetwork, add_networks, parse_vf_network
+from central.request.networks import UnreadableNetworks
 from lading.errors import ConfigError
 from lading.vocabulary import PciAddress
 

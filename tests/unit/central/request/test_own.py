@@ -3,6 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from central.request.check import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS, MAX_SHARED
 from central.request.model import (
     ContainerRequest,
     DeviceRequest,
@@ -15,7 +16,6 @@ from central.request.model import (
     Share,
     Sharing,
 )
-from central.request.check import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS, MAX_SHARED
 from central.request.parse import parse_request
 from central.request.pod import Amount, Container, Pod, PodMetadata, PodSpec, Resources
 from lading.devices.assignment import MAX_MEMORY_MIB

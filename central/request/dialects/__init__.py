@@ -1,0 +1,1 @@
+"""Read the device requests of other systems' pods, one module for each system."""
