@@ -34,6 +34,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             from central.daemon.certificates import new_certificates  # noqa: PLC0415
 
             new_certificates(args[1:])
+        elif args and args[0] == "scheduler-config":
+            from central.daemon.scheduler_config import print_scheduler_config  # noqa: PLC0415  (YAML, which the daemon has not)
+
+            print_scheduler_config(args[1:])
         else:
             serve(args)
     except LadingError as e:
@@ -45,7 +49,7 @@ def serve(argv: Sequence[str]) -> None:
         prog=CENTRAL,
         description="The scheduler extender: assigns GPUs and RDMA VFs to pods, and binds them.",
         epilog="other commands: lading-central simulate --nodes nodes.csv --pods pods.csv | new-key --id ID | "
-        "new-certificates (see --help).  "
+        "new-certificates | scheduler-config FILE (see --help).  "
         "kubectl -n lading-system logs -l app.kubernetes.io/name=lading-central --tail=-1 | grep event=pod.woken   shows which "
         "pods were requeued when devices became free",
     )

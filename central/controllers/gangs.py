@@ -45,7 +45,7 @@ from central.loop.faults import Faults, Work
 from central.loop.slices import Slices, in_slices, result_in_slices
 from central.request.gang import GangKey, Membership, Mode, ObjectKey, parse_membership
 from central.request.model import MalformedRequest
-from central.request.parse import mentions_devices
+from central.request.parse import OWN_ONLY, Dialects, mentions_devices
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
 from lading.log import Event, Log
@@ -76,9 +76,16 @@ class GangFeed:
     """Keep gang members from the watch of pods. The ledger must receive each event first."""
 
     def __init__(
-        self, starts: Starts, ledger: Ledger, *, finish_s: float = FINISH_S, now: Callable[[], float] = time.time
+        self,
+        starts: Starts,
+        ledger: Ledger,
+        *,
+        finish_s: float = FINISH_S,
+        now: Callable[[], float] = time.time,
+        dialects: Dialects = OWN_ONLY,
     ) -> None:
         """Create the handler. `finish_s`: as for GangKeeper. `now`: Unix seconds."""
+        self._dialects = dialects
         self._starts = starts
         self._gangs = starts.gangs
         self._ledger = ledger
@@ -113,7 +120,7 @@ class GangFeed:
             old=bool(spec.node_name) and self._is_old(obj, text),
             assigned=ASSIGNMENT in metadata.annotations,
             bound_with=record.gang if record is not None else "",
-            is_judged=mentions_devices(obj),
+            is_judged=mentions_devices(obj, self._dialects),
             deleting=metadata.deletion_timestamp is not None,
             gated=bool(spec.scheduling_gates),
         )

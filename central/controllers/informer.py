@@ -23,7 +23,7 @@ from central.request.cpu_memory import allocatable_of, cpu_memory_of
 from central.request.model import NO_CPU_MEMORY, CpuMemory, DeviceRequest, MalformedRequest
 from central.request.node_rules import traits_of
 from central.request.other_systems import OtherClaim, read_offered, read_other_claim
-from central.request.parse import mentions_devices, parse_request
+from central.request.parse import OWN_ONLY, Dialects, mentions_devices, mentions_own, parse_request
 from central.request.pod import Pod, roles_of
 from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from central.state.node_reports import Reports
@@ -35,8 +35,8 @@ from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
 
 
 class PodFeed:
-    """Handle pods. `unassigned` is called once with each pod that requests devices and was bound without an
-    assignment."""
+    """Handle pods. `unassigned` is called once with each pod that requests devices by Lading's own resources
+    and was bound without an assignment."""
 
     def __init__(
         self,
@@ -47,9 +47,11 @@ class PodFeed:
         log: Log,
         unassigned: Callable[[Pod], None],
         accepts: Callable[[str, str], bool] = lambda text, signature: True,
+        dialects: Dialects = OWN_ONLY,
     ) -> None:
         """Create the handler. `accepts` returns whether a configured key signed an assignment; by default every assignment
-        counts."""
+        counts. `dialects`: how pods may request devices."""
+        self._dialects = dialects
         self._accepts = accepts
         self._accepted: dict[PodUid, tuple[bytes, bool]] = {}  # the hash of assignment and signature, and the result
         self._ledger = ledger
@@ -119,14 +121,20 @@ class PodFeed:
         if not waits:
             self._pending.remove(metadata.uid)
         text = metadata.annotations.get(ASSIGNMENT)
-        if text is None and not mentions_devices(pod):
+        if text is None and not mentions_devices(pod, self._dialects):
             return PodLoad(metadata.uid, "" if ended else sys.intern(spec.node_name), _taken_of_node(pod))
-        request = None if spec.node_name and text else parse_request(pod)
+        request = None if spec.node_name and text else parse_request(pod, self._dialects)
         if waits and isinstance(request, DeviceRequest):
             self._pending.add(pending_of(pod, request))
         elif waits:
             self._pending.remove(metadata.uid)  # a change of annotations made the request invalid
-        elif _requests_devices(request) and spec.node_name and not ended and self._first_time(metadata.uid):
+        elif (
+            _requests_devices(request)
+            and spec.node_name
+            and not ended
+            and mentions_own(pod)  # the scheduler of another system may have bound its pods
+            and self._first_time(metadata.uid)
+        ):
             self._unassigned(pod)
         return self._holding(pod, text if spec.node_name else None, terminal=ended)
 

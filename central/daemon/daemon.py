@@ -20,6 +20,7 @@ from central.page.live import Live
 from central.page.routes import PageRoutes
 from central.page.server import PageServer
 from central.rank.forecast import Forecast
+from central.request.parse import Dialects
 from central.search.demand import Limits
 from central.state.counts import Counts
 from lading import __version__
@@ -88,6 +89,7 @@ class Replica:
 
 async def run(settings: Settings, log: Log) -> None:
     signer, prior, network = read_signer(settings), read_prior(settings), parse_vf_network(settings.cni_network)
+    dialects = Dialects(settings.dialects)
     access = open_access(Path(settings.kubeconfig) if settings.kubeconfig else None)
     tracing = open_tracing(CENTRAL, settings.otlp_endpoint, log)
     clients = KubeClient(access, user_agent=USER_AGENT), KubeClient(access, user_agent=USER_AGENT)
@@ -114,6 +116,7 @@ async def run(settings: Settings, log: Log) -> None:
                 log=log,
                 network=network,
                 foreign=frozenset(settings.foreign_annotations),
+                dialects=dialects,
                 page=settings.page,
                 counts=counts,
             )

@@ -61,7 +61,7 @@ from central.page.live import Live
 from central.quota.objects import ElasticQuota
 from central.rank.forecast import Forecast
 from central.request.model import DeviceRequest, Policy
-from central.request.parse import parse_request
+from central.request.parse import OWN_ONLY, Dialects, parse_request
 from central.request.pod import Pod, without_annotations
 from central.search.demand import DEFAULT_LIMITS, Limits
 from central.state.budgets import Budget
@@ -109,6 +109,7 @@ class Leadership:
         log: Log,
         network: VfNetwork | None = None,
         foreign: frozenset[str] = frozenset(),
+        dialects: Dialects = OWN_ONLY,
         page: bool = False,
         counts: Counts | None = None,
         patience_s: float = 0.0,
@@ -120,7 +121,7 @@ class Leadership:
         quota_delay_s: float = 0.0,
     ) -> None:
         """Create a leadership. `counts` belong to the process, and continue in its next leadership. `foreign`: annotations that
-        are not read."""
+        are not read. `dialects`: how pods may request devices."""
         self._foreign = foreign
         counts = Counts() if counts is None else counts
         self.faults = faults = Faults(clock=clock, log=log, counts=counts.exceptions)
@@ -136,6 +137,7 @@ class Leadership:
             forecast=forecast,
             refused=self._make_room,
             counts=counts,
+            dialects=dialects,
             slice_s=SLICE_S,
             domains=nodes.domains,
         )
@@ -203,15 +205,17 @@ class Leadership:
         )
         queued = Queued(WorkloadPlaces(self.ledger, clock=clock))
         accepts = signer.accepts if signer else lambda text, signature: True
-        feed = PodFeed(self.ledger, self.pending, conditions, log=log, unassigned=self._unassigned, accepts=accepts)
-        self.observed_pods = ObservedPods(self.ledger.is_settled)
+        feed = PodFeed(
+            self.ledger, self.pending, conditions, log=log, unassigned=self._unassigned, accepts=accepts, dialects=dialects
+        )
+        self.observed_pods = ObservedPods(self.ledger.is_settled, dialects)
         self._pods = Reflector(
             client,
             PODS,
             Pod,
             Sinks(
                 feed,
-                GangFeed(self.scheduler.starts, self.ledger, finish_s=finish_s),
+                GangFeed(self.scheduler.starts, self.ledger, finish_s=finish_s, dialects=dialects),
                 PlaceFeed(queued.places),
                 self.observed_pods,
             ),
@@ -390,7 +394,7 @@ class Leadership:
         if reason := await self._gang_keeper.arrive(uid, node):
             return reason
         pod = self.observed_pods.get(uid)
-        request = None if pod is None else parse_request(pod)
+        request = None if pod is None else parse_request(pod, self.scheduler.dialects)
         if pod is not None and (request is None or (isinstance(request, DeviceRequest) and not request.containers)):
             return await self._binder.bind_plainly(pod, node)
         return await self._binder.bind(uid, node)

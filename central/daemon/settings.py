@@ -14,7 +14,9 @@ from central.controllers.share_bypass import Bypassed
 from central.daemon.keys import Signer, load_signer
 from central.http import server_tls
 from central.rank.workload import PodKind, parse_workload
+from central.request.dialects.options import NO_OPTIONS, DialectOptions
 from central.request.model import PartitionPolicy, Policy
+from central.request.parse import Dialects
 from central.state.nodes import CACHED_KEYS
 from lading.errors import ConfigError
 from lading.health import Address, parse_address
@@ -88,6 +90,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     foreign_annotations: Annotated[
         tuple[str, ...], Setting("annotations below lading.dev/ of other systems, which pods with devices may have")
     ] = ()
+    dialects: Annotated[
+        DialectOptions, Setting("other systems whose pods central places: [a table](migration.md#dialects)", flag=False)
+    ] = NO_OPTIONS
     lease_namespace: Annotated[str, Setting("namespace of the leader's lease")] = SYSTEM_NAMESPACE
     lease_name: Annotated[str, Setting("name of the leader's lease")] = CENTRAL
     identity: Annotated[
@@ -125,6 +130,7 @@ def check(settings: Settings) -> None:
     read_signer(settings)
     read_prior(settings)
     parse_vf_network(settings.cni_network)
+    Dialects(settings.dialects)
     read_tls(settings)
 
 

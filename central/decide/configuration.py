@@ -12,7 +12,9 @@ from central.decide.scheduler import Domains, Scheduler
 from central.ledger.ledger import Ledger
 from central.rank.forecast import STEPS, Forecast
 from central.rank.workload import ExpectedWorkload, PodKind, WrittenPod, kinds_written
+from central.request.dialects.options import NO_OPTIONS, DialectOptions
 from central.request.model import PartitionPolicy, Policy
+from central.request.parse import Dialects
 from central.search.demand import DEFAULT_LIMITS, Limits
 from central.state.pending import PendingPods
 
@@ -22,6 +24,7 @@ class EffectiveConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_def
     spread_containers_per_card: int = DEFAULT_LIMITS.spread_containers_per_card
     nvswitch_partition: PartitionPolicy = DEFAULT_LIMITS.partition
     foreign_annotations: tuple[str, ...] = ()  # annotations of other systems, which central ignores
+    dialects: DialectOptions = NO_OPTIONS
     workload: tuple[WrittenPod, ...] = ()  # expected pods with weights; empty: no file, and nothing learned
     turnover: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # share of newly placed pods that replace ended pods
 
@@ -35,6 +38,7 @@ class EffectiveConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_def
             policy=self.policy,
             limits=Limits(spread_containers_per_card=self.spread_containers_per_card, partition=self.nvswitch_partition),
             domains=domains,
+            dialects=Dialects(self.dialects),
             forecast=Forecast.settled(_read(self.workload) if self.workload else None, round(STEPS * self.turnover)),
         )
 
@@ -42,6 +46,7 @@ class EffectiveConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_def
 def effective_configuration(scheduler: Scheduler, foreign: Iterable[str] = ()) -> EffectiveConfiguration:
     return EffectiveConfiguration(
         foreign_annotations=tuple(sorted(foreign)),
+        dialects=scheduler.dialects.options,
         policy=scheduler.policy,
         spread_containers_per_card=scheduler.limits.spread_containers_per_card,
         nvswitch_partition=scheduler.limits.partition,

@@ -54,7 +54,7 @@ from central.rank.forecast import Forecast
 from central.rank.verdicts import Verdicts
 from central.request.cpu_memory import cpu_memory_of
 from central.request.model import NO_CPU_MEMORY, CpuMemory, DeviceRequest, MalformedRequest, Policy, Shape
-from central.request.parse import parse_request
+from central.request.parse import OWN_ONLY, Dialects, parse_request
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
 from central.search.demand import DEFAULT_LIMITS, Demand, Limits, policy_of, read_demand
@@ -142,11 +142,12 @@ class Scheduler:
         counts: Counts | None = None,
         slice_s: float = math.inf,
         domains: Domains = lambda key: None,
+        dialects: Dialects = OWN_ONLY,
     ) -> None:
         """Create the scheduler. `clock`: monotonic seconds. `policy`: the policy of pods that name no policy. `refused` is
         called with a pod that was refused for lack of devices or quota, and the nodes that suffice otherwise. `slice_s`:
         maximum seconds in which one call judges nodes; the remaining nodes are refused as NOT_REACHED, and `judging`
-        continues."""
+        continues. `dialects`: how pods may request devices."""
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
@@ -161,6 +162,7 @@ class Scheduler:
         self.gangs = Gangs()
         self.starts = Starts(self.gangs, ledger, clock=clock)
         self.domains = domains
+        self.dialects = dialects
         self.tenants = Tenants(ledger)
         capacities, loads = ledger.capacities_changed_since, ledger.loads_changed_since
         self.verdicts = Verdicts(
@@ -174,7 +176,7 @@ class Scheduler:
     def _request_of(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         """Return the pod's device request. A pending pod was parsed when the watch reported it."""
         known = self.pending.in_version(pod)
-        return parse_request(pod) if known is None else known.request
+        return parse_request(pod, self.dialects) if known is None else known.request
 
     # ---- which nodes
 

@@ -79,7 +79,7 @@ class WorkloadPlanner:
         counts, result = workload.counts, list[_Set]()
         for pod_set in workload.spec.pod_sets:
             pod = pod_set.pod(workload.metadata.namespace)
-            request, gang = parse_request(pod), parse_membership(pod)
+            request, gang = parse_request(pod, self._planner.scheduler.dialects), parse_membership(pod)
             if isinstance(request, MalformedRequest):
                 return f"pod set {pod_set.name}: {request.message}"
             if isinstance(gang, MalformedRequest) and GANG_ANNOTATIONS & pod.metadata.annotations.keys():

@@ -15,17 +15,19 @@ from central.api.cached_objects import Ident
 from central.api.decoded import Unreadable
 from central.ledger.model import version_of
 from central.request.gang import FOREIGN_PREFIXES
+from central.request.parse import OWN_ONLY, Dialects
 from central.request.pod import Pod
 from lading.vocabulary import NETWORKS, PREFIX, PodUid
 
 OBSERVED_WITHIN_S: Final = 1.0  # maximum wait in seconds; kube-scheduler's request ends after 5 s
-READ: Final = (PREFIX, NETWORKS, *FOREIGN_PREFIXES)  # prefixes of the annotations that central reads of a waiting pod
+READ: Final = (PREFIX, NETWORKS, *FOREIGN_PREFIXES)  # prefixes of annotations that central reads of every waiting pod
 
 
 class ObservedPods:
-    def __init__(self, settled: Callable[[PodUid], bool]) -> None:
+    def __init__(self, settled: Callable[[PodUid], bool], dialects: Dialects = OWN_ONLY) -> None:
         """Create the sink. `settled`: whether the pod is bound, is being deleted, has ended or was deleted, so that `find` need
-        not wait."""
+        not wait. `dialects`: how pods may request devices."""
+        self._read = (*READ, *dialects.annotations)
         self._settled = settled
         self._pods: dict[PodUid, Pod] = {}
         self._changed: asyncio.Event | None = None  # set by the next change; None: no request waits for it
@@ -35,7 +37,7 @@ class ObservedPods:
 
     def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
         unreadable = {PodUid(one.metadata.uid) for one in objects if isinstance(one, Unreadable)}
-        waiting = {one.metadata.uid: _slim(one) for one in objects if isinstance(one, Pod) and _waits(one)}
+        waiting = {one.metadata.uid: self._slim(one) for one in objects if isinstance(one, Pod) and _waits(one)}
         self._pods = {uid: pod for uid, pod in self._pods.items() if uid in unreadable} | waiting
         self._notify()
 
@@ -43,7 +45,7 @@ class ObservedPods:
         if isinstance(obj, Unreadable):
             return
         if _waits(obj):
-            self._pods[obj.metadata.uid] = _slim(obj)
+            self._pods[obj.metadata.uid] = self._slim(obj)
         else:
             self._pods.pop(obj.metadata.uid, None)
         self._notify()
@@ -69,6 +71,11 @@ class ObservedPods:
         pod = self._pods.get(uid)
         return pod is not None and version_of(pod.metadata.resource_version) >= version
 
+    def _slim(self, pod: Pod) -> Pod:
+        """Drop annotations that central does not read: a pod may have 256 KiB of them."""
+        read = {key: value for key, value in pod.metadata.annotations.items() if key.startswith(self._read)}
+        return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=read))
+
     def _notify(self) -> None:
         changed, self._changed = self._changed, None
         if changed is not None:
@@ -77,9 +84,3 @@ class ObservedPods:
 
 def _waits(pod: Pod) -> bool:
     return not (pod.spec.node_name or pod.metadata.deletion_timestamp)
-
-
-def _slim(pod: Pod) -> Pod:
-    """Drop annotations that central does not read: a pod may have 256 KiB of them."""
-    ours = {key: value for key, value in pod.metadata.annotations.items() if key.startswith(READ)}
-    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=ours))

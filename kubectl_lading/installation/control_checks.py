@@ -9,7 +9,7 @@ Tests: tests/unit/kubectl_lading/installation/test_status_view.py
 from collections.abc import Iterator
 from typing import Final
 
-from central.request.parse import managed_resources
+from central.request.parse import OWN_ONLY
 from kubectl_lading.installation.installation import Installation, Part, Replica, checks, several, unreadable
 from kubectl_lading.objects import Crd, Deployment, Lease, Unread
 from kubectl_lading.terminal.format import count, listed
@@ -209,7 +209,7 @@ def scheduler_asks_central(now: Installation) -> Iterator[Finding]:
     config = now.scheduler_config
     if isinstance(config, Unread):
         yield unreadable("kube-scheduler's configuration", config.why)
-    elif config is not None and (missing := sorted(managed_resources() - config.asks_central)):
+    elif config is not None and (missing := sorted(OWN_ONLY.resources - config.asks_central)):
         yield degraded(
             f"kube-scheduler does not ask central about {listed(missing)}",
             reason="no extender with a filter and a bind manages them: such a pod is bound without devices, or never",

@@ -14,8 +14,10 @@ import yaml
 
 from central.request.dialects.options import DialectName, DialectOptions
 from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest, RdmaPolicy, Scope
-from central.request.parse import Dialects, Request, parse_request
+from central.request.parse import Dialects, Request, mentions_devices, parse_request
 from central.request.pod import Pod, roles_of
+from central.state.observed_pods import ObservedPods
+from lading.vocabulary import PodUid
 
 FOLDER: Final = Path(__file__).parent / "dialects"
 NO_CARD_FILTER: Final = "central has no choice of cards by parts of a model's name, by exclusion or by UUID"
@@ -122,6 +124,23 @@ def check_request(file: str, request: DeviceRequest, expect: Mapping[str, Any]) 
     assert request.rdma_policy == pod.get("rdma_policy", RdmaPolicy.NEAREST)
     assert (request.partition or "") == pod.get("partition", "")
     assert request.same_card is pod.get("same_card", False)
+
+
+@pytest.mark.parametrize("file", PODS)
+def test_central_keeps_what_the_dialect_reads_of_a_waiting_pod(file: str) -> None:
+    """Read the pod as the watch keeps it: without the annotations that no dialect reads."""
+    found, pod = dialects(file.partition("/")[0], PODS[file].get("settings", {})), read(file)
+    observed = ObservedPods(lambda uid: False, found)
+    annotations = {**pod.metadata.annotations, "other.example/large": "x"}
+    spec = msgspec.structs.replace(pod.spec, node_name="")
+    metadata = msgspec.structs.replace(pod.metadata, uid=PodUid("u"), annotations=annotations)
+    observed.changed(msgspec.structs.replace(pod, metadata=metadata, spec=spec))
+    kept = observed.get(PodUid("u"))
+    assert kept is not None
+    assert "other.example/large" not in kept.metadata.annotations
+    request = parse_request(kept, found)
+    assert request == parse_request(pod, found)
+    assert mentions_devices(kept, found) or not isinstance(request, DeviceRequest)
 
 
 def test_a_file_that_is_no_pod() -> None:

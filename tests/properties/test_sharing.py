@@ -49,16 +49,20 @@ capacities = st.builds(
 )
 shares = st.lists(st.sampled_from([1000, 2000, 5000]), min_size=1, max_size=3)
 is_judged = st.builds(
-    lambda mib, wholes, text, isolation: request(
-        *(share(f"s{number}", each) for number, each in enumerate(mib)),
-        *(whole(f"w{number}") for number in range(wholes)),
-        sharing=text,
-        isolation=isolation,
+    lambda mib, wholes, text, isolation, same_card: replace(
+        request(
+            *(share(f"s{number}", each) for number, each in enumerate(mib)),
+            *(whole(f"w{number}") for number in range(wholes)),
+            sharing=text,
+            isolation=isolation,
+        ),
+        same_card=same_card,
     ),
     shares,
     st.integers(0, 1),
     st.none() | labels,
     st.sampled_from([None, None, NONE, TOKENS]),
+    st.booleans(),
 )
 
 
@@ -92,6 +96,8 @@ def keeps_the_rules(where: NodeCapacity, pod: DeviceRequest, on: tuple[int, ...]
     if any(
         sum(each for each, n in zip(mib, of_shares, strict=True) if n == one) > where.cards[one].free_mib for one in of_shares
     ):
+        return False
+    if pod.same_card and len(set(of_shares)) > 1:
         return False
     sharing = pod.sharing
     if sharing is None or not sharing.affinity:

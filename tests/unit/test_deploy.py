@@ -17,7 +17,7 @@ from central.daemon.certificates import SCHEDULER, render_secrets
 from central.daemon.settings import Settings, listen_address
 from central.quota.model import LABEL_PREEMPTIBLE, LABEL_QUOTA
 from central.request.model import DeviceRequest
-from central.request.parse import managed_resources, parse_request
+from central.request.parse import OWN_ONLY, parse_request
 from central.request.pod import Pod
 from kubectl_lading.central import DEFAULT_PORT, PORT
 from kubectl_lading.installation import control_checks
@@ -227,7 +227,7 @@ def test_who_may_bind_with_an_assignment_is_centrals_account() -> None:
 def test_the_scheduler_leaves_every_resource_to_central() -> None:
     extender, _ = scheduler_config()["extenders"]
     managed = {resource["name"] for resource in extender["managedResources"]}
-    assert managed == managed_resources()
+    assert managed == OWN_ONLY.resources
     assert all(resource["ignoredByScheduler"] for resource in extender["managedResources"])
     assert all(extender[f"{verb}Verb"] == verb for verb in ("filter", "prioritize", "preempt", "bind"))
 

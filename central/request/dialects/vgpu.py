@@ -110,15 +110,15 @@ class Vgpu:
     def _read(self, container: Container, amounts: Mapping[str, int]) -> ContainerRequest:
         names = self._names
         wanted = {name: amount for name, amount in amounts.items() if name not in names.others}
-        if wanted and names.count not in wanted and not wanted.keys() & set(names.alone):
+        if names.count not in wanted and not wanted.keys() & set(names.alone):
             missing = f"{names.count} or {names.memory}"
             raise refuse(
-                f"{min(wanted)} of container {container.name}", f"it is without {missing} and gives no card", f"add {missing}"
+                f"{min(amounts)} of container {container.name}", f"it is without {missing} and gives no card", f"add {missing}"
             )
-        if container.privileged and wanted and names is HAMI:
+        if container.privileged and names is HAMI:
             reason = f"container {container.name} is privileged, and reaches all cards of its node"
             raise refuse(min(wanted), reason, "remove one of the two")
-        cards = wanted.get(names.count, 1) if wanted else 0
+        cards = wanted.get(names.count, 1)
         cores = min(wanted.get(names.cores, 0), _ALL)
         if mib := wanted.get(names.memory, 0):
             return ContainerRequest(name=container.name, share=Share(memory_mib=mib, core_percent=cores or None, cards=cards))

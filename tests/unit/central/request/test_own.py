@@ -83,6 +83,15 @@ def test_each_resource() -> None:
     assert one({"gpu": "1", "rdma": "1"}) == ContainerRequest(name="c", gpus=1, vfs=1)
 
 
+def test_a_percentage_of_memory() -> None:
+    assert one({"gpu-memory-percent": "50"}).share == Share(memory_percent=50)
+    assert one({"gpu": 2, "gpu-memory-percent": 100, "gpu-core": 30}).share == Share(
+        memory_percent=100, core_percent=30, cards=2
+    )
+    bad(pod(container("c", {"gpu-memory-percent": 50, "gpu-memory": "1Gi"})), "gpu-memory-percent of container c", "keep one")
+    bad(pod(container("c", {"gpu-memory-percent": 101})), "gpu-memory-percent of container c", "1 to 100")
+
+
 def test_memory_is_rounded_up_to_a_mib() -> None:
     for written, mib in (("1Mi", 1), ("8G", 7630), ("1.5Gi", 1536), (2**20 + 1, 2), ("8138Mi", 8138), ("1e9", 954)):
         assert one({"gpu-memory": written}).share == Share(memory_mib=mib)

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from central.assignment.model import Part, PlacedGpu
 from central.ledger.model import NodeCapacity
-from central.request.model import ContainerRequest, DeviceRequest, Policy, Role
+from central.request.model import ContainerRequest, DeviceRequest, Policy, Role, Share
 from central.search.demand import Limits
 from central.search.fit import fit
 from central.search.placement import Missing, NoFit, Placement
@@ -45,6 +47,30 @@ def test_a_percentage_is_of_the_card_that_is_chosen() -> None:
     where = capacity(card(0, usable_mib=1001, free_mib=500), card(1, usable_mib=501, free_mib=250))
     [gpu] = place(where, request(share("a", core_percent=50))).containers["a"].gpus
     assert (gpu.uuid, gpu.memory_mib) == (gpu_uuid(1), 250)
+
+
+def share_by_percent(name: str, memory: int, core: int | None = None, cards: int = 1) -> ContainerRequest:
+    return ContainerRequest(name=name, share=Share(memory_percent=memory, core_percent=core, cards=cards))
+
+
+def test_a_percentage_of_memory_is_apart_from_that_of_compute() -> None:
+    where = capacity(card(0, usable_mib=1000, free_mib=600, free_core=30), card(1, usable_mib=1000, free_mib=400))
+    [gpu] = place(where, request(share_by_percent("a", 60, 30))).containers["a"].gpus
+    assert (gpu.uuid, gpu.memory_mib, gpu.core_percent) == (gpu_uuid(0), 600, 30)
+    [gpu] = place(where, request(share_by_percent("a", 40))).containers["a"].gpus
+    assert (gpu.uuid, gpu.memory_mib, gpu.core_percent) == (gpu_uuid(1), 400, None)
+    assert missing(where, request(share_by_percent("a", 61))) is Missing.NO_CARD_WITH_ROOM
+    assert missing(where, request(share_by_percent("a", 50, cards=2))) is Missing.NO_CARD_WITH_ROOM
+
+
+def test_all_shares_of_a_pod_may_have_to_be_on_one_card() -> None:
+    where = capacity(card(0, free_mib=3000), card(1, free_mib=5000), card(2, free_mib=2500))
+    two = request(share("a", 2000), share("b", 2500))
+    for pod, cards in ((two, {gpu_uuid(0), gpu_uuid(2)}), (replace(two, same_card=True), {gpu_uuid(1)})):
+        placed = place(where, pod).containers
+        assert {gpu.uuid for one in placed.values() for gpu in one.gpus} == cards
+    large = replace(request(share("a", 3000), share("b", 2500)), same_card=True)
+    assert missing(where, large) is Missing.KEPT_OFF
 
 
 def test_a_percentage_of_next_to_nothing_is_none() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from central.request.parse import managed_resources
+from central.request.parse import OWN_ONLY
 from kubectl_lading.installation.control_checks import NAME_LABEL, POLICIES, SCHEDULER
 from kubectl_lading.installation.daemonset_checks import GUARD, HOOKS, REMOVER
 from kubectl_lading.installation.installation import Installation, Replica, SchedulerConfig
@@ -131,7 +131,7 @@ def installation(**changes: Any) -> Installation:
         lease=lease(),
         endpoints=endpoints(ADDRESS),
         scheduler=deployment(SCHEDULER, "registry.k8s.io/kube-scheduler:v1.36.2"),
-        scheduler_config=SchedulerConfig(profiles=("lading",), asks_central=managed_resources()),
+        scheduler_config=SchedulerConfig(profiles=("lading",), asks_central=OWN_ONLY.resources),
         system_pods=[system_pod(LEADER, ADDRESS), system_pod(STANDBY, "10.0.0.8")],
         replicas={LEADER: Replica(version="0.1.0", leads=True, bindings_open=0), STANDBY: Replica(version="0.1.0")},
         daemonsets={HOOKS: daemonset(HOOKS), GUARD: daemonset(GUARD), REMOVER: daemonset(REMOVER, ready=0, wanted=0)},

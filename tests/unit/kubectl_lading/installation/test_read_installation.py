@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from central.request.parse import managed_resources
+from central.request.parse import OWN_ONLY
 from kubectl_lading.installation.installation import Replica, SchedulerConfig
 from kubectl_lading.installation.read_installation import parse_replica, parse_scheduler_config
 from kubectl_lading.objects import Unread
@@ -29,7 +29,7 @@ def ready(*conditions: tuple[str, bool]) -> bytes:
 def test_the_configuration_of_deploy_asks_central_about_every_resource() -> None:
     """Check that the second extender of deploy/, which is called for all pods and has no bind verb, is accepted."""
     text = (ROOT / "deploy/scheduler/config.yaml").read_text()
-    assert parse_scheduler_config(text) == SchedulerConfig(profiles=("lading",), asks_central=managed_resources())
+    assert parse_scheduler_config(text) == SchedulerConfig(profiles=("lading",), asks_central=OWN_ONLY.resources)
 
 
 @pytest.mark.parametrize("verb", ["filterVerb", "bindVerb"])

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import yaml
 
-from central.request.parse import managed_resources
+from central.request.parse import OWN_ONLY
 from kubectl_lading.installation.control_checks import POLICIES, SCHEDULER
 from kubectl_lading.installation.daemonset_checks import DAEMONSETS, GUARD, HOOKS, REMOVER
 from kubectl_lading.installation.installation import NamedCentral, Part, Replica, SchedulerConfig, Workload
@@ -89,7 +89,7 @@ DEGRADED: list[tuple[str, dict[str, Any], str]] = [
     ("scheduler-deployed", {"scheduler": None}, SCHEDULER),
     (
         "scheduler-asks-central",
-        {"scheduler_config": SchedulerConfig(profiles=("lading",), asks_central=managed_resources() - {"lading.dev/rdma"})},
+        {"scheduler_config": SchedulerConfig(profiles=("lading",), asks_central=OWN_ONLY.resources - {"lading.dev/rdma"})},
         "lading.dev/rdma",
     ),
     ("scheduler-version", {"scheduler": deployment(SCHEDULER, "kube-scheduler:v1.37.0")}, "v1.37.0"),
