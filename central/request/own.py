@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 from central.request.amounts import MIB, BadRequestError, Resource, list_resources, read_amounts, shown
 from central.request.check import MAX_DEVICES, Keys, check_profile, check_request
-from central.request.dialects.dialect import Claims
+from central.request.dialects.dialect import ClaimedKeys
 from central.request.model import (
     ContainerRequest,
     DeviceRequest,
@@ -93,7 +93,7 @@ class Own:
     """Read Lading's own dialect."""
 
     name: Final = "lading"
-    claims: Final = Claims(resources=_RESOURCES, prefixes=(PREFIX,))
+    claims: Final = ClaimedKeys(resources=_RESOURCES, prefixes=(PREFIX,))
 
     def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         """Return the pod's device request. Pods of one template get equal requests: of a pod's identity, a request has only the

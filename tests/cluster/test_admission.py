@@ -62,8 +62,11 @@ class World:
         (by or self.admin).call("PATCH", path, {"metadata": {"annotations": annotations}}, content_type=MERGE)
 
     def create_in_quota(self, quota: str, *, namespace: str = "default", scheduler: str = "lading") -> None:
-        made = pod("new", schedulerName=scheduler)
-        made["metadata"]["labels"] = {LABEL_QUOTA: quota}
+        self.create_labelled({LABEL_QUOTA: quota}, namespace=namespace, schedulerName=scheduler)
+
+    def create_labelled(self, labels: Mapping[str, str], *, namespace: str = "default", **spec: Any) -> None:
+        made = pod("new", **spec)
+        made["metadata"]["labels"] = dict(labels)
         self.admin.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", made)
 
     def label(self, name: str, labels: Mapping[str, str | None]) -> None:
@@ -128,6 +131,7 @@ def opening(security: Any, name: str = "main", limits: Mapping[str, Any] = Mappi
 
 
 ONE_GPU: Final = {"lading.dev/gpu": 1}
+KUBESHARE: Final = {"sharedgpu/gpu_request": "0.5", "sharedgpu/gpu_limit": "1.0"}
 ASSIGNED: Final = {ASSIGNMENT: '{"v":1}', ASSIGNMENT_SIGNATURE: "ed25519:k:x"}
 SHARE: Final[Any] = {"limits": {"lading.dev/gpu-core": 1}, "schedulerName": "lading"}
 ASKING: Final[Any] = {"limits": ONE_GPU, "schedulerName": "lading"}
@@ -196,6 +200,9 @@ FORBIDDEN: Final[dict[str, tuple[str, Case]]] = {
     "misspelt": ("lading.dev/toplogy", lambda w: w.create({"lading.dev/toplogy": "switch"}, **ASKING)),
     "misspelt-later": ("lading.dev/polcy", lambda w: w.annotate("asking", {"lading.dev/polcy": "spread"})),
     "policy-later-without-request": ("lading.dev/policy", lambda w: w.annotate("plain", {"lading.dev/policy": "spread"})),
+    # Requests to other systems that central does not read
+    "labels-of-kubeshare": ("sharedgpu/gpu_limit", lambda w: w.create_labelled(KUBESHARE, schedulerName="lading")),
+    "fraction-of-kai": ("gpu-fraction", lambda w: w.create({"gpu-fraction": "0.5"}, schedulerName="lading")),
     # Containers that open every device
     "privileged": ("main", lambda w: w.create(**ASKING, containers=[opening({"privileged": True})])),
     **{
@@ -244,6 +251,10 @@ CANARIES: Final = (
 )
 
 ALLOWED: Final[dict[str, Case]] = {
+    "labels-of-kubeshare-for-its-scheduler": lambda w: w.create_labelled(KUBESHARE, schedulerName="kubeshare-scheduler"),
+    "labels-of-kubeshare-beside-a-request": lambda w: w.create_labelled(KUBESHARE, **ASKING),
+    "zero-of-kubeshare": lambda w: w.create_labelled(dict.fromkeys(KUBESHARE, "0.0"), schedulerName="lading"),
+    "fraction-of-kai-for-its-scheduler": lambda w: w.create({"gpu-fraction": "0.5"}, schedulerName="kai-scheduler"),
     "plain": lambda w: w.create(),
     "plain-with-other-annotations": lambda w: w.create({"example.com/gpus": "0"}),
     "plain-bound-by-its-creator": lambda w: w.create(nodeName=NODE),

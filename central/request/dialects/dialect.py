@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
+class ClaimedKeys:
     """Name the keys by which a pod requests devices in a dialect, and the other annotations that the dialect reads."""
 
     resources: Collection[str] = ()  # kube-scheduler leaves these to central
-    prefixes: tuple[str, ...] = ()  # of other resources that belong to the system: typos, and what central cannot give
+    prefixes: tuple[str, ...] = ()  # prefixes of other resources of the system: typos, and what central cannot give
     keys: Collection[str] = ()  # labels and annotations
     scheduler: str = ""  # scheduler name of the pods in which `keys_of_scheduler` request devices
     keys_of_scheduler: Collection[str] = ()  # keys without a domain, which other pods use for other purposes
@@ -49,7 +49,7 @@ class Dialect(Protocol):
         ...
 
     @property
-    def claims(self) -> Claims: ...
+    def claims(self) -> ClaimedKeys: ...
 
     def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         """Return the pod's request; None if the pod requests nothing. Pure."""
@@ -62,7 +62,7 @@ ReadContainer = Callable[[Container, Mapping[str, int]], ContainerRequest]
 def read_pod(
     pod: Pod,
     known: Mapping[str, Resource],
-    claims: Claims,
+    claims: ClaimedKeys,
     read: ReadContainer,
     refine: Callable[[DeviceRequest], DeviceRequest],
     keys: Keys,

@@ -14,7 +14,7 @@ from typing import Final
 
 from central.request.amounts import Resource, shown
 from central.request.check import MAX_SHARED, Keys
-from central.request.dialects.dialect import Claims, on_one_card, read_pod, refuse
+from central.request.dialects.dialect import ClaimedKeys, on_one_card, read_pod, refuse
 from central.request.dialects.options import DialectName, DialectOptions, MemoryUnit
 from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest, Share
 from central.request.pod import Container, Pod
@@ -42,7 +42,7 @@ class Gpushare:
             _CORE: Resource("a whole number of percent of each card's compute, 1 to 100", 100),
             _COUNT: Resource("0", 2**31 - 1),
         }
-        self.claims = Claims(resources={_MEMORY, _CORE}, prefixes=("aliyun.com/gpu",))
+        self.claims = ClaimedKeys(resources={_MEMORY, _CORE}, prefixes=("aliyun.com/gpu",))
 
     def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         labels = pod.metadata.labels

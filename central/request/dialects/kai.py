@@ -13,7 +13,7 @@ from typing import Final
 
 from central.request.amounts import BadRequestError, is_zero, shown
 from central.request.check import MAX_SHARED, Keys, check_request
-from central.request.dialects.dialect import Claims, refuse
+from central.request.dialects.dialect import ClaimedKeys, refuse
 from central.request.dialects.nvidia import NVIDIA_GPU
 from central.request.dialects.options import DialectName
 from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest, Role, Share
@@ -33,7 +33,7 @@ _DIGITS: Final = re.compile(r"[0-9]{1,10}")
 
 class Kai:
     name: Final = DialectName.KAI
-    claims: Final = Claims(
+    claims: Final = ClaimedKeys(
         keys=(_FRACTION,),
         scheduler="kai-scheduler",
         keys_of_scheduler=(_MEMORY, _NUMBER, _MPS),

@@ -16,7 +16,7 @@ import msgspec
 
 from central.request.amounts import MIB, Resource, shown
 from central.request.check import MAX_DEVICES, Keys
-from central.request.dialects.dialect import Claims, choose, decode, has_shares, read_pod, refuse
+from central.request.dialects.dialect import ClaimedKeys, choose, decode, has_shares, read_pod, refuse
 from central.request.dialects.nvidia import NVIDIA_GPU, WHOLE
 from central.request.dialects.options import DialectName, DialectOptions
 from central.request.model import (
@@ -90,7 +90,7 @@ class _PartitionSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 class Koordinator:
     name: Final = DialectName.KOORDINATOR
-    claims: Final = Claims(
+    claims: Final = ClaimedKeys(
         resources=_KNOWN,
         prefixes=("koordinator.sh/gpu", "koordinator.sh/rdma", "koordinator.sh/fpga"),
         annotations=("scheduling.koordinator.sh/",),

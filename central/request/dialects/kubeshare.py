@@ -14,7 +14,7 @@ from typing import Final
 
 from central.request.amounts import MIB, BadRequestError, shown
 from central.request.check import MAX_DEVICES, Keys, check_request
-from central.request.dialects.dialect import Claims, refuse
+from central.request.dialects.dialect import ClaimedKeys, refuse
 from central.request.dialects.options import DialectName
 from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest, Share
 from central.request.pod import Pod
@@ -39,7 +39,7 @@ _DIGITS: Final = re.compile(r"[0-9]{1,15}")
 
 class Kubeshare:
     name: Final = DialectName.KUBESHARE
-    claims: Final = Claims(keys=(_LIMIT, _REQUEST))
+    claims: Final = ClaimedKeys(keys=(_LIMIT, _REQUEST))
 
     def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         try:

@@ -13,7 +13,7 @@ from typing import Final
 
 from central.request.amounts import Resource
 from central.request.check import MAX_DEVICES, Keys, check_profile
-from central.request.dialects.dialect import Claims, read_pod, refuse
+from central.request.dialects.dialect import ClaimedKeys, read_pod, refuse
 from central.request.dialects.options import DialectName, DialectOptions
 from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest, Share
 from central.request.pod import Container, Pod
@@ -42,7 +42,7 @@ class Nvidia:
         self._replicas = options.nvidia_replicas
         one = Resource("1: the device plugin too does not promise different cards for more", 1)
         self._known = {NVIDIA_GPU: WHOLE, **dict.fromkeys(self._replicas, one)}
-        self.claims = Claims(resources={*self._known, *_MIG_RESOURCES}, prefixes=(NVIDIA_GPU, MIG))
+        self.claims = ClaimedKeys(resources={*self._known, *_MIG_RESOURCES}, prefixes=(NVIDIA_GPU, MIG))
 
     def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         mig = {name for one in (*pod.spec.init_containers, *pod.spec.containers) for name in one.resources.limits}

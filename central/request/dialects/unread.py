@@ -8,7 +8,7 @@ Tests: tests/golden/test_dialects.py
 from dataclasses import dataclass
 from typing import Final
 
-from central.request.dialects.dialect import Claims, Dialect
+from central.request.dialects.dialect import ClaimedKeys, Dialect
 from central.request.model import MalformedRequest
 
 
@@ -17,7 +17,7 @@ class UnreadSystem:
     """Hold a system whose pods central does not read, and what to do instead."""
 
     name: str
-    claims: Claims
+    claims: ClaimedKeys
     instead: str
 
     def refuse(self, key: str) -> MalformedRequest:
@@ -26,7 +26,7 @@ class UnreadSystem:
 
 OTHER_MAKERS: Final = UnreadSystem(
     "requests for cards of this maker",
-    Claims(
+    ClaimedKeys(
         prefixes=(
             "amd.com/gpu",
             "aws.amazon.com/neuron",
@@ -51,7 +51,7 @@ OTHER_MAKERS: Final = UnreadSystem(
 )
 SHARE_PODS: Final = UnreadSystem(
     "SharePods of KubeShare 1",
-    Claims(keys=("kubeshare/gpu_request", "kubeshare/gpu_limit")),
+    ClaimedKeys(keys=("kubeshare/gpu_request", "kubeshare/gpu_limit")),
     "write lading.dev/gpu-core and lading.dev/gpu-core-limit",
 )
 UNREAD: Final = (OTHER_MAKERS, SHARE_PODS)

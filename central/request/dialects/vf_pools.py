@@ -13,7 +13,7 @@ from typing import Final
 
 from central.request.amounts import Resource
 from central.request.check import MAX_DEVICES, Keys
-from central.request.dialects.dialect import Claims, read_pod, refuse
+from central.request.dialects.dialect import ClaimedKeys, read_pod, refuse
 from central.request.dialects.options import DialectName, DialectOptions
 from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest
 from central.request.networks import UnreadableNetworks, parse_networks
@@ -29,7 +29,7 @@ class VfPools:
     def __init__(self, options: DialectOptions) -> None:
         vfs = Resource(f"a whole number of VFs, 1 to {MAX_DEVICES}", MAX_DEVICES)
         self._known = dict.fromkeys(options.vf_pools, vfs)
-        self.claims = Claims(resources=self._known, prefixes=options.vf_pools)
+        self.claims = ClaimedKeys(resources=self._known, prefixes=options.vf_pools)
 
     def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         def refine(request: DeviceRequest) -> DeviceRequest:

@@ -14,7 +14,7 @@ from typing import Final
 
 from central.request.amounts import Resource
 from central.request.check import MAX_DEVICES, Keys
-from central.request.dialects.dialect import Claims, choose, has_shares, read_pod, refuse
+from central.request.dialects.dialect import ClaimedKeys, choose, has_shares, read_pod, refuse
 from central.request.dialects.nvidia import NVIDIA_GPU
 from central.request.dialects.options import DialectName
 from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest, Policy, Scope, Share
@@ -100,7 +100,7 @@ class Vgpu:
             names.cores: Resource("a whole number of percent of each card's compute, 1 to 100", any_number),
             **dict.fromkeys(names.others, Resource("a whole number", any_number)),
         }
-        self.claims = Claims(resources=self._known, prefixes=names.prefixes, annotations=names.annotations)
+        self.claims = ClaimedKeys(resources=self._known, prefixes=names.prefixes, annotations=names.annotations)
 
     def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         names, annotations = self._names, pod.metadata.annotations

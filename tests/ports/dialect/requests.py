@@ -1,6 +1,6 @@
 """The dialect's other half: `cards.example.com/gpu: N` in resources.limits asks for N cards."""
 
-from central.request.dialects.dialect import Claims
+from central.request.dialects.dialect import ClaimedKeys
 from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest
 from central.request.pod import Pod, starting_order
 
@@ -9,7 +9,7 @@ RESOURCE = "cards.example.com/gpu"
 
 class CardRequests:
     name = "cards"
-    claims = Claims(resources=(RESOURCE,), prefixes=("cards.example.com/",))
+    claims = ClaimedKeys(resources=(RESOURCE,), prefixes=("cards.example.com/",))
 
     def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         asks = []

@@ -53,7 +53,7 @@ def share_by_percent(name: str, memory: int, core: int | None = None, cards: int
     return ContainerRequest(name=name, share=Share(memory_percent=memory, core_percent=core, cards=cards))
 
 
-def test_a_percentage_of_memory_is_apart_from_that_of_compute() -> None:
+def test_a_percentage_of_memory_differs_from_that_of_compute() -> None:
     where = capacity(card(0, usable_mib=1000, free_mib=600, free_core=30), card(1, usable_mib=1000, free_mib=400))
     [gpu] = place(where, request(share_by_percent("a", 60, 30))).containers["a"].gpus
     assert (gpu.uuid, gpu.memory_mib, gpu.core_percent) == (gpu_uuid(0), 600, 30)
