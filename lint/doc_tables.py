@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 import central.daemon.settings
+import central.request.dialects.options
 import hooks.daemon.settings
 import runtimeproxy.settings
 import shares.settings
@@ -122,6 +123,7 @@ def _render(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "settings of lading-central": partial(render_settings, central.daemon.settings.Settings),
+    "settings of dialects": partial(render_settings, central.request.dialects.options.DialectOptions),
     "settings of lading-hooks": partial(render_settings, hooks.daemon.settings.Settings),
     "settings of lading-runtimeproxy": partial(render_settings, runtimeproxy.settings.Settings),
     "settings of lading-shares": partial(render_settings, shares.settings.Settings),

@@ -90,9 +90,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     foreign_annotations: Annotated[
         tuple[str, ...], Setting("annotations below lading.dev/ of other systems, which pods with devices may have")
     ] = ()
-    dialects: Annotated[
-        DialectOptions, Setting("other systems whose pods central places: [a table](migration.md#dialects)", flag=False)
-    ] = NO_OPTIONS
+    dialects: Annotated[DialectOptions, Setting("other systems whose pods central places: docs/migration.md", flag=False)] = (
+        NO_OPTIONS
+    )
     lease_namespace: Annotated[str, Setting("namespace of the leader's lease")] = SYSTEM_NAMESPACE
     lease_name: Annotated[str, Setting("name of the leader's lease")] = CENTRAL
     identity: Annotated[
