@@ -43,6 +43,7 @@ DIALECTS: Final[dict[DialectName, Callable[[DialectOptions], Dialect]]] = {
     DialectName.VF_POOLS: VfPools,
 }
 OWN: Final = Own()
+_NO_KEYS: Final[dict[str, Dialect | UnreadSystem]] = {}
 
 
 class Dialects:
@@ -59,10 +60,14 @@ class Dialects:
         # Resources of pods without any enabled dialect stay those of the cluster's device plugins.
         self._systems = systems if self.enabled else systems[:1]
         self._by_name = {name: one for one in reversed(self._systems) for name in one.claims.resources}
+        others: tuple[Dialect | UnreadSystem, ...] = (*self.enabled, *self._unread)
+        self._by_key = {key: one for one in reversed(others) for key in one.claims.keys}
+        self._by_key_of = {one.claims.scheduler: dict.fromkeys(one.claims.keys_of_scheduler, one) for one in others}
         self._readers = {one.name: one for one in self.enabled if NVIDIA_GPU in one.claims.resources}
         self._default = options.nvidia_gpu.get(ANY_SCHEDULER, "" if options.nvidia_gpu else next(iter(self._readers), ""))
         self._check()
         self.resources = frozenset(name for one in (OWN, *self.enabled) for name in one.claims.resources)
+        self.prefixes = tuple(prefix for one in (OWN, *self.enabled) for prefix in one.claims.prefixes)
         self.annotations = tuple(dict.fromkeys(key for one in self.enabled for key in one.claims.annotations))
         self.by_metadata = any(one.claims.keys or one.claims.keys_of_scheduler for one in self.enabled)
 
@@ -92,16 +97,21 @@ class Dialects:
     def claims(self, pod: Pod) -> dict[Dialect | UnreadSystem, str]:
         """Return the systems to which the pod has keys, each with one of the keys."""
         result: dict[Dialect | UnreadSystem, str] = {}
-        for resource in sorted(set(_named(pod, zero=False))):
+        for resource in sorted({name for name in _named(pod, zero=False) if "/" in name}):
             if (system := self.system_of(resource, pod.spec.scheduler_name)) is not None:
                 result.setdefault(system, resource)
         if refining := min(filter(is_request_annotation, pod.metadata.annotations), default=""):
             result.setdefault(OWN, refining)
-        readers: tuple[Dialect | UnreadSystem, ...] = (*self.enabled, *self._unread)
-        for one in readers:
-            if key := one.claims.find_key(pod):
-                result.setdefault(one, key)
+        for key, one in self.systems_of_metadata(pod):
+            result.setdefault(one, key)
         return result
+
+    def systems_of_metadata(self, pod: Pod) -> Iterator[tuple[str, Dialect | UnreadSystem]]:
+        """Yield the labels and annotations by which the pod requests devices, each with its system."""
+        metadata, scheduler = pod.metadata, pod.spec.scheduler_name
+        for by_key in (self._by_key, self._by_key_of.get(scheduler, _NO_KEYS)):
+            for key in sorted((by_key.keys() & metadata.labels.keys()) | (by_key.keys() & metadata.annotations.keys())):
+                yield key, by_key[key]
 
 
 OWN_ONLY: Final = Dialects()
@@ -110,15 +120,22 @@ OWN_ONLY: Final = Dialects()
 def parse_request(pod: Pod, dialects: Dialects = OWN_ONLY) -> Request:
     """Return the pod's device request; None if the pod requests no device. A pod with requests in two dialects is refused,
     because they may or may not mean the same devices. A pod with unreadable gang keys is refused too."""
-    request = _parse(pod, dialects.claims(pod), is_default=not dialects.enabled)
+    request = _parse(pod, dialects.claims(pod)) if dialects.enabled else _parse_own(pod, dialects)
     return _with_gang(pod, request) if isinstance(request, DeviceRequest) else request
 
 
-def _parse(pod: Pod, claims: dict[Dialect | UnreadSystem, str], *, is_default: bool) -> Request:
+def _parse_own(pod: Pod, dialects: Dialects) -> Request:
+    """Return the request in Lading's own dialect. Without one, refuse a pod that might start without another system's card."""
+    request = OWN.parse(pod)
+    return request or next(
+        (one.refuse(key) for key, one in dialects.systems_of_metadata(pod) if isinstance(one, UnreadSystem)), None
+    )
+
+
+def _parse(pod: Pod, claims: dict[Dialect | UnreadSystem, str]) -> Request:
     readers = {one: key for one, key in claims.items() if not isinstance(one, UnreadSystem)}
-    unread = [one.refuse(key) for one, key in claims.items() if isinstance(one, UnreadSystem)]
-    if unread and not (is_default and readers):
-        return unread[0]
+    if len(readers) < len(claims):
+        return next(one.refuse(key) for one, key in claims.items() if isinstance(one, UnreadSystem))
     pools = next((one for one in readers if isinstance(one, VfPools)), None)
     cards = [one for one in readers if one is not pools]
     if len(cards) > 1:
@@ -161,11 +178,11 @@ def _with_gang(pod: Pod, request: DeviceRequest) -> DeviceRequest | MalformedReq
 
 def mentions_devices(pod: Pod, dialects: Dialects = OWN_ONLY) -> bool:
     """Return whether the pod names a resource or another key of a dialect that is read, valid or not."""
-    scheduler = pod.spec.scheduler_name
-    systems = (dialects.system_of(resource, scheduler) for resource in _named(pod, zero=True))
-    return any(one is not None and not isinstance(one, UnreadSystem) for one in systems) or any(
-        one.claims.find_key(pod) for one in dialects.enabled
-    )
+    resources, prefixes = dialects.resources, dialects.prefixes
+    if any(name in resources or name.startswith(prefixes) for name in _named(pod, zero=True)):
+        return True
+    systems = dialects.systems_of_metadata(pod) if dialects.by_metadata else ()
+    return any(not isinstance(one, UnreadSystem) for _, one in systems)
 
 
 def mentions_own(pod: Pod) -> bool:
@@ -177,4 +194,6 @@ def _named(pod: Pod, *, zero: bool) -> Iterator[str]:
     """Yield the resources of the pod's containers. `zero`: also those with an amount of 0."""
     for one in (*pod.spec.containers, *pod.spec.init_containers):
         for amounts in (one.resources.limits, one.resources.requests):
-            yield from (name for name, amount in amounts.items() if zero or not is_zero(amount))
+            for name, amount in amounts.items():
+                if zero or not is_zero(amount):
+                    yield name

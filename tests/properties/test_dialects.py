@@ -135,7 +135,7 @@ options = st.sampled_from([ALL, DialectOptions()]) | st.builds(
 
 @given(pods(), options)
 @pytest.mark.repeats
-@settings(max_examples=repeats(400, long=20_000))
+@settings(max_examples=repeats(400, long=4_000))
 def test_a_pod_has_one_meaning_or_one_refusal(pod: Pod, chosen: DialectOptions) -> None:
     dialects = Dialects(chosen)
     request = parse_request(pod, dialects)

@@ -33,12 +33,6 @@ class ClaimedKeys:
     keys_of_scheduler: Collection[str] = ()  # keys without a domain, which other pods use for other purposes
     annotations: tuple[str, ...] = ()  # prefixes of the annotations that are read
 
-    def find_key(self, pod: Pod) -> str:
-        """Return a label or annotation by which the pod requests devices; empty if there is none."""
-        names = [*self.keys, *(self.keys_of_scheduler if pod.spec.scheduler_name == self.scheduler else ())]
-        labels, annotations = pod.metadata.labels, pod.metadata.annotations
-        return next((key for key in names if key in labels or key in annotations), "") if names else ""
-
 
 class Dialect(Protocol):
     """Read the requests of one system's pods."""
