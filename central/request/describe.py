@@ -39,8 +39,9 @@ def describe_request(request: DeviceRequest) -> str:
         (POLICY, request.policy or ""),
         (ISOLATION, request.isolation or ""),
     )
+    together = ["all shares on one GPU"] if request.same_card else []
     return "; ".join(
-        [*devices, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_as_text(request.sharing)]
+        [*devices, *together, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_as_text(request.sharing)]
     )
 
 

@@ -236,7 +236,7 @@ def _explain_kept_off(capacity: NodeCapacity, demand: Demand, sharing: Sharing |
     having = [card for card in requested_cards(capacity, demand) if card.usable and card.free_mib]
     closed = [card for card in having if not is_open(card, sharing)]
     if not closed:
-        return f"{_all_needs(demand)}; its share-affinity requires one GPU for all, and none has enough free"
+        return f"{_all_needs(demand)}; all of its shares have to be on one GPU, and none has enough free"
     own = " and ".join(f"share-{rule} {label}" for rule, label in _rules(sharing) if label) or "no share-exclusion"
     free = f"{count_of(len(having), 'GPU')} with something free"
     return f"it has {own}; of {free} {len(closed)} have pods that may not share with it"

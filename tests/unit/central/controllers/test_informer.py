@@ -7,8 +7,11 @@ import pytest
 
 from central.api.cached_objects import Ident
 from central.api.decoded import Unreadable
+from central.controllers.informer import PodFeed
 from central.decide.scheduler import Reservation
 from central.ledger.model import Claim
+from central.request.dialects.options import DialectName, DialectOptions
+from central.request.parse import Dialects
 from central.request.pod import DEVICES_HEALTHY, Pod
 from central.search.placement import Missing
 from lading.kube.objects import Metadata
@@ -94,6 +97,26 @@ def test_a_pod_that_is_bound_without_an_assignment_is_reported_once(world: World
     relist(world, decoded(world.pods["a"]))
     assert world.unassigned == ["a"]
     assert (len(world.pending), free_cards(world)) == (0, 2)
+
+
+def test_pods_of_an_enabled_dialect_wait_and_are_not_reported_when_their_own_scheduler_binds_them(world: World) -> None:
+    dialects = Dialects(DialectOptions(enabled=(DialectName.HAMI, DialectName.KUBESHARE)))
+    unassigned: list[Pod] = []
+    feed = PodFeed(
+        world.ledger,
+        world.pending,
+        world.conditions,
+        log=world.records.log,
+        unassigned=unassigned.append,
+        dialects=dialects,
+    )
+    hami, kubeshare = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}, {"sharedgpu/gpu_request": "1.0"}
+    kubeshare |= {"sharedgpu/gpu_limit": "1.0"}
+    for node in ("", "n1"):
+        feed.changed(decoded(pod("h", hami, version=world.next_version(), node=node)))
+        feed.changed(decoded(pod("k", {}, labels=kubeshare, version=world.next_version(), node=node)))
+        assert {one.name for one in world.pending} == (set() if node else {"h", "k"})
+    assert unassigned == []
 
 
 def test_pods_without_requests_are_not_kept(world: World) -> None:
