@@ -18,6 +18,7 @@ from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.ledger.ledger import Ledger
 from central.request import pod as request
+from central.request.parse import OWN_ONLY, Dialects
 from central.state.nodes import Nodes
 from central.state.pending import Pending, PendingPods
 from kubectl_lading.lists import Listed, N, read_list
@@ -40,6 +41,7 @@ class Cluster:
     nodes: Mapping[str, Node]
     pods: Sequence[Pod]
     hosts: Nodes  # labels, taints and cordons, for the node rules of pods
+    dialects: Dialects = OWN_ONLY  # how pods may request devices
     unassigned: Sequence[request.Pod] = ()  # pods that request devices and were bound without an assignment
     problems: Sequence[str] = ()  # messages about objects that could not be read
 
@@ -63,15 +65,15 @@ async def read_lists(client: KubeClient) -> tuple[Listed[Report], Listed[Node], 
         )
 
 
-def compute(devices: Listed[Report], nodes: Listed[Node], pods: Listed[Pod]) -> Cluster:
-    """Compute the cluster from the three lists."""
+def compute(devices: Listed[Report], nodes: Listed[Node], pods: Listed[Pod], dialects: Dialects = OWN_ONLY) -> Cluster:
+    """Compute the cluster from the three lists. `dialects`: how pods may request devices."""
     ledger, pending, hosts = Ledger(), PendingPods(), Nodes()
     problems = _Problems()
     unassigned: list[request.Pod] = []
     log = Log(problems, Level.ERROR)
     NodeFeed(ledger, hosts).replaced(*nodes)
     DevicesFeed(ledger).replaced(*devices)
-    PodFeed(ledger, pending, Conditions(), log=log, unassigned=unassigned.append).replaced(*pods)
+    PodFeed(ledger, pending, Conditions(), log=log, unassigned=unassigned.append, dialects=dialects).replaced(*pods)
     for kind, (objects, _) in (("NodeDevices", devices), ("Node", nodes), ("Pod", pods)):
         problems.messages += [_unreadable(kind, one) for one in objects if isinstance(one, Unreadable)]
     return Cluster(
@@ -81,6 +83,7 @@ def compute(devices: Listed[Report], nodes: Listed[Node], pods: Listed[Pod]) -> 
         nodes={one.metadata.name: one for one in _readable(nodes[0])},
         pods=_readable(pods[0]),
         hosts=hosts,
+        dialects=dialects,
         unassigned=unassigned,
         problems=problems.messages,
     )

@@ -19,6 +19,7 @@ from central.decide.scheduler import Scheduler
 from central.decide.why_pod import FITS
 from central.page.waiting import count_reasons
 from central.request import pod as request
+from central.request.parse import Dialects
 from central.state.budgets import Budget
 from central.state.pending import Pending
 from kubectl_lading.central import Central
@@ -71,9 +72,9 @@ def compute_deciding(
 ) -> DecidingCluster:
     """Compute the cluster from the three lists, and how central decides there."""
     pods = _without_foreign(pods, frozenset(configuration.foreign_annotations))
-    cluster = compute(devices, nodes, pods)
+    cluster = compute(devices, nodes, pods, Dialects(configuration.dialects))
     scheduler = configuration.scheduler(cluster.ledger, cluster.pending, clock=time.monotonic, domains=cluster.hosts.domains)
-    GangFeed(scheduler.starts, cluster.ledger).replaced(*pods)
+    GangFeed(scheduler.starts, cluster.ledger, dialects=cluster.dialects).replaced(*pods)
     return DecidingCluster(
         **{one.name: getattr(cluster, one.name) for one in fields(Cluster)},
         scheduler=scheduler,

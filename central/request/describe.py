@@ -41,7 +41,12 @@ def describe_request(request: DeviceRequest) -> str:
     )
     together = ["all shares on one GPU"] if request.same_card else []
     return "; ".join(
-        [*devices, *together, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_as_text(request.sharing)]
+        [
+            *devices,
+            *together,
+            *(f"{_word(key)} {value}" for key, value in bound_to if value),
+            *_sharing_as_text(request.sharing),
+        ]
     )
 
 

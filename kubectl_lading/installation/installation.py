@@ -41,6 +41,7 @@ Maybe: TypeAlias = T | Unread | None
 class SchedulerConfig:
     profiles: tuple[str, ...]  # schedulerName of each profile
     asks_central: frozenset[str]  # names of resources with an extender that has a filter and a bind
+    asks_all: bool = False  # such an extender is called for all pods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

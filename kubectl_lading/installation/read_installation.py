@@ -191,9 +191,12 @@ def parse_scheduler_config(text: str) -> SchedulerConfig | Unread:
     try:
         config = yaml.safe_load(text)
         extenders = [one for one in config.get("extenders") or () if one.get("filterVerb") and one.get("bindVerb")]
+        asks_all = any(not one.get("managedResources") for one in extenders)
+        managing = config["extenders"] if asks_all else extenders  # another entry has the resources that are not counted
         return SchedulerConfig(
             profiles=tuple(str(one.get("schedulerName", "default-scheduler")) for one in config.get("profiles") or ()),
-            asks_central=frozenset(str(one["name"]) for each in extenders for one in each.get("managedResources") or ()),
+            asks_central=frozenset(str(one["name"]) for each in managing for one in each.get("managedResources") or ()),
+            asks_all=asks_all,
         )
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as e:
         return Unread(why=f"it is no KubeSchedulerConfiguration: {type(e).__name__}")

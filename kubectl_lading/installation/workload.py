@@ -12,7 +12,7 @@ from central.decide.why_pod import FITS
 from central.ledger.model import Clash
 from central.request.model import DeviceRequest, MalformedRequest
 from central.request.node_rules import NodeRules
-from central.request.parse import parse_request
+from central.request.parse import Dialects, parse_request
 from central.request.reasons import OfPod
 from central.search.placement import Missing
 from central.state.pending import Pending
@@ -73,14 +73,15 @@ def _pending(cluster: DecidingCluster, pods: Sequence[Pod]) -> dict[str, int]:
         if kind not in known:
             known[kind] = _reason(cluster, pending)
         reasons[known[kind]] += 1
-    reasons.update(_malformed(pods))
+    reasons.update(_malformed(pods, cluster.dialects))
     return dict(reasons)
 
 
-def _malformed(pods: Sequence[Pod]) -> Iterator[str]:
+def _malformed(pods: Sequence[Pod], dialects: Dialects) -> Iterator[str]:
     """Yield `request-malformed` for each unbound pod with an invalid request, since informers do not count it as pending."""
     for pod in pods:
-        if not pod.spec.node_name and isinstance(parse_request(pod), MalformedRequest):
+        request = None if pod.spec.node_name else parse_request(pod, dialects)
+        if isinstance(request, MalformedRequest) and not request.unread:
             yield OfPod.REQUEST_MALFORMED.value
 
 

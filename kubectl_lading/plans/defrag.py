@@ -133,10 +133,12 @@ def _movable(uids: Sequence[PodUid], movers: Mapping[PodUid, FullPod]) -> list[F
 
 def read_movable(cluster: DecidingCluster) -> dict[PodUid, Pending]:
     """Return the requests of the bound pods by uid, without pods that are being deleted or whose request became invalid."""
-    result = {}
+    result, dialects = {}, cluster.dialects
     for pod in cluster.pods:
         record = cluster.ledger.pod(pod.metadata.uid)
-        requested = parse_request(pod) if record is not None and record.holds is not None and not record.deleting else None
+        requested = (
+            parse_request(pod, dialects) if record is not None and record.holds is not None and not record.deleting else None
+        )
         if isinstance(requested, DeviceRequest):
             result[pod.metadata.uid] = pending_of(pod, requested)
     return result

@@ -99,7 +99,7 @@ class Trials:
         """Make the pods members of their gangs. Return the pods of the same gang, for each pod that starts with its gang."""
         gangs, members = self._cluster.scheduler.gangs, dict[GangKey, list[Pod]]()
         for pod in pods:
-            requested = parse_request(pod)
+            requested = parse_request(pod, self._cluster.dialects)
             self._feed.changed(pod)
             if isinstance(requested, DeviceRequest) and (membership := gangs.of(pod.metadata.uid)) is not None:
                 self._cluster.pending.add(pending_of(pod, requested))
@@ -154,7 +154,7 @@ class Trials:
         return Trial(namespace=metadata.namespace, pod=metadata.name, problem=problem)
 
     def _try(self, pod: Pod) -> Trial:
-        blank, requested = self._blank(pod), parse_request(pod)
+        blank, requested = self._blank(pod), parse_request(pod, self._cluster.dialects)
         if requested is None:
             problem = "asks for no device of lading.dev/: any scheduler may take it anywhere"
             return msgspec.structs.replace(blank, problem=problem)

@@ -94,7 +94,7 @@ class WaitingView(msgspec.Struct, frozen=True):
 def explain_waiting(cluster: DecidingCluster, namespace: str = "") -> Iterator[WaitingPod]:
     """Yield the waiting pods of `namespace` (empty: all), in the order in which they get devices. Each distinct request is
     checked once."""
-    result = [pod for pod in cluster.pods if waits(pod) and namespace in ("", pod.metadata.namespace)]
+    result = [pod for pod in cluster.pods if waits(pod, cluster.dialects) and namespace in ("", pod.metadata.namespace)]
     tenants = cluster.scheduler.tenants
     tenants.catch_up()
 
@@ -107,7 +107,7 @@ def explain_waiting(cluster: DecidingCluster, namespace: str = "") -> Iterator[W
 
 
 def _explain(cluster: DecidingCluster, pod: Pod) -> WaitingPod:
-    requested, metadata = parse_request(pod), pod.metadata
+    requested, metadata = parse_request(pod, cluster.dialects), pod.metadata
     stand, message = _stand(pod, requested)
     pending = pending_of(pod, requested) if isinstance(requested, DeviceRequest) else None
     return WaitingPod(
