@@ -1,0 +1,54 @@
+"""Start a guest of real kernel objects for the tests of a module: `make test-vm`.
+
+Without LADING_VM, the name of a system in simnode.vm.systems, every test here is skipped, in CI too: a boot without KVM takes
+minutes. The waits follow the guest's progress, so that a test's own time limit is only the last resort.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from simnode.vm.guest import Guest
+from simnode.vm.image import build_image
+from simnode.vm.qemu import find_qemu
+from simnode.vm.systems import find_system
+from tests.logs import LOGS
+from tests.vm.node import VmNode
+
+SYSTEM: Final = "LADING_VM"
+TIMEOUT_S: Final = 3600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def system() -> str:
+    name = os.environ.get(SYSTEM)
+    if not name:
+        pytest.skip("runs by: make test-vm")
+    return name
+
+
+@pytest.fixture(scope="module")
+def guest(system: str, pytestconfig: pytest.Config) -> Iterator[Guest]:
+    guest = Guest(build_image(find_system(system)), find_qemu())
+    logs = pytestconfig.stash.setdefault(LOGS, [])
+    logs += [guest.console, guest.log]
+    with guest:
+        yield guest
+    logs.remove(guest.console)
+    logs.remove(guest.log)
+
+
+@pytest.fixture(scope="module")
+def node(guest: Guest) -> VmNode:
+    node = VmNode(guest)
+    node.await_ready()
+    return node
