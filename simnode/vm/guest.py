@@ -23,7 +23,7 @@ from simnode.cri import Cri
 from simnode.nvml import NvmlState
 from simnode.patience import tail
 from simnode.profile import Profile, load_profile
-from simnode.vm.boot import BootWatch, Sample
+from simnode.vm.boot import BootWatch, Sample, parse_schedstat
 from simnode.vm.hardware import Size, place, render_cards, render_machine, render_nics
 from simnode.vm.image import Image
 from simnode.vm.qemu import Qemu
@@ -31,10 +31,10 @@ from simnode.vm.qemu import Qemu
 PROFILE: Final = "mn2a-one-bridge"
 _TRIES: Final = 4
 _POLL_S: Final = 1.0
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 # no_timer_check: under load, the check of the 8254 hung. mitigations: they cost much without KVM.
 _APPEND: Final = "console=ttyS0 root=/dev/vda rw mitigations=off no_timer_check systemd.show_status=yes"
 _TCG: Final = ("-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,la57=off")
+_BUS: Final = "bus=pcie.0"  # otherwise QEMU would take a bus of the profile
 _KVM: Final = ("-accel", "kvm", "-cpu", "host")
 _CALL_S: Final = 600.0  # of a call by CRI: a sandbox takes half a minute without KVM
 # What the guest reads at boot (root/usr/local/sbin/vm-hardware), by QEMU's fw_cfg.
@@ -119,18 +119,21 @@ class Guest(Block):
         child.start()
         watch = BootWatch(self._sample(child))
         while not self._answers():
+            if child.status and accelerator != _KVM:
+                raise HostError(f"cannot boot the guest: QEMU ended with status {child.status}:\n{tail(self.log)}")
             if not child.running or watch.hangs(self._sample(child)):
                 return False
             time.sleep(_POLL_S)
         return True
 
     def _sample(self, child: Child) -> Sample:
-        try:
-            fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
-            cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
-        except OSError:
-            cpu_s = 0.0
-        return Sample(at_s=time.monotonic(), cpu_s=cpu_s, console_bytes=self.console.stat().st_size)
+        threads = []
+        for path in Path(f"/proc/{child.pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                threads.append(path.read_text())
+        cpu_s, wanted_s = parse_schedstat(threads)
+        size = self.console.stat().st_size
+        return Sample(at_s=time.monotonic(), cpu_s=cpu_s, wanted_s=wanted_s, console_bytes=size)
 
     def _answers(self) -> bool:
         """Return whether ssh works. Its time limit is only for one try: a connection that is made is not given up."""
@@ -216,10 +219,11 @@ class Guest(Block):
         words += ["-nodefaults", "-no-user-config", "-display", "none", "-vga", "none", "-no-reboot"]
         words += ["-kernel", str(image.kernel), "-initrd", str(image.initrd), "-append", _APPEND]
         words += ["-drive", f"file={self._disk},if=none,id=disk,format=qcow2,discard=unmap,cache=unsafe"]
-        words += ["-device", "virtio-blk-pci,drive=disk", "-device", "virtio-rng-pci"]
-        words += ["-virtfs", f"local,path={self.share},mount_tag=share,security_model=none,id=share"]
+        words += ["-device", f"virtio-blk-pci,drive=disk,{_BUS}", "-device", f"virtio-rng-pci,{_BUS}"]
+        words += ["-fsdev", f"local,path={self.share},security_model=none,id=share"]
+        words += ["-device", f"virtio-9p-pci,fsdev=share,mount_tag=share,{_BUS}"]
         words += ["-netdev", f"user,id=ssh,restrict=on,hostfwd=tcp:127.0.0.1:{self._port}-:22"]
-        words += ["-device", "virtio-net-pci,netdev=ssh,mac=52:54:00:00:00:01,romfile="]
+        words += ["-device", f"virtio-net-pci,netdev=ssh,mac=52:54:00:00:00:01,romfile=,{_BUS}"]
         words += ["-chardev", f"file,id=console,path={self.console},append=on", "-serial", "chardev:console"]
         given = (path for path in (self.folder / name for name in _GIVEN) if path.stat().st_size)
         words += [word for path in given for word in ("-fw_cfg", f"name=opt/lading/{path.name},file={path}")]

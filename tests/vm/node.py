@@ -42,9 +42,10 @@ class VmNode:
             done = self.guest.run(_READY)
             assert done.status == 0, done.err
             assert json.loads(done.out)["ready"], done.out
+            images = self.guest.run("systemctl is-active vm-images")
+            assert images.status == 0, images.out
 
         eventually(ready)
-        eventually(lambda: self.guest.check("systemctl is-active vm-images"))
 
     def use(self, front_end: str) -> None:
         if front_end != self.front_end:

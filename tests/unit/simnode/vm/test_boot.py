@@ -1,8 +1,8 @@
-from simnode.vm.boot import IDLE_S, SILENT_CPU_S, BootWatch, Sample
+from simnode.vm.boot import IDLE_S, SILENT_CPU_S, BootWatch, Sample, parse_schedstat
 
 
-def sample(at_s: float, cpu_s: float, console_bytes: int = 0) -> Sample:
-    return Sample(at_s=at_s, cpu_s=cpu_s, console_bytes=console_bytes)
+def sample(at_s: float, cpu_s: float, waited_s: float = 0, console_bytes: int = 0) -> Sample:
+    return Sample(at_s=at_s, cpu_s=cpu_s, wanted_s=cpu_s + waited_s, console_bytes=console_bytes)
 
 
 def test_a_guest_that_writes_on_its_console_is_waited_for() -> None:
@@ -22,9 +22,13 @@ def test_a_guest_that_neither_writes_nor_computes_hangs() -> None:
     assert watch.hangs(sample(1.1 * IDLE_S, 0.1))
 
 
-def test_a_guest_that_gets_little_of_a_busy_machine_is_waited_for() -> None:
+def test_a_guest_that_gets_nearly_nothing_of_a_busy_machine_is_waited_for() -> None:
     watch = BootWatch(sample(0, 0))
-    assert not any(watch.hangs(sample(at_s, 0.1 * at_s)) for at_s in range(1, int(SILENT_CPU_S / 0.1)))
+    assert not any(watch.hangs(sample(at_s, 0.001 * at_s, waited_s=at_s)) for at_s in range(1, 10_000))
+
+
+def test_the_threads_of_a_process_are_added() -> None:
+    assert parse_schedstat(["2000000000 500000000 7\n", "1000000000 0 3\n"]) == (3.0, 3.5)
 
 
 def test_a_word_on_the_console_begins_the_wait_anew() -> None:
