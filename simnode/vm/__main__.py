@@ -15,7 +15,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="simnode.vm", description="Boot a node of real kernel objects in QEMU.")
     names = ", ".join(system.name for system in SYSTEMS)
     parser.add_argument("--system", default=SYSTEMS[0].name, help=f"one of: {names} [{SYSTEMS[0].name}]")
-    parser.add_argument("--profile", default=PROFILE, help=f"the hardware, of simnode/profiles [{PROFILE}]")
+    hardware = "the hardware: a file, or a name in simnode/profiles [small.json, with four cards and two PFs]"
+    parser.add_argument("--profile", default=PROFILE, help=hardware)
     args = parser.parse_args()
     try:
         image = build_image(find_system(args.system))

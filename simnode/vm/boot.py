@@ -17,8 +17,8 @@ _BUSY: Final = 0.05  # a guest that wants less of a CPU waits for something
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     at_s: float
-    cpu_s: float  # that QEMU has had, all its threads
-    wanted_s: float  # and the time that they have waited for a CPU in addition
+    cpu_s: float  # CPU time of all threads of QEMU
+    wanted_s: float  # CPU time, and the time that they waited for a CPU
     console_bytes: int
 
 

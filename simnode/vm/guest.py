@@ -24,20 +24,21 @@ from simnode.nvml import NvmlState
 from simnode.patience import tail
 from simnode.profile import Profile, load_profile
 from simnode.vm.boot import BootWatch, Sample, parse_schedstat
-from simnode.vm.hardware import Size, place, render_cards, render_machine, render_nics
+from simnode.vm.hardware import place, render_cards, render_machine, render_nics
 from simnode.vm.image import Image
 from simnode.vm.qemu import Qemu
 
-PROFILE: Final = "mn2a-one-bridge"
+# Two sockets, each with a switch of a PF with three VFs and two cards: larger profiles boot longer.
+PROFILE: Final = str(Path(__file__).parent / "small.json")
 _TRIES: Final = 4
 _POLL_S: Final = 1.0
 # no_timer_check: under load, the check of the 8254 hung. mitigations: they cost much without KVM.
-_APPEND: Final = "console=ttyS0 root=/dev/vda rw mitigations=off no_timer_check systemd.show_status=yes"
+_APPEND: Final = "console=ttyS0 root=/dev/vda rw mitigations=off no_timer_check systemd.show_status=yes udev.event_timeout=900"
 _TCG: Final = ("-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,la57=off")
 _BUS: Final = "bus=pcie.0"  # otherwise QEMU would take a bus of the profile
 _KVM: Final = ("-accel", "kvm", "-cpu", "host")
-_CALL_S: Final = 600.0  # of a call by CRI: a sandbox takes half a minute without KVM
-# What the guest reads at boot (root/usr/local/sbin/vm-hardware), by QEMU's fw_cfg.
+_CALL_S: Final = 600.0  # a sandbox takes half a minute without KVM, and more on a busy machine
+# Files that QEMU passes to the guest by fw_cfg; its script root/usr/local/sbin/vm-hardware reads them at boot.
 _GIVEN: Final[Mapping[str, Callable[[Profile], str]]] = {
     "cards": render_cards,
     "nvml": lambda profile: NvmlState(profile=profile).render(),
@@ -54,7 +55,7 @@ class Done(NamedTuple):
 class Guest(Block):
     """Run a guest for a `with` block. It has a disk of its own, over the image, which is never written."""
 
-    def __init__(self, image: Image, qemu: Qemu, *, profile: str = PROFILE, size: Size | None = None) -> None:
+    def __init__(self, image: Image, qemu: Qemu, *, profile: str = PROFILE, memory_mib: int = 3072) -> None:
         self.image = image
         self.profile: Profile = place(load_profile(profile))
         self.folder = Path(tempfile.mkdtemp(prefix="lading-vm-"))
@@ -62,7 +63,7 @@ class Guest(Block):
         self.console = self.folder / "console.log"
         self.boots = 0
         self._qemu = qemu
-        self._size = size or Size()
+        self._memory_mib = memory_mib
         self._disk = self.folder / "disk.qcow2"
         self._child: Child | None = None
         self._port = 0
@@ -176,6 +177,7 @@ class Guest(Block):
     def ssh(self, *words: str) -> list[str]:
         """Return the command line that reaches the guest: also for a person."""
         options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=60"]
+        options += ["ServerAliveInterval=60", "ServerAliveCountMax=20"]
         options += ["ControlMaster=auto", f"ControlPath={self.folder}/ssh", "ControlPersist=yes", "StreamLocalBindUnlink=yes"]
         flags = [word for option in options for word in ("-o", option)]
         return ["ssh", *flags, "-i", str(self.image.key), "-p", str(self._port), *words, "root@127.0.0.1"]
@@ -202,8 +204,10 @@ class Guest(Block):
         local = Path(tempfile.mkdtemp(dir=self.folder)) / "s"
         forwarding = ("-L", f"{local}:{path}")
         subprocess.run(self.ssh("-O", "forward", *forwarding), check=True, capture_output=True)  # noqa: S603
-        yield local
-        subprocess.run(self.ssh("-O", "cancel", *forwarding), check=False, capture_output=True)  # noqa: S603
+        try:
+            yield local
+        finally:
+            subprocess.run(self.ssh("-O", "cancel", *forwarding), check=False, capture_output=True)  # noqa: S603
 
     @contextlib.contextmanager
     def cri(self, path: str) -> Iterator[Cri]:
@@ -215,7 +219,7 @@ class Guest(Block):
 
     def _arguments(self) -> list[str]:
         image = self.image
-        words = [*render_machine(self.profile, self._size)]
+        words = [*render_machine(self.profile, self._memory_mib)]
         words += ["-nodefaults", "-no-user-config", "-display", "none", "-vga", "none", "-no-reboot"]
         words += ["-kernel", str(image.kernel), "-initrd", str(image.initrd), "-append", _APPEND]
         words += ["-drive", f"file={self._disk},if=none,id=disk,format=qcow2,discard=unmap,cache=unsafe"]

@@ -7,7 +7,6 @@ network devices' names, which udev gives. Nothing here does I/O. Source: QEMU do
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
@@ -16,15 +15,10 @@ import msgspec
 from lading.errors import ConfigError
 from simnode.profile import GpuCard, HostBridge, NvidiaDriver, PciNode, PfFunction, Profile, VfFunction
 
-DRIVER_VERSION: Final = "550.127.05"  # of the fake driver in every guest
-MAX_VFS: Final = 7  # of the 82576, TotalVFs
-_VF_OFFSET, _VF_STRIDE = 0x80, 2  # of QEMU's igb: the first VF's routing ID after its PF's, and the step to the next
+DRIVER_VERSION: Final = "550.127.05"  # every guest has the same fake driver
+MAX_VFS: Final = 7  # the 82576's TotalVFs
+_VF_OFFSET, _VF_STRIDE = 0x80, 2  # QEMU's igb: routing ID of the first VF, relative to its PF, and the step to the next VF
 _SWITCH_PORTS: Final = ("x3130-upstream", "xio3130-downstream")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    memory_mib: int = 3072
 
 
 def place(profile: Profile) -> Profile:
@@ -93,11 +87,11 @@ def _link(bridge: HostBridge, moved: dict[str, str]) -> HostBridge:
     return msgspec.structs.replace(bridge, below=tuple(map(walk, bridge.below)))
 
 
-def render_machine(placed: Profile, size: Size) -> list[str]:
+def render_machine(placed: Profile, memory_mib: int) -> list[str]:
     """Return QEMU's arguments for processors, memory and PCI functions of a placed profile."""
     sockets = 1 + max((bridge.socket for bridge in placed.host_bridges), default=0)
-    words = ["-machine", "q35", "-smp", f"{sockets},sockets={sockets},cores=1,threads=1", "-m", f"{size.memory_mib}M"]
-    words += _render_numa(placed, size)
+    words = ["-machine", "q35", "-smp", f"{sockets},sockets={sockets},cores=1,threads=1", "-m", f"{memory_mib}M"]
+    words += _render_numa(placed, memory_mib)
     for bridge in placed.host_bridges:
         number = int(bridge.bus.partition(":")[2], 16)
         bus = f"hb{number:02x}" if number else "pcie.0"  # bus 0 is the machine's own
@@ -108,7 +102,7 @@ def render_machine(placed: Profile, size: Size) -> list[str]:
     return words
 
 
-def _render_numa(placed: Profile, size: Size) -> list[str]:
+def _render_numa(placed: Profile, memory_mib: int) -> list[str]:
     """Return one memory for each NUMA node; the processor of a socket is in the first node of the socket."""
     bridges = [bridge for bridge in placed.host_bridges if bridge.numa >= 0]
     nodes = 1 + max((bridge.numa for bridge in bridges), default=-1)
@@ -116,7 +110,7 @@ def _render_numa(placed: Profile, size: Size) -> list[str]:
     words = []
     for node in range(nodes):
         cpus = f",cpus={processors[node]}" if node in processors else ""
-        words += ["-object", f"memory-backend-ram,id=m{node},size={size.memory_mib // nodes}M"]
+        words += ["-object", f"memory-backend-ram,id=m{node},size={memory_mib // nodes}M"]
         words += ["-numa", f"node,nodeid={node},memdev=m{node}{cpus}"]
     return words
 

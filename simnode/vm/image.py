@@ -154,6 +154,7 @@ def _install_lading(tree: Path, wheel: Path, packages: Path) -> None:
     words = ["--wheel", f"/mnt/given/{wheel.name}", "--packages", "/mnt/given/packages", "--config", "/mnt/given/hooks.toml"]
     words += ["--root", "/mnt/root", "--node-name", NODE, "--no-kubelet"]
     chroot(tree, "installing Lading", "bash", "/mnt/given/install-node.sh", *words)
+    chroot(tree, "", "systemctl", "-q", "enable", "lading-shares")
     leftovers.unmount_below(root)
     shutil.rmtree(given)
     root.rmdir()

@@ -5,7 +5,7 @@ from typing import Final
 
 from lading.errors import ConfigError
 
-# What a node has, and what builds its kernel modules. linux-image, -headers and -source come together, so their versions agree.
+# Packages of a node, and those that compile its kernel modules. linux-image, -headers and -source are of one version.
 PACKAGES: Final = (
     *("linux-image-amd64", "linux-headers-amd64", "linux-source", "patch", "xz-utils", "make", "gcc", "libc6-dev"),
     *("systemd-sysv", "dbus", "udev", "kmod", "initramfs-tools", "zstd", "openssh-server"),

@@ -1,7 +1,6 @@
 """Compare the simulated node of a profile with real kernel objects of the same profile."""
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +47,7 @@ def test_the_inventory_is_that_of_the_simulated_node(node: VmNode, build_node: B
     gpus: tuple[Gpu, ...] = reports.real.gpus
     assert gpus == reports.simulated.gpus
     assert list(map(without_netdev, reports.real.pfs)) == list(map(without_netdev, reports.simulated.pfs))
-    assert {(pf.driver, *(vf.driver for vf in pf.vfs)) for pf in reports.real.pfs} == {("igb", *["igbvf"] * 4)}
+    assert {(pf.driver, *(vf.driver for vf in pf.vfs)) for pf in reports.real.pfs} == {("igb", *["igbvf"] * 3)}
 
 
 def test_the_kernel_has_the_functions_at_the_addresses_of_the_profile(guest: Guest) -> None:
@@ -73,9 +72,9 @@ def test_each_function_has_its_rdma_device_and_network_device(node: VmNode) -> N
             assert nodes[ibdev]
 
 
-def test_doctor_has_no_finding(node: VmNode) -> None:
-    done = node.guest.run("lading-doctor --strict -o json")
-    assert done.status == 0, re.sub(r"\s+", " ", done.out)
+def test_no_check_of_the_doctor_fails(node: VmNode) -> None:
+    done = node.guest.run("lading-doctor")
+    assert done.status == 0, done.out + done.err
 
 
 def test_cgroups_are_of_version_2(guest: Guest) -> None:

@@ -5,13 +5,14 @@ import pytest
 
 from lading.errors import ConfigError
 from simnode.profile import PciNode, Profile, load_profile
-from simnode.vm.hardware import Size, place, render_cards, render_machine, render_nics
+from simnode.vm.guest import PROFILE
+from simnode.vm.hardware import place, render_cards, render_machine, render_nics
 
-SIZE = Size(memory_mib=3072)
+MEMORY_MIB = 3072
 
 
 def devices(profile: Profile, kind: str) -> list[str]:
-    words = render_machine(profile, SIZE)
+    words = render_machine(profile, MEMORY_MIB)
     return [word for flag, word in itertools.pairwise(words) if flag == "-device" and word.split(",")[0] == kind]
 
 
@@ -36,6 +37,12 @@ def test_buses_are_numbered_depth_first_from_the_host_bridge_on() -> None:
         *("0000:9b:00.0", "0000:9c:00.0", "0000:a0:00.0", "0000:a1:00.0"),
     ]
     assert [bdf for bdf, _ in placed.pfs] == ["0000:18:00.0", "0000:1d:00.0", "0000:9a:00.0", "0000:9f:00.0"]
+
+
+def test_the_profile_of_guests_has_the_addresses_of_a_guest() -> None:
+    profile, placed = load_profile(PROFILE), place(load_profile(PROFILE))
+    assert [node.bdf for _, node in placed.endpoints] == [node.bdf for _, node in profile.endpoints]
+    assert [vf.bdf for _, pf in placed.pfs for vf in pf.vfs] == [vf.bdf for _, pf in profile.pfs for vf in pf.vfs]
 
 
 def test_a_vf_has_the_address_that_an_igb_gives_it() -> None:
@@ -91,7 +98,7 @@ def test_a_switch_is_an_upstream_port_with_downstream_ports_below_a_root_port() 
 
 
 def test_each_numa_node_has_memory_and_the_first_of_a_socket_its_processor() -> None:
-    words = render_machine(place(load_profile("dgx-a100")), SIZE)
+    words = render_machine(place(load_profile("dgx-a100")), MEMORY_MIB)
     nodes = [word for flag, word in itertools.pairwise(words) if flag == "-numa"]
     assert len(nodes) == 8
     assert [node for node in nodes if "cpus" in node] == [
@@ -102,7 +109,7 @@ def test_each_numa_node_has_memory_and_the_first_of_a_socket_its_processor() -> 
 
 
 def test_a_node_of_one_socket_without_numa_has_no_numa_node() -> None:
-    words = render_machine(place(load_profile("workstation")), SIZE)
+    words = render_machine(place(load_profile("workstation")), MEMORY_MIB)
     assert "-numa" not in words
     assert "1,sockets=1,cores=1,threads=1" in words
 
