@@ -5,6 +5,7 @@ configuration names. The guest's network is a loopback port of this machine for 
 """
 
 import contextlib
+import fcntl
 import os
 import shlex
 import shutil
@@ -71,6 +72,9 @@ class Guest(Block):
     def _begin(self) -> None:
         self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.share.mkdir()
+        disks = os.open(self.image.disk.parent, os.O_RDONLY)
+        self._ends.callback(os.close, disks)
+        fcntl.flock(disks, fcntl.LOCK_SH)  # the disk must not be removed as an old one (layers.remove_older)
         for name, render in _GIVEN.items():
             (self.folder / name).write_text(render(self.profile))
         words = ["create", "-q", "-f", "qcow2", "-b", str(self.image.disk), "-F", "raw", str(self._disk)]

@@ -27,7 +27,7 @@ from simnode.nvml import SOURCE as NVML_SOURCE
 from simnode.nvml import compile_fake_nvml
 from simnode.vm.hardware import DRIVER_VERSION
 from simnode.vm.kernel import make_kernel
-from simnode.vm.layers import cached, chroot, layer, run
+from simnode.vm.layers import cached, chroot, layer, remove_older, run
 from simnode.vm.systems import SYSTEMS, System, find_system
 
 NODE: Final = "vnode"
@@ -85,6 +85,7 @@ def build_image(system: System, cache: Path | None = None) -> Image:
 
         version = binaries.version if binaries else ""
         image = cached(folder, f"image-{system.name}{version and '-'}{version}", sources, build)
+        remove_older(image)
     return Image(system=system, kernel=kernel / "vmlinuz", initrd=kernel / "initrd.img", disk=image / "disk.img", key=key)
 
 

@@ -5,6 +5,7 @@ Source: overlayfs of the kernel's documentation, chroot(8). It needs root.
 
 import fcntl
 import hashlib
+import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,20 @@ def cached(cache: Path, name: str, sources: Iterable[Path], build: Callable[[Pat
             build(part)
             part.rename(folder)
     return folder
+
+
+def remove_older(folder: Path) -> None:
+    """Remove what `cached` built earlier under the name of this folder. A folder that is locked, by flock(2), stays."""
+    name = folder.name.rpartition("-")[0]
+    for other in (path for path in folder.parent.iterdir() if path.name.rpartition("-")[0] == name and path != folder):
+        descriptor = os.open(other, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            leftovers.remove_tree(other)
+        except BlockingIOError:
+            pass  # a guest runs from it
+        finally:
+            os.close(descriptor)
 
 
 def hash_files(sources: Iterable[Path]) -> str:

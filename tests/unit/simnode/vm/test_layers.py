@@ -1,8 +1,10 @@
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
-from simnode.vm.layers import cached, hash_files
+from simnode.vm.layers import cached, hash_files, remove_older
 
 
 @pytest.fixture
@@ -40,12 +42,24 @@ def test_a_changed_source_needs_another_build(tmp_path: Path, source: Path) -> N
 def test_a_build_that_fails_is_not_in_the_cache(tmp_path: Path, source: Path) -> None:
     def fail(out: Path) -> None:
         (out / "half").touch()
-        raise OSError
+        raise RuntimeError("half done")
 
-    with pytest.raises(OSError):
+    with pytest.raises(RuntimeError, match="half done"):
         cached(tmp_path, "disk", [source], fail)
     result = cached(tmp_path, "disk", [source], Builds())
     assert [path.name for path in result.iterdir()] == ["result"]
+
+
+def test_older_folders_of_a_name_are_removed_unless_they_are_locked(tmp_path: Path) -> None:
+    names = ("disk-a1", "disk-b2", "disk-new-c3", "disk-d4")
+    old, locked, other, new = (tmp_path / name for name in names)
+    for folder in (old, locked, other, new):
+        folder.mkdir()
+    descriptor = os.open(locked, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    remove_older(new)
+    assert [folder.exists() for folder in (old, locked, other, new)] == [False, True, True, True]
+    os.close(descriptor)
 
 
 def test_the_names_of_files_count(source: Path) -> None:
