@@ -2,6 +2,8 @@
 
 import argparse
 import shlex
+import signal
+import sys
 import time
 
 from lading.errors import LadingError, die
@@ -18,6 +20,8 @@ def main() -> None:
     hardware = "the hardware: a file, or a name in simnode/profiles [small.json, with four cards and two PFs]"
     parser.add_argument("--profile", default=PROFILE, help=hardware)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cleanup runs
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background processes ignore it
     try:
         image = build_image(find_system(args.system))
         qemu = find_qemu()

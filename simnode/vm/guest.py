@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from hooks.host.boot import read_boot_id
+from hooks.host.attributes import read_boot_id
 from lading.errors import HostError
 from simnode.child import Block, Child
 from simnode.cri import Cri
@@ -33,11 +33,14 @@ from simnode.vm.qemu import Qemu
 PROFILE: Final = str(Path(__file__).parent / "small.json")
 _TRIES: Final = 4
 _POLL_S: Final = 1.0
-# no_timer_check: under load, the check of the 8254 hung. mitigations: they cost much without KVM.
-_APPEND: Final = "console=ttyS0 root=/dev/vda rw mitigations=off no_timer_check systemd.show_status=yes udev.event_timeout=900"
+# no_timer_check: under load, the check of the 8254 hung. mitigations: they cost much without KVM. panic: QEMU ends (-no-reboot).
+_APPEND: Final = (
+    "console=ttyS0 root=/dev/vda rw mitigations=off no_timer_check panic=-1 systemd.show_status=yes udev.event_timeout=900"
+)
 _TCG: Final = ("-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,la57=off")
 _BUS: Final = "bus=pcie.0"  # otherwise QEMU would take a bus of the profile
 _KVM: Final = ("-accel", "kvm", "-cpu", "host")
+_WITH_PARENT: Final = ("setpriv", "--pdeathsig", "KILL")  # the kernel ends the guest when this process ends, however it ends
 _CALL_S: Final = 600.0  # a sandbox takes half a minute without KVM, and more on a busy machine
 # Files that QEMU passes to the guest by fw_cfg; its script root/usr/local/sbin/vm-hardware reads them at boot.
 _GIVEN: Final[Mapping[str, Callable[[Profile], str]]] = {
@@ -120,7 +123,7 @@ class Guest(Block):
         self.boots += 1
         self._port = _free_port()
         self.console.write_text("")
-        child = self._child = Child([*self._qemu.system, *accelerator, *self._arguments()], log=self.log)
+        child = self._child = Child([*_WITH_PARENT, *self._qemu.system, *accelerator, *self._arguments()], log=self.log)
         child.start()
         watch = BootWatch(self._sample(child))
         while not self._answers():
@@ -181,7 +184,7 @@ class Guest(Block):
     def ssh(self, *words: str) -> list[str]:
         """Return the command line that reaches the guest: also for a person."""
         options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=60"]
-        options += ["ServerAliveInterval=60", "ServerAliveCountMax=20"]
+        options += ["ServerAliveInterval=60", "ServerAliveCountMax=5"]
         options += ["ControlMaster=auto", f"ControlPath={self.folder}/ssh", "ControlPersist=yes", "StreamLocalBindUnlink=yes"]
         flags = [word for option in options for word in ("-o", option)]
         return ["ssh", *flags, "-i", str(self.image.key), "-p", str(self._port), *words, "root@127.0.0.1"]

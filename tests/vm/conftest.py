@@ -5,6 +5,7 @@ minutes. The waits follow the guest's progress, so that a test's own time limit 
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -29,11 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def system() -> str:
+def system() -> Iterator[str]:
     name = os.environ.get(SYSTEM)
     if not name:
-        pytest.skip("runs by: make test-vm")
-    return name
+        pytest.skip(f"needs {SYSTEM}, a system of simnode/vm/systems.py (run: make test-vm)")
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.exit("ended by SIGTERM", 143))  # so that the guest's end runs
+    yield name
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="module")
