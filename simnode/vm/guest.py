@@ -33,7 +33,7 @@ from simnode.vm.qemu import Qemu
 PROFILE: Final = str(Path(__file__).parent / "small.json")
 _TRIES: Final = 4
 _POLL_S: Final = 1.0
-# no_timer_check: under load, the check of the 8254 hung. mitigations: they cost much without KVM. panic: QEMU ends (-no-reboot).
+# no_timer_check: under load, the check of the 8254 hung. mitigations cost much without KVM. panic=-1: QEMU ends (-no-reboot).
 _APPEND: Final = (
     "console=ttyS0 root=/dev/vda rw mitigations=off no_timer_check panic=-1 systemd.show_status=yes udev.event_timeout=900"
 )

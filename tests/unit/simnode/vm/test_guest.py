@@ -55,7 +55,7 @@ def test_a_boot_that_hangs_is_tried_again_and_then_given_up(tmp_path: Path, monk
 
 def test_qemu_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", BOOT, str(tmp_path)], env=env) as owner:  # noqa: S603
+    with subprocess.Popen([sys.executable, "-c", BOOT, str(tmp_path)], env=env) as owner:
         wait_until(lambda: read_pids(tmp_path), "the start of QEMU")
         owner.send_signal(signal.SIGKILL)
     (pid,) = read_pids(tmp_path)
