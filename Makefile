@@ -153,9 +153,8 @@ test-cluster: setup
 	$(VENV)/bin/pytest tests/cluster
 
 # A node of real kernel objects in QEMU: cards, SR-IOV VFs, RDMA devices, cgroup v2, systemd. `vm` boots it and prints how to get in;
-# `test-vm` runs tests in it. The first start downloads Debian packages, which take 1.4 GB
-# unpacked, and builds for half an hour on two busy cores; a boot takes minutes without KVM. VM is one of simnode/vm/systems.py. It
-# needs root.
+# `test-vm` runs tests in it. The first start downloads Debian packages, which take 1.4 GB unpacked, and builds for half an hour on two
+# busy cores; a boot takes minutes without KVM. VM is one of simnode/vm/systems.py. It needs root.
 VM ?= debian13
 VM_PARTS := $(LIBRARY) $(GUARD) $(LDCACHE)
 vm: $(VENV)/.commands $(VM_PARTS)

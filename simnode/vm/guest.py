@@ -33,9 +33,12 @@ from simnode.vm.qemu import Qemu
 PROFILE: Final = str(Path(__file__).parent / "small.json")
 _TRIES: Final = 4
 _POLL_S: Final = 1.0
-# no_timer_check: under load, the check of the 8254 hung. mitigations cost much without KVM. panic=-1: QEMU ends (-no-reboot).
+# Without KVM: no_timer_check, because the check of the 8254 hung under load; tsc=reliable, because with two sockets Linux would
+# take the time from the HPET, which QEMU models slowly; mitigations and init_on_alloc, which cost much.
+# panic: QEMU ends then (-no-reboot).
 _APPEND: Final = (
-    "console=ttyS0 root=/dev/vda rw mitigations=off no_timer_check panic=-1 systemd.show_status=yes udev.event_timeout=900"
+    "console=ttyS0 root=/dev/vda rw panic=-1 mitigations=off init_on_alloc=0 no_timer_check tsc=reliable"
+    " systemd.show_status=yes udev.event_timeout=900"
 )
 _TCG: Final = ("-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,la57=off")
 _BUS: Final = "bus=pcie.0"  # otherwise QEMU would take a bus of the profile
