@@ -39,7 +39,7 @@ class VmNode:
         """Wait until lading-hooks is ready; by NRI, until the runtime asks it and a guard is connected.
 
         The guest itself waits for the end of its boot and of the start, which take minutes on a busy machine."""
-        self.guest.run("systemctl is-system-running --wait; systemctl start lading-hooks")
+        self.guest.run("systemctl is-system-running --wait; systemctl start --job-mode=ignore-dependencies lading-hooks")
 
         def ready() -> None:
             done = self.guest.run(_READY)
