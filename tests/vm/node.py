@@ -77,6 +77,7 @@ class VmNode:
         folder, at_pf = (f"/sys/bus/pci/devices/{vf[key]}" for key in ("bdf", "pf"))
         text = self.guest.check(f"echo $(ls {folder}/net) $(ls {folder}/infiniband) $(ls {at_pf}/net); ip -j -d link")
         names, listed = text.split("\n", 1)
+        assert len(names.split()) == 3, f"the host does not have {vf['bdf']}: {names}"
         netdev, ibdev, pf = names.split()
         links = {link["ifname"]: link for link in json.loads(listed)}
         own = links[netdev]
