@@ -5,7 +5,7 @@ PYTHON ?= python3
 PIP    := $(VENV)/bin/pip --disable-pip-version-check install
 GET    := $(PYTHON) simnode/progress.py
 
-ON_MACHINE := $(addprefix tests/,install page peers shares demos faults node hostile cluster gpu)
+ON_MACHINE := $(addprefix tests/,install page peers shares demos faults node hostile cluster gpu vm)
 IN_PROCESS := $(filter-out $(ON_MACHINE),$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
 CORES      := $(shell nproc)
 WORKERS    ?= $(CORES)
@@ -28,7 +28,7 @@ ON_MACHINE_RUN = run() { $(PYTEST) --no-loadscope-reorder "$$@" $(ON_MACHINE); }
 # Each test that starts a daemon would otherwise compile all of its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup share-library launched-guard ldcache-hook wheel image chart release demo demo-central demo-page check test test-long machine test-cluster test-gpu bench-gpu gpu-kit bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt docs proto requirements
+.PHONY: setup share-library launched-guard ldcache-hook wheel image chart release demo demo-central demo-page check test test-long machine test-cluster vm test-vm test-gpu bench-gpu gpu-kit bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt docs proto requirements
 
 setup: $(VENV)/.done
 
@@ -151,6 +151,20 @@ machine: setup $(VENV)/.compiler
 test-cluster: setup
 	@$(PY) -m simnode.install
 	$(VENV)/bin/pytest tests/cluster
+
+# A node of real kernel objects in QEMU: cards, SR-IOV VFs, RDMA devices, cgroup v2, systemd. `vm` boots it and prints how to get in;
+# `test-vm` runs tests in it. The first start downloads Debian packages, which take 1.4 GB unpacked, and builds for half an hour on two
+# busy cores; a boot takes minutes without KVM. VM is one of simnode/vm/systems.py. It needs root.
+VM ?= debian13
+VM_PARTS := $(LIBRARY) $(GUARD) $(LDCACHE)
+vm: $(VENV)/.commands $(VM_PARTS)
+	@$(PY) -m simnode.install --vm
+	@$(PY) -m simnode.vm --system $(VM)
+
+test-vm: setup $(VM_PARTS)
+	@$(PY) -m simnode.install --vm
+	@$(PY) -m simnode.vm.image $(VM)
+	LADING_VM=$(VM) $(PYTEST) -v tests/vm
 
 # Tests on the card of this machine, under five minutes: shares with the driver's own library, a node's path, frameworks. Without a
 # network: PY=python3 takes a Python that has the packages, and gpu-kit, made elsewhere, is what a compiler makes (CONTRIBUTING.md).

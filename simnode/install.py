@@ -49,6 +49,12 @@ TEST_NEEDS = (
     Need(programs=("chromium", "chromedriver"), packages=("chromium", "chromium-driver")),  # opens central's page
 )
 
+VM_NEEDS = (
+    Need(programs=("debootstrap",), packages=("debootstrap",)),  # makes a guest's root, and one with QEMU
+    Need(programs=("mke2fs",), packages=("e2fsprogs",)),
+    Need(programs=("ssh", "ssh-keygen"), packages=("openssh-client",)),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
@@ -188,12 +194,12 @@ def _run(command: list[str], *, folder: Path | None = None) -> str:
 
 
 def main() -> None:
-    """Run `python -m simnode.install [--tests] [VERSION]`: what the demo (the tests) need; with a version, also that
-    containerd."""
-    tests, versions = "--tests" in sys.argv[1:], [word for word in sys.argv[1:] if word != "--tests"]
+    """Run `python -m simnode.install [--tests | --vm] [VERSION]`: what the demo (the tests, the guests) need; with a version,
+    also that containerd."""
+    more = {"--tests": TEST_NEEDS, "--vm": VM_NEEDS}
     try:
-        install((*NEEDS, *TEST_NEEDS) if tests else NEEDS)
-        for version in versions:
+        install((*NEEDS, *(need for word in sys.argv[1:] for need in more.get(word, ()))))
+        for version in (word for word in sys.argv[1:] if word not in more):
             result = newer_containerd(version)
             if isinstance(result, Unavailable):
                 raise HostError(result.cause)

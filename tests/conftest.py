@@ -47,7 +47,7 @@ SHRINK_TIMEOUT_S: Final = 900
 
 # pytest-xdist sends all tests of a file to one worker, and also all files of each of these folders, which share slow fixtures.
 TESTS: Final = Path(__file__).parent
-TOGETHER: Final = frozenset({"page", "peers"})
+TOGETHER: Final = frozenset({"page", "peers", "vm"})
 
 
 # The exit status of a run in which something was left behind, which `make test` does not try again.

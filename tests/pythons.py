@@ -4,12 +4,10 @@ Each Python is that of a Debian suite. The tests run in a root file system of th
 unstable suite has the newest Python that Debian offers; on a day on which it cannot be installed, or a pinned package has no
 wheel for its Python, its tests are left out. This machine's pip downloads the wheels, so that the root needs no network. A test
 may skip itself here: the root has no containerd, systemd or browser.
-Source: debootstrap(8), unshare(1), and pip's options --platform and --python-version.
+Source: debootstrap(8), unshare(1).
 """
 
 import hashlib
-import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -18,15 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from lading.errors import HostError, die
-from simnode import progress
 from simnode.debian import make_root
+from simnode.wheels import download, read_version
 
 UNSTABLE: Final = "sid"
 SUITES: Final = ("trixie", UNSTABLE)
 PACKAGES: Final = ("python3", "python3-venv", "gcc", "libc6-dev", "iproute2", "git", "openssl")
 CHECKOUT: Final = Path(__file__).parents[1]
 PINNED: Final = ("requirements.txt", "requirements-dev.txt")
-GLIBC: Final = range(17, 42)  # minor versions 2.N of the glibc that a manylinux wheel may need
 _ENTER: Final = """
 set -e
 root=$1; shift
@@ -64,11 +61,6 @@ def test(suite: str, arguments: Sequence[str]) -> bool:
     return enter(root, python, "-m", "pytest", "-q", "-n", "auto", *arguments) == 0
 
 
-def read_version(root: Path) -> str:
-    """Return `3.14`."""
-    return min(path.name.removeprefix("python") for path in (root / "usr/bin").glob("python3.*") if path.name[-1].isdigit())
-
-
 def install_wheels(root: Path, version: str) -> str:
     """Return the path, in the root, of a Python with this checkout and the pinned packages, installed if the pins are new."""
     pins = hashlib.sha256(b"".join((CHECKOUT / name).read_bytes() for name in PINNED)).hexdigest()[:12]
@@ -76,12 +68,8 @@ def install_wheels(root: Path, version: str) -> str:
     complete, wheels = root / venv[1:] / "complete", root / "opt/wheels"
     if not complete.exists():
         shutil.rmtree(wheels, ignore_errors=True)
+        download(version, [CHECKOUT / name for name in PINNED], wheels)
         pinned = [word for name in PINNED for word in ("--requirement", name)]
-        arch = platform.machine()
-        target = [f"--platform=manylinux2014_{arch}", *(f"--platform=manylinux_2_{minor}_{arch}" for minor in GLIBC)]
-        target += [f"--python-version={version}", "--implementation=cp", "--only-binary=:all:"]
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(wheels), "--require-hashes"]
-        run(f"downloading the packages for Python {version}", [*pip, *target, *pinned])
         offline = [f"{venv}/bin/python", "-m", "pip", "install", "--quiet", "--no-index", "--find-links=/opt/wheels"]
         steps = [
             ["/usr/bin/python3", "-m", "venv", "--clear", venv],
@@ -101,11 +89,6 @@ def enter(root: Path, *argv: str) -> int:
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"}
     unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _ENTER, "enter", str(root), str(CHECKOUT)]
     return subprocess.run([*unshare, *argv], check=False, env=env).returncode
-
-
-def run(what: str, argv: Sequence[str]) -> None:
-    if status := progress.run(what, argv, env=dict(os.environ)):
-        raise HostError(f"{what} failed with status {status}; see its output above")
 
 
 if __name__ == "__main__":
