@@ -45,6 +45,7 @@ class ApiServer:
     async def close(self) -> None:
         """Stop serving. May be called twice."""
         await self._runner.cleanup()
+        await asyncio.sleep(0)  # asyncio closes the sockets of closed connections in its next step
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(request, await read_call(request))
