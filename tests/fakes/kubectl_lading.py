@@ -44,6 +44,8 @@ def served(cluster: SmallCluster, folder: Path, *, server: ApiServer | None = No
             cluster.fill(server.store)
             started.set()
             await stop.wait()
+            for _ in range(5):
+                await asyncio.sleep(0)  # the server closes connections only once it has accepted them
 
     stop = asyncio.Event()
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
