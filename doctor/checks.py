@@ -217,7 +217,8 @@ CHECKS: Final[tuple[NodeCheck, ...]] = (
     _runtime(
         name="nri-plugins",
         what="front_end nri: the runtime's folder of plugins: the launched guard, its version, other executables",
-        why="it guards from containerd's start on; containerd does not start with an executable that is not named as a plugin",
+        why="the launched guard works from containerd's start on; containerd does not start if the folder has an executable "
+        "that is not named as a plugin",
         read=_blocking(
             lambda host: read_plugins(Path(host.hooks.nri_plugin_path), proc=host.root / "proc", installed=__version__)
         ),

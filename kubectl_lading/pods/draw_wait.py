@@ -109,7 +109,7 @@ def _table(wait: Wait, nodes: Sequence[NodeWhy], wide: bool) -> RenderableType:
         made += of_nodes(names, [*message, *([text(ends, style)] if ends else [])], wide=wide)
     left = sum(len(names) for names in rows.values()) - sum(len(names) for _, names in shown)
     if left:
-        made.append((f"and {left} more", text("-o wide names them", "dim")))
+        made.append((f"and {left} more", text("-o wide names all nodes", "dim")))
     return pairs(made, style="")
 
 

@@ -184,7 +184,7 @@ class ByQuota:
 
 def place_in_turn(books: Books, jobs: Iterable[Job]) -> None:
     """Place pods of these jobs one by one, as far as they fit. Placed pods hold their devices."""
-    full: set[int] = set()  # kinds of pods that fit nowhere; nothing ends during one pass
+    full: set[int] = set()  # kinds of pods that fit on no node; no pod ends meanwhile
     for job in jobs:
         while job.kind not in full and books.missing(job):
             if not books.place(job):

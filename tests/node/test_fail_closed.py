@@ -127,7 +127,7 @@ def test_guarded_pods_are_refused_while_the_registration_is_removed(site: Site) 
         refused = refused_for(site, Reason.NO_REGISTRATION)
         assert refused.code is grpc.StatusCode.UNAVAILABLE
         assert GPU in refused.message
-        assert "NVIDIA_VISIBLE_DEVICES" not in create_plain(site).env()  # hiding was the registration's, too
+        assert "NVIDIA_VISIBLE_DEVICES" not in create_plain(site).env()  # the registration also told the proxy to hide cards
     with site.kubelet.pod("back", annotations={GPU: "0"}) as pod:
         container = eventually(pod.create_container, within_s=NOTICED_S)
         container.start()

@@ -1,4 +1,4 @@
-"""A CUDA program that does what it is told: a list of calls in JSON on a line, a list of their answers on a line.
+"""Run CUDA calls for a test: read a list of calls in JSON from a line, and write a list of their answers to a line.
 
 It calls the driver API by ctypes, as a program does that knows nothing of shares, and runs as a process of its own. Each answer
 to an allocation is its CUresult. The file WORK_PTX has the kernel that it launches, and ROUNDS_PER_US is what `calibrate`

@@ -120,7 +120,7 @@ class ModelKernel:
     # ---- what happens to a machine
 
     def boot(self) -> None:
-        """All is as after power-on: VFs made anew, in the host's namespace, and no other namespace there."""
+        """Reset the model as a boot does: VFs are made anew, in the host's namespace, and no other namespace exists."""
         self.host = self._namespace()
         self.pods: dict[str, Namespace] = {}
         self.arriving: list[tuple[str, Link]] = []

@@ -78,7 +78,7 @@ class Nvidia:
 
     def needed(self, host_root: Path) -> Iterator[Needed]:
         settings = self.settings
-        if len((library := Path(settings.nvml_library)).parts) > 1:  # else the loader searches for it
+        if len((library := Path(settings.nvml_library)).parts) > 1:  # the loader searches for a bare name
             yield Needed(path=library, what="nvml_library")
         if self._gives_files and (view := settings.driver_mount or settings.driver_root):
             what = "driver_mount" if settings.driver_mount else "driver_root"

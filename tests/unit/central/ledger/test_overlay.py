@@ -103,7 +103,7 @@ def test_a_node_that_reports_rails_after_its_upgrade_has_them_and_keeps_what_pod
     ledger.facts.set_report(report(version=2, pfs=[msgspec.structs.replace(port(), rail=5)]))
     assert rails_of(ledger.capacity("n1"), {vf_bdf(1)}) == {5}
     assert free_vfs(ledger.capacity("n1")) == [0, 2, 3]
-    assert ledger.take_freed() == ()  # no pod fits by it that did not fit before
+    assert ledger.take_freed() == ()  # a new rail lets no other pod fit
     ledger.facts.set_report(report(version=3))  # and back
     assert rails_of(ledger.capacity("n1"), {vf_bdf(1)}) == frozenset()
 
