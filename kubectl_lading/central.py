@@ -17,8 +17,8 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import msgspec
 
-from central.decide.configuration import EffectiveConfiguration
-from central.decide.why_pod import Why
+from central.request.dialects.options import NO_OPTIONS, DialectOptions
+from central.request.parse import OWN_ONLY, Dialects
 from kubectl_lading.flags import Flags
 from kubectl_lading.objects import FullPod, Lease, Unread
 from lading.errors import ConfigError, LadingError
@@ -33,7 +33,15 @@ DEFAULT_PORT: Final = 8081
 _STANDBY: Final = b"not the leader\n"  # body of a 503 answer, written by central.http
 _SCHEMES: Final = ("http", "https")  # http by default; https after the hardening in docs/deploy.md
 
+CONFIGURATION: Final = "/v1/configuration"
+
 T = TypeVar("T")
+
+
+class _Configuration(msgspec.Struct):
+    """Hold the part of central's effective configuration that is read without its scheduler."""
+
+    dialects: DialectOptions = NO_OPTIONS
 
 
 class _Leader(NamedTuple):
@@ -41,9 +49,9 @@ class _Leader(NamedTuple):
     port: int
 
 
-def named_central(client: KubeClient, flags: Flags) -> "Central | None":
-    """Return a client for the URL in --central; None without that flag."""
-    return Central(client, flags) if flags.central else None
+def why_path(namespace: str, name: str) -> str:
+    """Return the path at which central explains why the pod waits; 404 if central has no waiting pod of this name."""
+    return f"/v1/why/{quote(namespace, safe='')}/{quote(name, safe='')}"
 
 
 class Central:
@@ -55,17 +63,18 @@ class Central:
         self._timeout_s = timeout_s
         self._leader: _Leader | None = None  # cached leader; None before the first request
 
-    async def why(self, namespace: str, name: str) -> Why | Unread | None:
-        """Return why the pod waits; None if central has no waiting pod of this name."""
-        return await self._get(f"/v1/why/{quote(namespace, safe='')}/{quote(name, safe='')}", msgspec.json.Decoder(Why).decode)
+    async def ask(self, path: str, kind: type[T]) -> T | Unread | None:
+        """Return central's answer as this type; None if central answers 404."""
+        return await self._get(path, msgspec.json.Decoder(kind).decode)
 
     async def answer(self, path: str) -> bytes | Unread | None:
         """Return the body of central's answer unchanged; None if central answers 404."""
         return await self._get(path, bytes)
 
-    async def configuration(self) -> EffectiveConfiguration | Unread | None:
-        """Return central's effective configuration; None from an older central, which does not report it."""
-        return await self._get("/v1/configuration", msgspec.json.Decoder(EffectiveConfiguration).decode)
+    async def dialects(self) -> Dialects:
+        """Return how pods may request devices: in Lading's own form only if central does not report its configuration."""
+        reported = await self.ask(CONFIGURATION, _Configuration)
+        return Dialects(reported.dialects) if isinstance(reported, _Configuration) else OWN_ONLY
 
     async def _get(self, path: str, decode: Callable[[bytes], T]) -> T | Unread | None:
         try:

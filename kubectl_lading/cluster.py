@@ -21,6 +21,7 @@ from central.request import pod as request
 from central.request.parse import OWN_ONLY, Dialects
 from central.state.nodes import Nodes
 from central.state.pending import Pending, PendingPods
+from kubectl_lading.central import Central
 from kubectl_lading.lists import Listed, N, read_list
 from kubectl_lading.objects import Node, Pod, Report
 from kubectl_lading.terminal.output import warn
@@ -51,9 +52,13 @@ class Cluster:
         return self.hosts.allow(pod.node_rules, node) is not False
 
 
-async def read_cluster(client: KubeClient) -> Cluster:
-    """Return the cluster from lists of the API server. Raises KubeError."""
-    return compute(*await read_lists(client))
+async def read_cluster(client: KubeClient, central: Central | None = None) -> Cluster:
+    """Return the cluster from lists of the API server. With `central`, pods of the systems that central reads are pods with
+    requests too. Raises KubeError."""
+    if central is None:
+        return compute(*await read_lists(client))
+    lists, dialects = await asyncio.gather(read_lists(client), central.dialects())
+    return compute(*lists, dialects)
 
 
 async def read_lists(client: KubeClient) -> tuple[Listed[Report], Listed[Node], Listed[Pod]]:
@@ -144,7 +149,9 @@ class _Warnings:
         warn(message)
 
 
-async def follow(client: KubeClient, *, every_s: float = EVERY_S) -> AsyncGenerator[Cluster, None]:
+async def follow(
+    client: KubeClient, dialects: Dialects = OWN_ONLY, *, every_s: float = EVERY_S
+) -> AsyncGenerator[Cluster, None]:
     """Yield the cluster now, then again after changes, until the generator is closed. The pause between two results is at least
     `every_s` seconds and ten times the computing time. Restart a watch that breaks, after a warning."""
     news, log = asyncio.Event(), Log(_Warnings(), Level.WARNING)
@@ -163,7 +170,7 @@ async def follow(client: KubeClient, *, every_s: float = EVERY_S) -> AsyncGenera
             await news.wait()
             news.clear()
             began = loop.time()
-            yield compute(devices.listed, nodes.listed, pods.listed)
+            yield compute(devices.listed, nodes.listed, pods.listed, dialects)
             await asyncio.sleep(max(every_s, _SHARE * (loop.time() - began)))
 
 

@@ -22,7 +22,7 @@ from central.request import pod as request
 from central.request.parse import Dialects
 from central.state.budgets import Budget
 from central.state.pending import Pending
-from kubectl_lading.central import Central
+from kubectl_lading.central import CONFIGURATION, Central
 from kubectl_lading.cluster import Cluster, compute, read_lists
 from kubectl_lading.lists import Listed, read_permitted
 from kubectl_lading.objects import Node, Pod, Report, Unread
@@ -53,7 +53,7 @@ class DecidingCluster(Cluster):
 async def read_deciding(client: KubeClient, central: Central) -> DecidingCluster:
     """Return the cluster with central's effective configuration. Use the defaults, after a warning, if central does not report
     it. Raises KubeError."""
-    lists, text = await asyncio.gather(read_lists(client), central.configuration())
+    lists, text = await asyncio.gather(read_lists(client), central.ask(CONFIGURATION, EffectiveConfiguration))
     if isinstance(text, EffectiveConfiguration):
         return compute_deciding(*lists, text)
     reason = text.why if isinstance(text, Unread) else "it is older than this command, and does not tell them"

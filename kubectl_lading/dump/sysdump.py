@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from kubectl_lading.access import connect
-from kubectl_lading.central import Central, named_central
+from kubectl_lading.central import Central
 from kubectl_lading.command import command
 from kubectl_lading.dump.dump_folder import DumpFolder
 from kubectl_lading.dump.redact import scrub, scrubbed
@@ -126,7 +126,6 @@ class Dump:
         self._flags = flags
         self._namespace = flags.lading_namespace
         self._central = Central(client, flags)
-        self._named = named_central(client, flags)
         self._descriptions: dict[str, str] = {}  # description of each file, for the README
         self._log: list[str] = []
 
@@ -166,7 +165,7 @@ class Dump:
 
     async def _status(self) -> None:
         try:
-            view = view_status(await read_installation(self._client, self._namespace, self._named))
+            view = view_status(await read_installation(self._client, self._namespace, self._central))
         except (KubeError, ConfigError) as e:
             self._failed("status", e)
             return

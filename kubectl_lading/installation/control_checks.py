@@ -33,6 +33,7 @@ POLICIES: Final = (
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 _HERE: Final = "--lading-namespace, if it is in another namespace"
+_SCHEDULER_CONFIG: Final = "lading-central scheduler-config, and apply its output as deploy/scheduler/config.yaml"
 _INSTALL: Final = {
     CENTRAL: f"kubectl lading install; {_HERE}; --central URL, if it runs another way",
     SCHEDULER: f"kubectl lading install; {_HERE}",
@@ -209,11 +210,17 @@ def scheduler_asks_central(now: Installation) -> Iterator[Finding]:
     config = now.scheduler_config
     if isinstance(config, Unread):
         yield unreadable("kube-scheduler's configuration", config.why)
-    elif config is not None and (missing := sorted(OWN_ONLY.resources - config.asks_central)):
+    elif config is not None and (missing := sorted(now.dialects.resources - config.asks_central)):
         yield degraded(
             f"kube-scheduler does not ask central about {listed(missing)}",
             reason="no extender with a filter and a bind manages them: such a pod is bound without devices, or never",
-            mend="kubectl lading install",
+            mend="kubectl lading install" if OWN_ONLY.resources.intersection(missing) else _SCHEDULER_CONFIG,
+        )
+    elif config is not None and now.dialects.by_metadata and not config.asks_all:
+        yield degraded(
+            "kube-scheduler does not ask central about pods that request devices by labels or annotations",
+            reason="each extender with a filter and a bind has managedResources: such a pod starts without its card",
+            mend=_SCHEDULER_CONFIG,
         )
 
 

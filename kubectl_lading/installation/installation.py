@@ -14,6 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, TypeAlias, TypeVar
 
+from central.request.parse import OWN_ONLY, Dialects
 from kubectl_lading.objects import (
     Crd,
     DaemonSet,
@@ -102,6 +103,7 @@ class Installation:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
     workload: Workload = Workload()
+    dialects: Dialects = OWN_ONLY  # how pods may request devices
     target: str = ""  # version after a planned upgrade; empty: no upgrade is planned
 
     @property

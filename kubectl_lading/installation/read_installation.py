@@ -15,7 +15,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from central.daemon.announce import ENDPOINT_SLICES
-from kubectl_lading.central import Central
+from central.decide.configuration import EffectiveConfiguration
+from central.request.dialects.options import NO_OPTIONS
+from kubectl_lading.central import CONFIGURATION, Central
 from kubectl_lading.deciding import compute_deciding
 from kubectl_lading.installation.control_checks import NAME_LABEL, SCHEDULER
 from kubectl_lading.installation.daemonset_checks import DAEMONSETS as NAMES
@@ -70,8 +72,8 @@ class _ConfigMap(msgspec.Struct):
     data: dict[str, str] | None = None
 
 
-async def read_installation(client: KubeClient, namespace: str, named: Central | None = None) -> Installation:
-    """Return the installation. `namespace`: Lading's own namespace. `named`: central at the user's URL, if any. Raises
+async def read_installation(client: KubeClient, namespace: str, central_api: Central) -> Installation:
+    """Return the installation. `namespace`: Lading's own namespace. `central_api`: central, which reports its dialects. Raises
     KubeError if pods, nodes, NodeDevices or the API server's version cannot be read."""
     version = msgspec.json.decode(await client.get("/version"), type=_Version).git_version
     with Progress("reading the installation") as progress:
@@ -90,13 +92,14 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
         daemonsets = await asyncio.gather(*(_one(client, DAEMONSETS.path(NODES_NAMESPACE, name), DaemonSet) for name in NAMES))
         node_pods = await _some(client, PODS.path(NODES_NAMESPACE), FullPod)
         config = await _scheduler_config(client, namespace, scheduler)
-        silent = await named.configuration() if named is not None else None
+        reported = await central_api.ask(CONFIGURATION, EffectiveConfiguration)
         replicas = await read_replicas(client, namespace, names_of_replicas(system_pods))
         reports, nodes, pods = await asyncio.gather(
             _reports(client, progress), read_list(client, NODES, Node, progress), read_list(client, PODS, Pod, progress)
         )
-    cluster = compute_deciding(reports or ([], ""), nodes, pods)
-    now = datetime.fromtimestamp(time.time(), UTC)
+    dialects = reported.dialects if isinstance(reported, EffectiveConfiguration) else NO_OPTIONS
+    cluster = compute_deciding(reports or ([], ""), nodes, pods, EffectiveConfiguration(dialects=dialects))
+    url, now = central_api.url, datetime.fromtimestamp(time.time(), UTC)
     return Installation(
         at=now,
         cli=__version__,
@@ -106,7 +109,7 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
         policies=policies if isinstance(policies, Unread) else {one.metadata.name: one for one in policies},
         bindings=bindings,
         central=central,
-        named=NamedCentral(url=named.url, silent=silent.why if isinstance(silent, Unread) else "") if named else None,
+        named=NamedCentral(url=url, silent=reported.why if isinstance(reported, Unread) else "") if url else None,
         lease=lease,
         endpoints=endpoints,
         scheduler=scheduler,
@@ -118,6 +121,7 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
         nodes=cluster.nodes,
         reports=cluster.reports,
         workload=summarise(cluster, now),
+        dialects=cluster.dialects,
     )
 
 

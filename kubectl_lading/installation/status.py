@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kubectl_lading.access import connect
-from kubectl_lading.central import named_central
+from kubectl_lading.central import Central
 from kubectl_lading.command import command
 from kubectl_lading.flags import Duration, Flags, Output
 from kubectl_lading.installation.installation import Installation
@@ -78,7 +78,7 @@ def end_untold(unread: Unread) -> NoReturn:
 async def read_view(client: KubeClient, flags: Flags, view: Callable[[Installation], V]) -> V | Unread:
     """Return a view of the installation; `Unread` if the cluster itself cannot be read."""
     try:
-        return view(await read_installation(client, flags.lading_namespace, named_central(client, flags)))
+        return view(await read_installation(client, flags.lading_namespace, Central(client, flags)))
     except KubeError as e:
         return Unread(why=e.message)
 

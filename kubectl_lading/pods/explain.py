@@ -22,7 +22,7 @@ from central.request.parse import parse_request
 from central.state.budgets import Budgets
 from central.state.pending import pending_of
 from kubectl_lading.access import connect, find_scope
-from kubectl_lading.central import Central
+from kubectl_lading.central import Central, why_path
 from kubectl_lading.deciding import DecidingCluster, read_budgets, read_deciding
 from kubectl_lading.flags import Flags, Output
 from kubectl_lading.lists import read_selected
@@ -45,7 +45,7 @@ HEADS: Final = ("AGE", "PRIORITY", "WHY", "ASKS")
 async def explain_one(client: KubeClient, flags: Flags, own: FullPod, requested: DeviceRequest) -> Wait:
     metadata, central = own.metadata, Central(client, flags)
     cluster, message, budgets = await asyncio.gather(
-        read_deciding(client, central), central.why(metadata.namespace, metadata.name), read_budgets(client)
+        read_deciding(client, central), central.ask(why_path(metadata.namespace, metadata.name), Why), read_budgets(client)
     )
     pod = cluster.pending.get(metadata.uid) or pending_of(own, requested)
     steps = explain_wait(

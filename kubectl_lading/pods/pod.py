@@ -12,13 +12,14 @@ import click
 import msgspec
 
 from kubectl_lading.access import connect, find_pod
+from kubectl_lading.central import Central
 from kubectl_lading.command import command
 from kubectl_lading.complete_names import complete_pods
 from kubectl_lading.flags import Flags, Output, Scope
 from kubectl_lading.lists import NotInstalledError
 from kubectl_lading.pods.draw_pod import draw_pod
 from kubectl_lading.pods.pod_report import report_pod
-from kubectl_lading.pods.read_pod import read_events, read_pod
+from kubectl_lading.pods.read_pod import read_events, read_pod, read_request
 from kubectl_lading.terminal.output import show, warn
 from lading.errors import ConfigError
 from lading.kube.client import KubeClient
@@ -56,9 +57,10 @@ async def pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
     namespace, name = find_pod(flags, name)
     async with connect(flags) as client:
         result = await read_pod(client, namespace, name)
+        requested = await read_request(Central(client, flags), result)
         devices = await _read_report(client, result.spec.node_name) if result.spec.node_name else None
         events = await read_events(client, result)
-    report = report_pod(result, devices, events, known)
+    report = report_pod(result, requested, devices, events, known)
     show(report, flags, *draw_pod(report, wide=flags.output is Output.WIDE))
 
 

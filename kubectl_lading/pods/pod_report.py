@@ -14,7 +14,7 @@ from central.assignment.annotation import BadAssignment, name_vfs, parse_own
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.request.describe import describe_request
 from central.request.model import MalformedRequest
-from central.request.parse import parse_request
+from central.request.parse import Request
 from central.request.pod import roles_of
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.given import GivenGpu, Pair, given_of, pairs_of
@@ -81,9 +81,13 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def report_pod(
-    pod: FullPod, devices: NodeDevices | None, events: Sequence[PodEvent], keys: Mapping[str, Ed25519PublicKey]
+    pod: FullPod,
+    requested: Request,
+    devices: NodeDevices | None,
+    events: Sequence[PodEvent],
+    keys: Mapping[str, Ed25519PublicKey],
 ) -> PodReport:
-    metadata, requested = pod.metadata, parse_request(pod)
+    metadata = pod.metadata
     situation = read_situation(pod, requested, events)
     text = metadata.annotations.get(ASSIGNMENT)
     own = parse_own(text, roles_of(pod), namespace=metadata.namespace) if text is not None else None

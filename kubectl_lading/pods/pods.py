@@ -13,6 +13,7 @@ from rich.text import Text
 
 from central.view.pods import PodState, PodView, ShareView
 from kubectl_lading.access import connect, find_scope
+from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, follow, read_cluster
 from kubectl_lading.command import command
 from kubectl_lading.flags import Choice, Flags, Output, Scope
@@ -79,7 +80,7 @@ async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
         return [one for one in listed if (not states or one.state in states) and (selected is None or one.uid in selected)]
 
     async with connect(flags) as client:
-        cluster = await read_cluster(client)
+        cluster = await read_cluster(client, Central(client, flags))
         warn(*cluster.problems)
         listed = await read_pods(client, cluster)
         rows = Rows(_heads(flags), [_row(one, flags) for one in listed], headers=not flags.no_headers)
@@ -88,7 +89,7 @@ async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
             return
         rows.print_all()
         last = {one.uid: one for one in listed}
-        async for later in follow(client):
+        async for later in follow(client, cluster.dialects):
             last = print_changes(last, await read_pods(client, later), lambda one, state: rows.print(_row(one, flags, state)))
 
 

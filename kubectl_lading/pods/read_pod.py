@@ -11,6 +11,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from central.request.model import DeviceRequest
+from central.request.parse import Request, parse_request
+from kubectl_lading.central import Central
 from kubectl_lading.lists import read_all, read_permitted
 from kubectl_lading.objects import FullPod
 from kubectl_lading.run import not_found
@@ -72,6 +75,13 @@ async def read_pod(client: KubeClient, namespace: str, name: str) -> FullPod:
         if elsewhere := await _called(client, name):
             raise LadingError(f"cannot find pod {full}", hint=f"did you mean {' or '.join(elsewhere[:3])}?") from e
         raise not_found("pod", full, await _names(client, PODS.path(namespace)), where=f" in namespace {namespace}") from e
+
+
+async def read_request(central: Central, pod: FullPod) -> Request:
+    """Return the pod's device request. Ask central which systems' pods it reads only if the pod has no request of Lading's own
+    form."""
+    own = parse_request(pod)
+    return own if isinstance(own, DeviceRequest) else parse_request(pod, await central.dialects())
 
 
 async def _called(client: KubeClient, name: str) -> list[str]:

@@ -18,6 +18,7 @@ from rich.console import RenderableType
 from central.view.model import HolderView, NodeView
 from central.view.pods import PodState, PodView, ShareView, share_of, share_of_nodes
 from kubectl_lading.access import connect, find_scope
+from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.command import command
 from kubectl_lading.flags import Choice, Flags, Scope, refuse
@@ -84,7 +85,7 @@ async def top(flags: Flags, of: Of, sort: Sort) -> None:
         refuse(flags, Scope.CLUSTER)
     namespace = find_scope(flags) if of is Of.PODS else flags.namespace
     async with connect(flags) as client:
-        cluster = await read_cluster(client)
+        cluster = await read_cluster(client, Central(client, flags))
     warn(*cluster.problems)
     view = view_top(cluster, of, sort, namespace)
     show(view, flags, draw(view), *map(text, next_step(cluster)))

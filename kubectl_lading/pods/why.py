@@ -10,14 +10,14 @@ import click
 import msgspec
 
 from central.request.model import DeviceRequest
-from central.request.parse import parse_request
 from kubectl_lading.access import connect, find_pod
+from kubectl_lading.central import Central
 from kubectl_lading.command import command
 from kubectl_lading.complete_names import complete_pods
 from kubectl_lading.flags import Flags, Output, Scope, refuse
 from kubectl_lading.pods.draw_why import WhyView, draw
 from kubectl_lading.pods.given import given_to
-from kubectl_lading.pods.read_pod import read_events, read_pod
+from kubectl_lading.pods.read_pod import read_events, read_pod, read_request
 from kubectl_lading.pods.situation import Stand, read_situation
 from kubectl_lading.terminal.output import show
 
@@ -63,7 +63,7 @@ async def _why(flags: Flags, pod: str) -> None:
     namespace, name = find_pod(flags, pod)
     async with connect(flags) as client:
         own = await read_pod(client, namespace, name)
-        requested = parse_request(own)
+        requested = await read_request(Central(client, flags), own)
         situation = read_situation(own, requested, await read_events(client, own))
         answer = WhyView(
             namespace=namespace,

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from central.decide.why_pod import Why
 from kubectl_lading.access import connect
-from kubectl_lading.central import DEFAULT_PORT, Central
+from kubectl_lading.central import DEFAULT_PORT, Central, why_path
 from kubectl_lading.flags import Flags
 from kubectl_lading.objects import Unread
 from lading.errors import ConfigError
@@ -63,7 +63,7 @@ async def ask(
         config = write_kubeconfig(folder / "config", url)
         flags = Flags(kubeconfig=str(config), lading_namespace="sys", central=url if by_url else "")
         async with connect(flags) as client:
-            return await Central(client, flags, timeout_s=timeout_s).why("team", "p"), requested
+            return await Central(client, flags, timeout_s=timeout_s).ask(why_path("team", "p"), Why), requested
 
 
 async def answers(request: web.Request) -> web.StreamResponse:

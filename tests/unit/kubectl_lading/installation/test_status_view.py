@@ -7,7 +7,8 @@ import msgspec
 import pytest
 import yaml
 
-from central.request.parse import OWN_ONLY
+from central.request.dialects.options import DialectName, DialectOptions
+from central.request.parse import OWN_ONLY, Dialects
 from kubectl_lading.installation.control_checks import POLICIES, SCHEDULER
 from kubectl_lading.installation.daemonset_checks import DAEMONSETS, GUARD, HOOKS, REMOVER
 from kubectl_lading.installation.installation import NamedCentral, Part, Replica, SchedulerConfig, Workload
@@ -60,6 +61,11 @@ BOTH: dict[str, Any] = {name: daemonset(name) for name in (HOOKS, GUARD)}
 HALF = BOTH | {HOOKS: daemonset(HOOKS, ready=1)}
 ROLLING = BOTH | {HOOKS: daemonset(HOOKS, updatedNumberScheduled=1)}
 
+
+def dialects(name: DialectName) -> Dialects:
+    return Dialects(DialectOptions(enabled=(name,)))
+
+
 DEGRADED: list[tuple[str, dict[str, Any], str]] = [
     ("api-server-version", {"api_server": "v1.29.4", "scheduler": deployment(SCHEDULER, "kube-scheduler:v1.29.4")}, "1.29.4"),
     ("resource-served", {"crd": None, "reports": {}, "nodes": {}}, "NodeDevices"),
@@ -91,6 +97,15 @@ DEGRADED: list[tuple[str, dict[str, Any], str]] = [
         "scheduler-asks-central",
         {"scheduler_config": SchedulerConfig(profiles=("lading",), asks_central=OWN_ONLY.resources - {"lading.dev/rdma"})},
         "lading.dev/rdma",
+    ),
+    ("scheduler-asks-central", {"dialects": dialects(DialectName.HAMI)}, "nvidia.com/gpumem"),
+    (
+        "scheduler-asks-central",
+        {
+            "dialects": dialects(DialectName.KAI),
+            "scheduler_config": SchedulerConfig(profiles=("lading",), asks_central=dialects(DialectName.KAI).resources),
+        },
+        "by labels or annotations",
     ),
     ("scheduler-version", {"scheduler": deployment(SCHEDULER, "kube-scheduler:v1.37.0")}, "v1.37.0"),
     ("daemonsets-deployed", {"daemonsets": {HOOKS: daemonset(HOOKS)}}, GUARD),

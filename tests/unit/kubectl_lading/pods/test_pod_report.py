@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from central.request.parse import parse_request
 from central.request.pod import DEVICES_HEALTHY
 from central.search.topology import Distance
 from kubectl_lading.objects import FullPod
@@ -35,7 +36,8 @@ def report(
     if devices is not None and not granted:
         devices = msgspec.structs.replace(devices, status=msgspec.structs.replace(devices.status, grants=()))
     text = pod | {"status": pod["status"] | status}
-    return report_pod(msgspec.convert(text, FullPod), devices, (), keys or {})
+    decoded = msgspec.convert(text, FullPod)
+    return report_pod(decoded, parse_request(decoded), devices, (), keys or {})
 
 
 def annotated(pod: Json, **changes: str) -> Json:

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from central.request.dialects.options import DialectName, DialectOptions
+from central.request.parse import Dialects
 from central.view.pods import PodState, PodView, ShareView
 from kubectl_lading.access import connect
+from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, follow
 from kubectl_lading.flags import Flags
 from kubectl_lading.pods.listed import list_pods
@@ -14,6 +17,7 @@ from kubectl_lading.pods.pods import print_changes
 from kubectl_lading.where.nodes import view_nodes
 from lading.kube.resource import NODES, PODS
 from simnode.api_server import ApiServer, write_kubeconfig
+from tests.fakes.kube_objects import pod
 from tests.fakes.kube_server import FakeKubeServer
 from tests.fakes.kubectl_lading import Cli
 from tests.fakes.small_cluster import SmallCluster
@@ -53,9 +57,9 @@ def names(cli: Cli, *words: str) -> set[str]:
 
 
 def test_a_selector_limits_lists_to_objects_with_these_labels(cli: Cli, server: FakeKubeServer) -> None:
-    pod = server.objects[PODS.path("team-a", "next-run")]
-    pod["metadata"]["labels"] = {"app": "next"}
-    server.objects[PODS.path("team-a", "next-run")] = pod
+    labelled = server.objects[PODS.path("team-a", "next-run")]
+    labelled["metadata"]["labels"] = {"app": "next"}
+    server.objects[PODS.path("team-a", "next-run")] = labelled
     assert names(cli, "pods", "-n", "team-a", "-l", "app=next") == {"next-run"}
     assert names(cli, "why", "-n", "team-a", "-l", "app=next") == {"next-run"}
     assert "too-many" in names(cli, "pods", "-n", "team-a")
@@ -63,6 +67,23 @@ def test_a_selector_limits_lists_to_objects_with_these_labels(cli: Cli, server: 
     node["metadata"]["labels"] = {"rack": "7"}
     server.objects[NODES.path(name="h100-2")] = node
     assert names(cli, "nodes", "-l", "rack=7") == {"h100-2", "TOTAL"}
+
+
+def test_pods_of_another_system_are_pods_with_requests_if_central_reads_them(
+    cli: Cli, server: FakeKubeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = PODS.path("team-a", "of-hami")
+    server.store.put(path, pod("of-hami", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}, namespace="team-a"))
+    assert "of-hami" not in names(cli, "pods", "-n", "team-a")
+    assert "asks for no device" in cli.run("pod", "of-hami", "-n", "team-a").stdout
+
+    async def dialects(central: Central) -> Dialects:
+        return Dialects(DialectOptions(enabled=(DialectName.HAMI,)))
+
+    monkeypatch.setattr(Central, "dialects", dialects)
+    assert "of-hami" in names(cli, "pods", "-n", "team-a")
+    assert "3000Mi" in cli.run("pod", "of-hami", "-n", "team-a").stdout
+    assert "3000Mi" in cli.run("why", "of-hami", "-n", "team-a").stdout
 
 
 def test_a_selector_that_the_api_server_refuses_is_an_error(cli: Cli) -> None:

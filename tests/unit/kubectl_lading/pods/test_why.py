@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from central.decide.why_pod import Why
+from kubectl_lading.central import Central
 from kubectl_lading.objects import Unread
 from kubectl_lading.pods.situation import Stand
 from lading.kube.resource import EVENTS
@@ -31,13 +32,15 @@ def answer(cli: Cli, *text: str) -> dict[str, Any]:
 
 def central_says(monkeypatch: pytest.MonkeyPatch, text: Why | Unread | None) -> list[str]:
     """Answer as central for these pods."""
-    requested = []
+    requested, others = [], Central.ask
 
-    async def why(self: object, namespace: str, name: str) -> Why | Unread | None:
-        requested.append(f"{namespace}/{name}")
+    async def ask(self: Central, path: str, kind: type[Any]) -> Any:
+        if not path.startswith("/v1/why/"):
+            return await others(self, path, kind)
+        requested.append(path.removeprefix("/v1/why/"))
         return text
 
-    monkeypatch.setattr("kubectl_lading.pods.explain.Central.why", why)
+    monkeypatch.setattr(Central, "ask", ask)
     return requested
 
 
