@@ -1,14 +1,15 @@
-"""Read the cards that another system gave a bound pod: NVIDIA's device plugin, HAMi, gpushare or Koordinator.
+"""Read the cards that another system gave a bound pod: NVIDIA's device plugin, HAMi, Volcano, gpushare, Koordinator or KAI.
 
 Take any pod. Return its amounts of the other system's resources, and the cards that an annotation of that system names. Whether
 such a claim counts depends on the node (`central.ledger.other_systems`), because any user who may create pods can write these
 keys. A share of a card counts as the whole card, because two systems that share a card do not know each other's part.
 
-Source: HAMi, pkg/util (vgpu-devices-allocated); gpushare-scheduler-extender; Koordinator, apis/extension (device-allocated).
+Source: HAMi, pkg/util (vgpu-devices-allocated); Volcano, api/devices/nvidia/vgpu; gpushare-scheduler-extender; Koordinator,
+apis/extension (device-allocated); KAI, pkg/binder (a reservation pod has the card of a fraction).
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -21,12 +22,14 @@ from lading.vocabulary import GpuUuid
 MAX_CARDS: Final = 1024
 MAX_ANNOTATION: Final = 64 << 10
 _GPU_UUID: Final = re.compile(r"GPU-[0-9a-fA-F-]{1,64}")
-_ONE_EACH: Final = frozenset({"nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-count", "koordinator.sh/gpu.shared"})
+_ONE_EACH: Final = frozenset({"nvidia.com/gpu", "nvidia.com/gpu.shared", "koordinator.sh/gpu.shared", "volcano.sh/vgpu-number"})
 _HUNDRED_EACH: Final = frozenset({"koordinator.sh/gpu", "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio"})
-_ONE_CARD: Final = frozenset({"aliyun.com/gpu-mem", "koordinator.sh/gpu-memory"})  # an amount of one card's memory
+_ONE_CARD: Final = frozenset({"aliyun.com/gpu-mem", "koordinator.sh/gpu-memory", "volcano.sh/vgpu-memory"})  # one card's memory
 RESOURCES: Final = _ONE_EACH | _HUNDRED_EACH | _ONE_CARD
 
 HAMI: Final = "hami.io/vgpu-devices-allocated"
+VOLCANO: Final = "volcano.sh/vgpu-ids-new"
+KAI: Final = "run.ai/reserve_for_gpu_index"  # a UUID, despite its name
 KOORDINATOR: Final = "scheduling.koordinator.sh/device-allocated"
 GPUSHARE: Final = "scheduler.framework.gpushare.allocation"
 GPUSHARE_OLD: Final = "ALIYUN_COM_GPU_MEM_IDX"
@@ -112,15 +115,25 @@ def _named(annotations: Mapping[str, str]) -> NamedCards:
 
 
 def _hami(text: str) -> NamedCards:
-    """Parse `GPU-…,NVIDIA,2000,0:` for each device, with `;` after each container."""
-    names = (device.partition(",")[0] for container in text.split(";") for device in container.split(":"))
+    """Parse `GPU-…,NVIDIA,2000,0:` for each device, with `;` after or between containers; `GPU-…[1g.5gb-0]` for a MIG instance."""
+    return _uuids(device.partition(",")[0].partition("[")[0] for device in re.split("[;:]", text))
+
+
+def _kai(text: str) -> NamedCards:
+    return _uuids([text])
+
+
+def _uuids(names: Iterable[str]) -> NamedCards:
     return NamedCards(frozenset(GpuUuid(name) for name in names if _GPU_UUID.fullmatch(name)))
 
 
 def _koordinator(text: str) -> NamedCards:
+    """Parse a list of cards with their UUIDs. Before Koordinator 1.6 it has only the numbers of /dev/nvidiaN, which are in the
+    order of PCI addresses."""
     allocated: Any = msgspec.json.decode(text)
-    ids = [str(one.get("id", "")) for one in allocated.get("gpu", ())]
-    return NamedCards(frozenset(GpuUuid(name) for name in ids if _GPU_UUID.fullmatch(name)))
+    cards = allocated.get("gpu", ())
+    named = _uuids(str(one.get("id", "")) for one in cards)
+    return named._replace(positions=frozenset(int(one["minor"]) for one in cards if "id" not in one))
 
 
 def _gpushare(text: str) -> NamedCards:
@@ -134,6 +147,8 @@ def _gpushare_old(text: str) -> NamedCards:
 
 _READERS: Final[Mapping[str, Callable[[str], NamedCards]]] = {
     HAMI: _hami,
+    VOLCANO: _hami,
+    KAI: _kai,
     KOORDINATOR: _koordinator,
     GPUSHARE: _gpushare,
     GPUSHARE_OLD: _gpushare_old,

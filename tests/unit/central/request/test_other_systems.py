@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from central.request.other_systems import GPUSHARE, GPUSHARE_OLD, HAMI, KOORDINATOR, RESOURCES
+from central.request.other_systems import GPUSHARE, GPUSHARE_OLD, HAMI, KAI, KOORDINATOR, RESOURCES, VOLCANO
 from tests.fakes.kube_objects import gpu_uuid
 from tests.unit.central.world import World
 
@@ -16,12 +16,16 @@ SYSTEMS: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
         {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"},
         {KOORDINATOR: json.dumps({"gpu": [{"minor": 0, "id": gpu_uuid("n1", 0), "resources": {}}]})},
     ),
+    "koordinator-1.5": ({"koordinator.sh/gpu": "100"}, {KOORDINATOR: '{"gpu": [{"minor": 0, "resources": {}}]}'}),
+    "volcano": ({"volcano.sh/vgpu-memory": "3000"}, {VOLCANO: f"{gpu_uuid('n1', 0)},NVIDIA,3000,0:"}),
+    "hami-mig": ({"nvidia.com/gpu": "1"}, {HAMI: f"{gpu_uuid('n1', 0)}[1g.10gb-0],NVIDIA,10240,0:;"}),
+    "kai": ({"nvidia.com/gpu": "1"}, {KAI: gpu_uuid("n1", 0)}),
     "gpushare": ({"aliyun.com/gpu-mem": "8"}, {GPUSHARE: json.dumps({"0": {"0": 8}})}),
     "gpushare-old": ({"aliyun.com/gpu-mem": "8"}, {GPUSHARE_OLD: "0"}),
 }
 
 
-OFFERED = dict.fromkeys(RESOURCES, "100")
+OFFERED = dict.fromkeys(RESOURCES, "100") | {"aliyun.com/gpu-count": "4"}
 
 
 def world_of(gpus: int = 4, offered: Mapping[str, str] = OFFERED) -> World:
@@ -80,7 +84,7 @@ def test_the_order_in_which_pod_and_node_come_makes_no_difference(order: Sequenc
     assert len(free(world)) == 1
 
 
-@pytest.mark.parametrize("offered", [{}, {"nvidia.com/gpu": "0"}, {"aliyun.com/gpu-count": "8"}])
+@pytest.mark.parametrize("offered", [{}, {"nvidia.com/gpu": "0"}, {"aliyun.com/gpu-mem": "8"}])
 def test_a_resource_that_the_node_does_not_offer_takes_nothing(offered: Mapping[str, str]) -> None:
     """Check a pod with such a resource: kubelet admits it, and any user can create it and bind it with spec.nodeName."""
     world = world_of(offered=offered)
@@ -88,6 +92,11 @@ def test_a_resource_that_the_node_does_not_offer_takes_nothing(offered: Mapping[
     assert free(world) == [0, 1, 2, 3]
     world.readiness("n1", True, allocatable=OFFERED)
     assert len(free(world)) == 1
+
+
+def test_the_number_of_cards_that_gpushare_writes_to_a_node_gives_a_pod_none(world: World) -> None:
+    world.show("theirs", {"aliyun.com/gpu-count": "4"}, node="n1")
+    assert free(world) == [0, 1, 2, 3]
 
 
 def test_an_annotation_without_the_resource_takes_nothing(world: World) -> None:
@@ -102,7 +111,7 @@ def test_an_annotation_names_no_more_cards_than_the_resource_counts(world: World
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"gpu": 7}', '{"gpu": [7]}', "[" * 5000, "x" * 100_000])
-@pytest.mark.parametrize("key", [HAMI, KOORDINATOR, GPUSHARE, GPUSHARE_OLD])
+@pytest.mark.parametrize("key", [HAMI, VOLCANO, KAI, KOORDINATOR, GPUSHARE, GPUSHARE_OLD])
 def test_an_annotation_that_cannot_be_read_counts_by_number(world: World, key: str, text: str) -> None:
     world.show("theirs", {"nvidia.com/gpu": "2"}, node="n1", annotations={key: text})
     assert len(free(world)) == 2
