@@ -110,6 +110,7 @@ class _Library:
         self._used_ns = 0
         self._kernel_ns = 0
         self._turn_idle_ns = 0  # when the device should have done the launches of the last turn
+        self._launched_length_ns = 0  # of the last launch
         self._ended_ns = 0  # when the program last saw the end of all its launches
         self._synchronised_ns: int | None = None  # the last end of a synchronisation; None: a launch followed
         self._own_pauses_ns = 0, 0  # the last two times between such an end and the next launch
@@ -163,6 +164,7 @@ class _Library:
         beside = self.page.neighbours and not in_turn  # the device works in slices for the holder too
         began_ns = max(self._idle_from_ns, now_ns + SLICED_NS * beside)
         self._launched_ns, self._idle_from_ns = now_ns, began_ns + self._kernel_ns * (1 + beside)
+        self._launched_length_ns = self._kernel_ns
         if in_turn:
             self._credit_ns = max(0, self._credit_ns - self._kernel_ns)
             self._turn_idle_ns = self._idle_from_ns
@@ -207,7 +209,8 @@ class _Library:
         until_ns = min(self.page.until_ns, self._clock.now_ns)
         rest_ns = max(0, self._turn_idle_ns - until_ns)
         if self._turn_idle_ns and self._ended_ns > self._launched_ns:
-            rest_ns = max(rest_ns, (self._ended_ns - until_ns - SLICED_NS) * 5 // 11)
+            half_ns = (self._ended_ns - until_ns - SLICED_NS) * 5 // 11
+            rest_ns = max(rest_ns, min(half_ns, self._launched_length_ns))
         self._turn_idle_ns = 0
         self._credit_ns -= GUEST_FACTOR * rest_ns
         self._used_ns += rest_ns

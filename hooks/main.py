@@ -64,8 +64,8 @@ def serve(argv: Sequence[str]) -> None:
         usage="lading-hooks COMMAND [FLAG ...]\n       lading-hooks [FLAG ...]",
         description="The hook server: knows this node's GPUs and RDMA VFs and their holders, and tells the CRI proxy or the "
         f"runtime\nwhat a container gets. Without a command it is the daemon.\n\ncommands (each has --help):\n{commands}",
-        epilog="lading-doctor checks this node. journalctl -t lading-hooks LADING_EVENT=grant.refused shows what was refused, "
-        "and why.",
+        epilog="lading-doctor   checks this node.\n"
+        "journalctl -t lading-hooks LADING_EVENT=grant.refused   shows what was refused, and why.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"lading-hooks {__version__}")

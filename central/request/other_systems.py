@@ -115,7 +115,7 @@ def _named(annotations: Mapping[str, str]) -> NamedCards:
 
 
 def _hami(text: str) -> NamedCards:
-    """Parse `GPU-…,NVIDIA,2000,0:` for each device, with `;` after or between containers; `GPU-…[1g.5gb-0]` for a MIG instance."""
+    """Parse `GPU-…,NVIDIA,2000,0:` for each device, with `;` after or between containers; `GPU-…[1g.5gb-0]` in MIG mode."""
     return _uuids(device.partition(",")[0].partition("[")[0] for device in re.split("[;:]", text))
 
 

@@ -50,7 +50,8 @@ void account_rest(struct account *account, int64_t now, int64_t over) {
   pthread_mutex_lock(&account->lock);
   int64_t until = now - over, rest = account->turn_idle ? most_of(0, account->turn_idle - until) : 0;
   if (account->turn_idle && account->ended > account->launched) {
-    rest = most_of(rest, (account->ended - until - SLICED_NS) * 5 / 11); /* others delayed it, and it had a half, less switches */
+    int64_t half = (account->ended - until - SLICED_NS) * 5 / 11; /* others delayed it, and it had a half, less switches */
+    rest = most_of(rest, least_of(half, account->length));        /* the program may have seen the end late */
   }
   account->turn_idle = 0;
   account->credit -= GUEST_FACTOR * rest;
@@ -71,6 +72,7 @@ void account_launch(struct account *account, int64_t now, int64_t length, int in
   pthread_mutex_lock(&account->lock);
   int beside = !in_turn && neighbours;
   account->launched = now;
+  account->length = length;
   account->idle = most_of(account->idle, now + beside * SLICED_NS) + length * (1 + beside);
   if (in_turn) {
     account->credit = most_of(0, account->credit - length);

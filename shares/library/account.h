@@ -17,6 +17,7 @@ struct account {
   pthread_mutex_t lock;
   int64_t credit, credited; /* time that the process may use as a guest; when it last grew */
   int64_t launched, idle;   /* the last launch; when the device should have done all work */
+  int64_t length;           /* of the last launch */
   int64_t ended;            /* when the program last saw the end of all its launches */
   int64_t turn_idle;        /* when the device should have done the launches of the last turn; 0: they are counted */
   int64_t used;             /* outside turns, and not reported yet */

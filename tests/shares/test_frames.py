@@ -235,3 +235,17 @@ def test_tiny_kernels_are_charged_what_the_device_did_and_not_the_time_between_l
     assert server.frames[Kind.WANT] == wanted
     eventually(lambda: server.outside_ns - reported_ns > 0.9 * worked_ns)
     assert server.outside_ns - reported_ns < 1.2 * worked_ns
+
+
+@pytest.mark.fake_card("for how long it has worked for a process")
+def test_a_kernel_that_another_context_delayed_past_the_turn_is_charged_for_its_rest(
+    site: Site, container: Container, server: CountingServer, driver_folder: Path
+) -> None:
+    """The kernel takes 20 ms and fits into the turn. Beside another context it takes 40 ms, half of it after the turn."""
+    server.turn_ns = 25_000_000
+    process, other = container.start(), site.container("other").start(LD_LIBRARY_PATH=str(driver_folder))
+    learn_lengths(process, server, 20 * MS)
+    server.outside_ns = 0
+    other.call("launch", 300 * MS)
+    assert process.do(["launch", 20 * MS], ["sync"], ["launch", 20 * MS], ["sync"]) == [0] * 4
+    assert 5_000_000 < server.outside_ns < 20_000_000
