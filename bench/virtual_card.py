@@ -110,7 +110,7 @@ class _Library:
         self._used_ns = 0
         self._kernel_ns = 0
         self._turn_idle_ns = 0  # when the device should have done the launches of the last turn
-        self._launched_length_ns = 0  # of the last launch
+        self._launched_length_ns = 0  # length of the last launch
         self._ended_ns = 0  # when the program last saw the end of all its launches
         self._synchronised_ns: int | None = None  # the last end of a synchronisation; None: a launch followed
         self._own_pauses_ns = 0, 0  # the last two times between such an end and the next launch
