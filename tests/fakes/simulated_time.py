@@ -35,6 +35,10 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  the signature of asyncio
+        """Wait for threads without a limit, because a limit in simulated time ends at once. Python 3.12 and newer set one."""
+        await super().shutdown_default_executor()
+
     def hold_up(self, seconds: float) -> None:
         """Advance the clock as if a callback of the loop ran for this time."""
         self._jumping.now += seconds
