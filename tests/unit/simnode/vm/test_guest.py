@@ -52,6 +52,16 @@ def ended(pid: int) -> bool:
         return True
 
 
+@pytest.fixture(autouse=True)
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an `ssh` that does nothing first in PATH, because a bare machine has none."""
+    program = tmp_path / "bin/ssh"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
 def test_a_boot_that_hangs_is_tried_again_and_then_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boot, "IDLE_S", 0.2)
     monkeypatch.setattr(guest, "_POLL_S", 0.05)
