@@ -128,12 +128,13 @@ def _uuids(names: Iterable[str]) -> NamedCards:
 
 
 def _koordinator(text: str) -> NamedCards:
-    """Parse a list of cards with their UUIDs. Before Koordinator 1.6 it has only the numbers of /dev/nvidiaN, which are in the
-    order of PCI addresses."""
+    """Parse a list of cards with their UUIDs. Before Koordinator 1.6 it has only the numbers of /dev/nvidiaN: they are in the
+    order of PCI addresses unless the driver left a number out."""
     allocated: Any = msgspec.json.decode(text)
     cards = allocated.get("gpu", ())
+    minors = (one.get("minor") for one in cards if not one.get("id"))
     named = _uuids(str(one.get("id", "")) for one in cards)
-    return named._replace(positions=frozenset(int(one["minor"]) for one in cards if "id" not in one))
+    return named._replace(positions=frozenset(minor for minor in minors if isinstance(minor, int)))
 
 
 def _gpushare(text: str) -> NamedCards:

@@ -110,7 +110,10 @@ def test_an_annotation_names_no_more_cards_than_the_resource_counts(world: World
     assert len(free(world)) == 3
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"gpu": 7}', '{"gpu": [7]}', "[" * 5000, "x" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"gpu": 7}', '{"gpu": [7]}', '{"gpu": [{}]}', '{"gpu": [{"minor": [1]}]}', "[" * 5000, "x" * 100_000],
+)
 @pytest.mark.parametrize("key", [HAMI, VOLCANO, KAI, KOORDINATOR, GPUSHARE, GPUSHARE_OLD])
 def test_an_annotation_that_cannot_be_read_counts_by_number(world: World, key: str, text: str) -> None:
     world.show("theirs", {"nvidia.com/gpu": "2"}, node="n1", annotations={key: text})
