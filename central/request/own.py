@@ -25,7 +25,6 @@ from central.request.dialects.dialect import ClaimedKeys
 from central.request.model import (
     ContainerRequest,
     DeviceRequest,
-    MalformedRequest,
     PartitionPolicy,
     Policy,
     RdmaPolicy,
@@ -95,14 +94,11 @@ class Own:
     name: Final = "lading"
     claims: Final = ClaimedKeys(resources=_RESOURCES, prefixes=(PREFIX,))
 
-    def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
+    def parse(self, pod: Pod) -> DeviceRequest | None:
         """Return the pod's device request. Pods of one template get equal requests: of a pod's identity, a request has only the
         namespace of the sharing labels."""
-        try:
-            asks = tuple(_container(container, role) for container, role in starting_order(pod))
-            return _request(asks, pod.metadata.annotations, pod.metadata.namespace)
-        except BadRequestError as e:
-            return MalformedRequest(message=str(e))
+        asks = tuple(_container(container, role) for container, role in starting_order(pod))
+        return _request(asks, pod.metadata.annotations, pod.metadata.namespace)
 
 
 # ---- requests of containers

@@ -120,7 +120,10 @@ OWN_ONLY: Final = Dialects()
 def parse_request(pod: Pod, dialects: Dialects = OWN_ONLY) -> Request:
     """Return the pod's device request; None if the pod requests no device. A pod with requests in two dialects is refused,
     because they may or may not mean the same devices. A pod with unreadable gang keys is refused too."""
-    request = _parse(pod, dialects.claims(pod)) if dialects.enabled else _parse_own(pod, dialects)
+    try:
+        request = _parse(pod, dialects.claims(pod)) if dialects.enabled else _parse_own(pod, dialects)
+    except BadRequestError as e:
+        return MalformedRequest(message=str(e))
     return _with_gang(pod, request) if isinstance(request, DeviceRequest) else request
 
 
@@ -144,27 +147,22 @@ def _parse(pod: Pod, claims: dict[Dialect | UnreadSystem, str]) -> Request:
     if pools is None:
         return (cards[0] if cards else OWN).parse(pod)
     request = cards[0].parse(pod) if cards else None
-    if isinstance(request, MalformedRequest):
-        return request
     return _with_vfs(pod, request, pools.parse(pod), readers[pools])
 
 
-def _with_vfs(pod: Pod, cards: DeviceRequest | None, vfs: Request, pool: str) -> Request:
-    """Return the request for cards and for VFs of pools together."""
-    if cards is None or not isinstance(vfs, DeviceRequest):
-        return cards if vfs is None else vfs
+def _with_vfs(pod: Pod, cards: DeviceRequest | None, vfs: DeviceRequest | None, pool: str) -> DeviceRequest | None:
+    """Return the request for cards and for VFs of pools together. Raise BadRequestError."""
+    if cards is None or vfs is None:
+        return cards or vfs
     if any(one.vfs for one in cards.containers):
-        return MalformedRequest(message=f"cannot use {pool}: the pod asks for VFs in another way too; keep one")
+        raise BadRequestError(f"cannot use {pool}: the pod asks for VFs in another way too; keep one")
     by_name, amounts = {one.name: one for one in cards.containers}, {one.name: one for one in vfs.containers}
     named = [name for name, _ in roles_of(pod) if name in by_name or name in amounts]
     containers = tuple(
         replace(by_name[name], vfs=amounts[name].vfs if name in amounts else 0) if name in by_name else amounts[name]
         for name in named
     )
-    try:
-        return check_request(replace(cards, containers=containers), Keys(gpus=NVIDIA_GPU, vfs=pool))
-    except BadRequestError as e:
-        return MalformedRequest(message=str(e))
+    return check_request(replace(cards, containers=containers), Keys(gpus=NVIDIA_GPU, vfs=pool))
 
 
 def _with_gang(pod: Pod, request: DeviceRequest) -> DeviceRequest | MalformedRequest:

@@ -6,7 +6,7 @@ in each message. The node's half of a dialect reads what a pod was given, and be
 Tests: tests/golden/test_dialects.py
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ import msgspec
 
 from central.request.amounts import BadRequestError, Resource, read_amounts, shown
 from central.request.check import Keys, check_request
-from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest, Role
+from central.request.model import ContainerRequest, DeviceRequest, Role
 from central.request.pod import Container, Pod, starting_order
 
 _LONGEST: Final = 4096  # maximum characters of a parsed annotation
@@ -45,8 +45,8 @@ class Dialect(Protocol):
     @property
     def claims(self) -> ClaimedKeys: ...
 
-    def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
-        """Return the pod's request; None if the pod requests nothing. Pure."""
+    def parse(self, pod: Pod) -> DeviceRequest | None:
+        """Return the pod's request; None if the pod requests nothing. Raise BadRequestError for an invalid one. Pure."""
         ...
 
 
@@ -60,24 +60,14 @@ def read_pod(
     read: ReadContainer,
     refine: Callable[[DeviceRequest], DeviceRequest],
     keys: Keys,
-) -> DeviceRequest | MalformedRequest | None:
-    """Return the request of a pod whose containers request by resources. `read` returns the request of one container with these
-    amounts, none of which is 0; `refine` adds what the pod's labels and annotations say. Both may raise BadRequestError."""
-    try:
-        containers = []
-        for container, role in starting_order(pod):
-            amounts = {name: amount for name, amount in read_amounts(container, known, claims.prefixes).items() if amount}
-            if amounts:
-                containers.append(replace(read(container, amounts), role=role))
-        return finish(containers, refine, keys)
-    except BadRequestError as e:
-        return MalformedRequest(message=str(e))
-
-
-def finish(
-    containers: Iterable[ContainerRequest], refine: Callable[[DeviceRequest], DeviceRequest], keys: Keys
 ) -> DeviceRequest | None:
-    """Return the checked request of these containers. Raise BadRequestError."""
+    """Return the request of a pod whose containers request by resources. `read` returns the request of one container with these
+    amounts, none of which is 0; `refine` adds what the pod's labels and annotations say. Raise BadRequestError, as both may."""
+    containers = []
+    for container, role in starting_order(pod):
+        amounts = {name: amount for name, amount in read_amounts(container, known, claims.prefixes).items() if amount}
+        if amounts:
+            containers.append(replace(read(container, amounts), role=role))
     wanted = tuple(one for one in containers if not one.empty)
     return check_request(refine(DeviceRequest(containers=wanted)), keys) if wanted else None
 

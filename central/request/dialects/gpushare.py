@@ -16,7 +16,7 @@ from central.request.amounts import Resource, shown
 from central.request.check import MAX_SHARED, Keys
 from central.request.dialects.dialect import ClaimedKeys, on_one_card, read_pod, refuse
 from central.request.dialects.options import DialectName, DialectOptions, MemoryUnit
-from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest, Share
+from central.request.model import ContainerRequest, DeviceRequest, Share
 from central.request.pod import Container, Pod
 from lading.vocabulary import RESOURCE_GPU
 
@@ -44,7 +44,7 @@ class Gpushare:
         }
         self.claims = ClaimedKeys(resources={_MEMORY, _CORE}, prefixes=("aliyun.com/gpu",))
 
-    def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
+    def parse(self, pod: Pod) -> DeviceRequest | None:
         labels = pod.metadata.labels
 
         def read(container: Container, amounts: Mapping[str, int]) -> ContainerRequest:

@@ -11,12 +11,12 @@ Tests: tests/golden/test_dialects.py
 import re
 from typing import Final
 
-from central.request.amounts import BadRequestError, is_zero, shown
+from central.request.amounts import is_zero, shown
 from central.request.check import MAX_SHARED, Keys, check_request
 from central.request.dialects.dialect import ClaimedKeys, refuse
 from central.request.dialects.nvidia import NVIDIA_GPU
 from central.request.dialects.options import DialectName
-from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest, Role, Share
+from central.request.model import ContainerRequest, DeviceRequest, Role, Share
 from central.request.pod import Pod, roles_of
 from central.request.quantity import parse_quantity
 from lading.devices.assignment import MAX_MEMORY_MIB
@@ -40,11 +40,8 @@ class Kai:
         annotations=(_FRACTION, _MEMORY, _MPS),
     )
 
-    def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
-        try:
-            return _parse(pod)
-        except BadRequestError as e:
-            return MalformedRequest(message=str(e))
+    def parse(self, pod: Pod) -> DeviceRequest | None:
+        return _parse(pod)
 
 
 def _parse(pod: Pod) -> DeviceRequest:

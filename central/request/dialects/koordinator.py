@@ -22,7 +22,6 @@ from central.request.dialects.options import DialectName, DialectOptions
 from central.request.model import (
     ContainerRequest,
     DeviceRequest,
-    MalformedRequest,
     PartitionPolicy,
     RdmaPolicy,
     Scope,
@@ -99,7 +98,7 @@ class Koordinator:
     def __init__(self, options: DialectOptions) -> None:
         self._gives_vf = options.koordinator_vf
 
-    def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
+    def parse(self, pod: Pod) -> DeviceRequest | None:
         annotations, labels = pod.metadata.annotations, pod.metadata.labels
         hints: dict[str, _Hint] = {}
 

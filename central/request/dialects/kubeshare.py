@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
-from central.request.amounts import MIB, BadRequestError, shown
+from central.request.amounts import MIB, shown
 from central.request.check import MAX_DEVICES, Keys, check_request
 from central.request.dialects.dialect import ClaimedKeys, refuse
 from central.request.dialects.options import DialectName
-from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest, Share
+from central.request.model import ContainerRequest, DeviceRequest, Share
 from central.request.pod import Pod
 from lading.devices.assignment import MAX_MEMORY_MIB
 from lading.devices.isolation import IsolationName
@@ -41,11 +41,8 @@ class Kubeshare:
     name: Final = DialectName.KUBESHARE
     claims: Final = ClaimedKeys(keys=(_LIMIT, _REQUEST))
 
-    def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
-        try:
-            return _parse(pod)
-        except BadRequestError as e:
-            return MalformedRequest(message=str(e))
+    def parse(self, pod: Pod) -> DeviceRequest | None:
+        return _parse(pod)
 
 
 def _parse(pod: Pod) -> DeviceRequest | None:

@@ -15,14 +15,15 @@ from central.request.amounts import Resource
 from central.request.check import MAX_DEVICES, Keys, check_profile
 from central.request.dialects.dialect import ClaimedKeys, read_pod, refuse
 from central.request.dialects.options import DialectName, DialectOptions
-from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest, Share
+from central.request.model import ContainerRequest, DeviceRequest, Share
 from central.request.pod import Container, Pod
 from lading.vocabulary import GPU_MODEL
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 WHOLE: Final = Resource(f"a whole number of cards, 1 to {MAX_DEVICES}", MAX_DEVICES)
 MIG: Final = "nvidia.com/mig-"
-# Profiles of the cards up to Blackwell, as NVIDIA's MIG User Guide lists them; kube-scheduler needs each resource's name.
+# Names of MIG resources that scheduler-config writes. kube-scheduler counts a name that is missing here itself, and a pod
+# with such a resource stays Pending on nodes without the device plugin.
 _SIZES: Final = {
     1: (5, 6, 10, 12, 18, 20, 23, 24, 35, 45, 47),
     2: (10, 12, 20, 24, 35, 45, 47),
@@ -44,7 +45,7 @@ class Nvidia:
         self._known = {NVIDIA_GPU: WHOLE, **dict.fromkeys(self._replicas, one)}
         self.claims = ClaimedKeys(resources={*self._known, *_MIG_RESOURCES}, prefixes=(NVIDIA_GPU, MIG))
 
-    def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
+    def parse(self, pod: Pod) -> DeviceRequest | None:
         mig = {name for one in (*pod.spec.init_containers, *pod.spec.containers) for name in one.resources.limits}
         instances = dict.fromkeys((name for name in sorted(mig) if name.startswith(MIG)), WHOLE)
         keys = Keys(gpus=NVIDIA_GPU, mig_profile=next(iter(instances), MIG), models=GPU_MODEL)

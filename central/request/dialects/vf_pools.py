@@ -15,7 +15,7 @@ from central.request.amounts import Resource
 from central.request.check import MAX_DEVICES, Keys
 from central.request.dialects.dialect import ClaimedKeys, read_pod, refuse
 from central.request.dialects.options import DialectName, DialectOptions
-from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest
+from central.request.model import ContainerRequest, DeviceRequest
 from central.request.networks import UnreadableNetworks, parse_networks
 from central.request.pod import Container, Pod
 from lading.vocabulary import NETWORKS
@@ -31,7 +31,7 @@ class VfPools:
         self._known = dict.fromkeys(options.vf_pools, vfs)
         self.claims = ClaimedKeys(resources=self._known, prefixes=options.vf_pools)
 
-    def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
+    def parse(self, pod: Pod) -> DeviceRequest | None:
         def refine(request: DeviceRequest) -> DeviceRequest:
             networks = parse_networks(pod.metadata.annotations.get(NETWORKS, ""))
             if isinstance(networks, UnreadableNetworks):

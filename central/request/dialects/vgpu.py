@@ -17,7 +17,7 @@ from central.request.check import MAX_DEVICES, Keys
 from central.request.dialects.dialect import ClaimedKeys, choose, has_shares, read_pod, refuse
 from central.request.dialects.nvidia import NVIDIA_GPU
 from central.request.dialects.options import DialectName
-from central.request.model import ContainerRequest, DeviceRequest, MalformedRequest, Policy, Scope, Share
+from central.request.model import ContainerRequest, DeviceRequest, Policy, Scope, Share
 from central.request.pod import Container, Pod
 from lading.devices.isolation import IsolationName
 from lading.vocabulary import GPU_MODEL, ISOLATION, MIG_PROFILE
@@ -102,7 +102,7 @@ class Vgpu:
         }
         self.claims = ClaimedKeys(resources=self._known, prefixes=names.prefixes, annotations=names.annotations)
 
-    def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
+    def parse(self, pod: Pod) -> DeviceRequest | None:
         names, annotations = self._names, pod.metadata.annotations
         keys = Keys(gpus=names.count, share=f"{names.memory} or {names.percentage}", scope=_NUMA, isolation=names.mode)
         return read_pod(pod, self._known, self.claims, self._read, lambda request: _refine(request, annotations, names), keys)
