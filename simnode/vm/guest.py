@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from hooks.host.attributes import read_boot_id
 from lading.errors import HostError
 from simnode.child import Block, Child
+from simnode.control_plane import free_port
 from simnode.cri import Cri
 from simnode.nvml import NvmlState
 from simnode.patience import tail
@@ -84,7 +85,7 @@ class Guest(Block):
         for name, render in _GIVEN.items():
             (self.folder / name).write_text(render(self.profile))
         words = ["create", "-q", "-f", "qcow2", "-b", str(self.image.disk), "-F", "raw", str(self._disk)]
-        subprocess.run([*self._qemu.img, *words], check=True)  # noqa: S603 -- our own words
+        subprocess.run([*self._qemu.img, *words], check=True)  # noqa: S603 -- no word is of a user
         self._ends.callback(self.cut_power)
         self.boot()
 
@@ -100,7 +101,7 @@ class Guest(Block):
         return self._child is not None and self._child.running
 
     def boot(self) -> float:
-        """Boot, and again if the boot hangs. Return the seconds of the boot that worked, until ssh answered."""
+        """Boot the guest, and repeat a boot that hangs. Return the seconds from the last start until ssh answered."""
         mount = f"mkdir -p {self.share} && mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 share {self.share}"
         for _ in range(_TRIES):
             began = time.monotonic()
@@ -124,7 +125,7 @@ class Guest(Block):
 
     def _boot_once(self, accelerator: Sequence[str]) -> bool:
         self.boots += 1
-        self._port = _free_port()
+        self._port = free_port()
         self.console.write_text("")
         child = self._child = Child([*_WITH_PARENT, *self._qemu.system, *accelerator, *self._arguments()], log=self.log)
         child.start()
@@ -185,7 +186,7 @@ class Guest(Block):
     # ---- ssh
 
     def ssh(self, *words: str) -> list[str]:
-        """Return the command line that reaches the guest: also for a person."""
+        """Return the command that logs in to the guest, with these arguments of ssh. People may run it too."""
         options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=60"]
         options += ["ServerAliveInterval=60", "ServerAliveCountMax=5"]
         options += ["ControlMaster=auto", f"ControlPath={self.folder}/ssh", "ControlPersist=yes", "StreamLocalBindUnlink=yes"]
@@ -242,10 +243,3 @@ class Guest(Block):
         given = (path for path in (self.folder / name for name in _GIVEN) if path.stat().st_size)
         words += [word for path in given for word in ("-fw_cfg", f"name=opt/lading/{path.name},file={path}")]
         return words
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

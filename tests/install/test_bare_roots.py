@@ -18,6 +18,7 @@ from hooks.daemon.proxy_command import SCRIPT
 from lading import __version__
 from simnode.build import SimNode, build
 from simnode.containerd import PrivateContainerd
+from simnode.control_plane import free_port
 from simnode.daemons import render_flat_toml
 from simnode.nvml import compile_fake_nvml
 from tests.docs import ROOT
@@ -26,7 +27,7 @@ from tests.fakes.private_systemd import private_folder, uncover
 from tests.install.bare_root import BareRoot, system_of
 from tests.install.images import import_images, unpack_image
 from tests.install.node_installer import ENDPOINT
-from tests.install.test_systemd import free_port, kubelet_command, no_unit_is_known, version_of
+from tests.install.test_systemd import kubelet_command, no_unit_is_known, version_of
 from tests.node.site import eventually, granted_in
 from tests.started import short_folder
 

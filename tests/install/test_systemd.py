@@ -1,13 +1,13 @@
 """The installer under a real systemd: put in, upgraded and rolled back under load, failed half-way, taken out again."""
 
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hooks.ledger.store import Ledger
+from simnode.control_plane import free_port
 from simnode.daemons import render_flat_toml
 from tests.fakes.holders import grant
 from tests.fakes.private_systemd import PrivateSystemd, beside_runtime, private_folder
@@ -44,13 +44,6 @@ def configuration(tmp_path: Path) -> list[str]:
         path.write_text(render_flat_toml({**settings, "metrics": f"127.0.0.1:{free_port()}"}))
         out += ["--config", str(path)]
     return out
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def install(node: PrivateSystemd, *argv: str | Path) -> str:
