@@ -92,8 +92,10 @@ async def read_installation(client: KubeClient, namespace: str, central_api: Cen
         daemonsets = await asyncio.gather(*(_one(client, DAEMONSETS.path(NODES_NAMESPACE, name), DaemonSet) for name in NAMES))
         node_pods = await _some(client, PODS.path(NODES_NAMESPACE), FullPod)
         config = await _scheduler_config(client, namespace, scheduler)
-        reported = await central_api.ask(CONFIGURATION, EffectiveConfiguration)
-        replicas = await read_replicas(client, namespace, names_of_replicas(system_pods))
+        reported, replicas = await asyncio.gather(
+            central_api.ask(CONFIGURATION, EffectiveConfiguration),
+            read_replicas(client, namespace, names_of_replicas(system_pods)),
+        )
         reports, nodes, pods = await asyncio.gather(
             _reports(client, progress), read_list(client, NODES, Node, progress), read_list(client, PODS, Pod, progress)
         )

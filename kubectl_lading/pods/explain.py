@@ -42,8 +42,8 @@ SEARCHED_NODES_WIDE: Final = 1000  # the same maximum with -o wide, json or yaml
 HEADS: Final = ("AGE", "PRIORITY", "WHY", "ASKS")
 
 
-async def explain_one(client: KubeClient, flags: Flags, own: FullPod, requested: DeviceRequest) -> Wait:
-    metadata, central = own.metadata, Central(client, flags)
+async def explain_one(client: KubeClient, central: Central, flags: Flags, own: FullPod, requested: DeviceRequest) -> Wait:
+    metadata = own.metadata
     cluster, message, budgets = await asyncio.gather(
         read_deciding(client, central), central.ask(why_path(metadata.namespace, metadata.name), Why), read_budgets(client)
     )

@@ -54,7 +54,7 @@ async def why(flags: Flags, pod: str) -> None:
         refuse(flags, Scope.POD)  # without -l too: one pod is named
         await _why(flags, pod)
     else:
-        from kubectl_lading.pods.explain import explain_all  # noqa: PLC0415  see _why
+        from kubectl_lading.pods.explain import explain_all  # noqa: PLC0415  as in _why
 
         await explain_all(flags)
 
@@ -62,8 +62,8 @@ async def why(flags: Flags, pod: str) -> None:
 async def _why(flags: Flags, pod: str) -> None:
     namespace, name = find_pod(flags, pod)
     async with connect(flags) as client:
-        own = await read_pod(client, namespace, name)
-        requested = await read_request(Central(client, flags), own)
+        own, central = await read_pod(client, namespace, name), Central(client, flags)
+        requested = await read_request(central, own)
         situation = read_situation(own, requested, await read_events(client, own))
         answer = WhyView(
             namespace=namespace,
@@ -80,6 +80,6 @@ async def _why(flags: Flags, pod: str) -> None:
         from kubectl_lading.pods.draw_wait import draw_waiting_pod  # noqa: PLC0415
         from kubectl_lading.pods.explain import explain_one  # noqa: PLC0415
 
-        wait = await explain_one(client, flags, own, requested)
+        wait = await explain_one(client, central, flags, own, requested)
     answer = msgspec.structs.replace(answer, wait=wait)
     show(answer, flags, draw_waiting_pod(answer, wait, wide=flags.output is Output.WIDE))
