@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
             new_certificates(args[1:])
         elif args and args[0] == "scheduler-config":
-            from central.daemon.scheduler_config import print_scheduler_config  # noqa: PLC0415  (YAML, which the daemon has not)
+            from central.daemon.scheduler_config import print_scheduler_config  # noqa: PLC0415  the daemon reads no YAML
 
             print_scheduler_config(args[1:])
         else:

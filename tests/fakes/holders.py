@@ -14,7 +14,7 @@ from lading.vocabulary import ContainerId, GpuUuid, PciAddress, PodUid, SandboxI
 BOOT = "00000000-0000-4000-8000-000000000001"
 LONG_AGO = 1_000_000
 NOW = 2_000_000
-SETTINGS = VfSettings(  # every one that there is
+SETTINGS = VfSettings(  # all settings of a VF
     config=VfConfig(
         mac="02:00:5e:10:00:01",
         vlan=100,

@@ -138,7 +138,7 @@ async def test_an_rdma_device_that_its_driver_made_anew_is_known_by_its_function
     node = Node(mode=RdmaMode.EXCLUSIVE)
     (first,) = await node.attached("p1-s0", 0)
     node.kernel.reload_ibdev(node.vfs[0].bdf, name)
-    (again,) = await node.attached("p1-s0", 0)  # the next container has the one that there is
+    (again,) = await node.attached("p1-s0", 0)  # the next container gets the interface that is in the pod
     assert again.generation > first.generation
     assert again.ibdev_number != first.ibdev_number
     assert node.problems() == []
